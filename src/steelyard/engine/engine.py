@@ -1,0 +1,312 @@
+"""One serving engine in virtual time: vLLM v1's scheduling decisions, step for step.
+
+The decisions are made one request at a time by `Scheduler`, exactly as the engine's own code does. Requests
+that merely decode are moved into a `DecodeGroup` and carried as sums; while nothing but the group runs, a whole stretch of
+steps is taken at once. Both short cuts give the same bits as the plain path (``plain=True``), which stays as reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from typing import Protocol
+
+import numpy as np
+
+from steelyard.engine.content import BlockNames
+from steelyard.engine.limits import Limits
+from steelyard.engine.log import EngineLog
+from steelyard.engine.request import ABORTED, FINISHED, REJECTED, Request
+from steelyard.engine.scheduler import Batch, Scheduler
+
+_VECTOR_STEPS = 96  # from here on numpy beats a Python loop
+_MOST_STEPS = 65536  # bound on one vectorised stretch
+
+
+class StepCost(Protocol):
+    """How long a step takes, compiled to tables beforehand."""
+
+    def decode_line(self, n: int, kv: int) -> tuple[float, float, int]:
+        """(a, b, kv_max): a decode-only step of ``n`` requests takes ``a + b * kv`` seconds for kv up to kv_max,
+        where kv is the sum of their cached tokens after the step."""
+        ...
+
+    def mixed(self, n: int, kv: int, chunks: list[tuple[int, int]]) -> float:
+        """Seconds of a step with ``n`` decodes and prefill chunks of (tokens, context before them)."""
+        ...
+
+
+class StepObserver(Protocol):
+    """Someone who wants to see every step as it is scheduled (parity checks do; nothing else pays for it)."""
+
+    def step(
+        self, scheduled_at: float, end: float, tokens: dict[int, int], preempted: list[int], free: int
+    ) -> None:
+        """A step was scheduled: tokens by request index, requests preempted for it, blocks left free."""
+        ...
+
+
+class Engine:
+    """An engine that is told of requests and runs up to a given second.
+
+    ``clock`` is the next moment at which the engine schedules; a request submitted by then is visible there.
+    With asynchronous scheduling one step stays in flight: the next one is scheduled before its tokens are known.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        cost: StepCost,
+        names: BlockNames | None = None,
+        *,
+        reactive: bool = False,
+        plain: bool = False,
+        observer: StepObserver | None = None,
+    ) -> None:
+        self.limits = limits
+        self.cost = cost
+        self.reactive = reactive  # stop after each completion, since it may cause an arrival
+        self.observer = observer
+        self.log = EngineLog()
+        self.scheduler = Scheduler(limits, names or BlockNames(limits.block_size), plain=plain)
+        self.clock = 0.0
+        self.step = 0  # index of the next step
+        self.outstanding = 0
+        self.finished: list[Request] = []  # ended since the driver last looked, in order
+        self._gpu_free = 0.0
+        self._flight: Batch | None = None
+        self._aborts: list[tuple[float, int, Request]] = []
+
+    # -- what a driver calls ------------------------------------------------------------------------------------
+
+    @property
+    def idle(self) -> bool:
+        """Nothing to run until something is submitted."""
+        return not self.outstanding and self._flight is None
+
+    def submit(self, r: Request, at: float, abort_at: float = float("inf")) -> None:
+        """Hand over a request; the engine must have been run up to ``at`` before."""
+        if at > self.clock and self.idle:
+            self.clock = at
+        self.outstanding += 1
+        self.scheduler.enqueue(r)
+        if abort_at != float("inf"):
+            heappush(self._aborts, (abort_at, r.index, r))
+
+    def advance(self, until: float) -> None:
+        """Take every scheduling decision that falls before ``until``."""
+        while self.clock < until and (self.outstanding or self._flight is not None):
+            if self._aborts and self._aborts[0][0] <= self.clock:
+                self._abort_due()
+            horizon = min(until, self._aborts[0][0]) if self._aborts else until
+            if not (self.scheduler.only_decodes() and self._stretch(horizon)):
+                self._one_step()
+            if self.reactive and self.finished:
+                return
+
+    def next_end_bound(self) -> float:
+        """No request ends before this second, if nothing is submitted meanwhile (infinite when idle)."""
+        if not self.outstanding:
+            return float("inf")
+        if not self.scheduler.only_decodes() or (self._flight and self._flight.entries):
+            return self.clock
+        group = self.scheduler.group
+        a, b, _ = self.cost.decode_line(group.size, group.tokens + group.size)
+        steps = group.ends[0][0] + 1 - self.step
+        seconds = (a + b * (group.tokens + group.size)) * steps
+        return max(self.clock, self._gpu_free) + seconds * (1 - 1e-9)
+
+    # -- one step at a time -------------------------------------------------------------------------------------
+
+    def _one_step(self) -> None:
+        scheduler = self.scheduler
+        batch = scheduler.schedule(self.step, self.clock, self._flight)
+        flight = self._flight
+        if batch.empty:
+            if flight is not None:
+                self._flight = None
+                self._complete(flight)
+            elif self.outstanding and not batch.preempted:
+                self._end(scheduler.refuse_head(), REJECTED)
+            return
+        self._launch(batch)
+        if self.observer is not None:
+            self.observer.step(
+                self.clock,
+                batch.end,
+                batch.tokens_by_request(scheduler.group),
+                [r.index for r in batch.preempted],
+                scheduler.kv.free,
+            )
+        left = scheduler.group.leave_ended(self.step)
+        if not self.limits.async_scheduling:
+            self._complete(batch, left)
+            return
+        if left:
+            scheduler.await_last_token(left, batch)
+        self._flight = batch
+        if flight is not None:
+            self._complete(flight)
+
+    def _launch(self, batch: Batch) -> None:
+        if batch.chunks:
+            seconds = self.cost.mixed(batch.decodes, batch.kv, batch.chunks)
+        else:
+            a, b, _ = self.cost.decode_line(batch.decodes, batch.kv)
+            seconds = a + b * batch.kv
+        log = self.log
+        start = self._gpu_free
+        if self.clock > start:
+            start = self.clock
+            log.restarts.append((self.step, start))
+        self._gpu_free = batch.end = start + seconds
+        log.ends.append(batch.end)
+        tokens = pairs = 0
+        for chunk, before in batch.chunks:
+            tokens += chunk
+            pairs += chunk * before + chunk * (chunk + 1) // 2
+        scheduler = self.scheduler
+        log.rows.extend(
+            (
+                self.step,
+                batch.decodes,
+                batch.kv,
+                tokens,
+                len(batch.chunks),
+                pairs,
+                len(scheduler.running),
+                len(scheduler.waiting),
+                scheduler.kv.free,
+                len(batch.preempted),
+            )
+        )
+        self.step += 1
+
+    def _complete(self, batch: Batch, left: Sequence[Request] = ()) -> None:
+        """A step's result has come back: move the clock there, hand out its tokens and free who has ended."""
+        if batch.end > self.clock:
+            self.clock = batch.end
+        ended = self.scheduler.update(batch)
+        if left:
+            for r in left:
+                self.scheduler.kv.complete(r, r.computed)
+            ended = sorted([*ended, *left], key=lambda r: r.order)
+        for r in ended:
+            self._end(r, FINISHED)
+
+    def _end(self, r: Request, status: int) -> None:
+        self.scheduler.remove(r)
+        r.status = status
+        self.outstanding -= 1
+        self.log.done(r)
+        self.finished.append(r)
+
+    def _abort_due(self) -> None:
+        while self._aborts and self._aborts[0][0] <= self.clock:
+            r = heappop(self._aborts)[2]
+            if r.status >= FINISHED:
+                continue
+            self.scheduler.ungroup(self.step, self._flight)
+            if r.in_flight and r.last == self.step - 1:
+                r.last = r.last - 1 if r.last > r.first else -1
+                r.first = r.first if r.last >= 0 else -1
+            self._end(r, ABORTED)
+
+    # -- many decode steps at once ------------------------------------------------------------------------------
+
+    def _stretch(self, until: float) -> bool:
+        """Run decode steps up to the next change; False if not even one can run without a decision."""
+        scheduler = self.scheduler
+        group = scheduler.group
+        flight = self._flight
+        size = group.size
+        first = self.step
+        count = group.ends[0][0] + 1 - first
+        pending = flight is not None and bool(flight.entries)
+        if pending and (self.reactive or scheduler.waiting or scheduler.kv.order_matters or self.observer):
+            count = 1
+        kv = group.tokens + size
+        a, b, kv_max = self.cost.decode_line(size, kv)
+        if kv + (count - 1) * size > kv_max:
+            count = (kv_max - kv) // size + 1
+        free = scheduler.kv.free
+        if group.blocks_needed(first, count) > free:
+            count = group.steps_that_fit(first, free, count)
+            if not count:
+                return False
+        free_at_start = free - group.phase[first % group.block_size]
+        before = self.clock, self._gpu_free
+        done = self._run_decodes(count, size, kv, a, b, until)
+        if self.observer is not None:
+            self._show_stretch(self.observer, before, done)
+        scheduler.kv.take(group.blocks_needed(first, done))
+        group.tokens += size * done
+        self.log.rows.extend(
+            (first, size, kv, 0, 0, 0, len(scheduler.running), len(scheduler.waiting), free_at_start, 0)
+        )
+        self.step = first + done
+        left = group.leave_ended(self.step)
+        if not self.limits.async_scheduling:
+            for r in left:
+                scheduler.kv.complete(r, r.computed)
+                self._end(r, FINISHED)
+            return True
+        if pending:
+            assert flight is not None
+            for r in scheduler.update(flight):
+                self._end(r, FINISHED)
+        self._flight = Batch(self.step - 1)
+        self._flight.end = self._gpu_free
+        if left:
+            scheduler.await_last_token(left, self._flight)
+        return True
+
+    def _show_stretch(self, observer: StepObserver, before: tuple[float, float], done: int) -> None:
+        group, free, first = self.scheduler.group, self.scheduler.kv.free, self.step
+        tokens = {r.index: 1 for _, _, r in group.ends}
+        ends = self.log.ends[first:]
+        points = [before[0], *([before[1]] if self._flight is not None else []), *ends]
+        for i in range(done):
+            observer.step(points[i], ends[i], tokens, [], free - group.blocks_needed(first, i + 1))
+
+    def _run_decodes(self, count: int, size: int, kv: int, a: float, b: float, until: float) -> int:
+        """Append the ends of up to ``count`` steps, stopping where the next scheduling point reaches ``until``."""
+        lag = self._flight is not None
+        end = self._gpu_free
+        if self.clock > end:
+            end = self.clock
+            self.log.restarts.append((self.step, end))
+        if count >= _VECTOR_STEPS:
+            return self._run_decodes_vectorised(count, size, kv, a, b, until, end, lag)
+        append = self.log.ends.append
+        done = 0
+        before = end
+        while True:
+            before = end
+            end += a + b * kv
+            append(end)
+            kv += size
+            done += 1
+            if done == count or (before if lag else end) >= until:
+                break
+        self._gpu_free = end
+        self.clock = before if lag else end
+        return done
+
+    def _run_decodes_vectorised(
+        self, count: int, size: int, kv: int, a: float, b: float, until: float, end: float, lag: bool
+    ) -> int:
+        shortest = a + b * kv
+        if until != float("inf") and shortest > 0:
+            count = min(count, int(max(0.0, until - end) / shortest) + 3)
+        count = min(count, _MOST_STEPS)
+        ends = np.empty(count + 1)
+        ends[0] = end
+        ends[1:] = a + b * (kv + size * np.arange(count, dtype=np.int64))
+        np.add.accumulate(ends, out=ends)
+        points = ends[:-1] if lag else ends[1:]  # the scheduling point that follows each step
+        done = min(count, int(np.searchsorted(points, until)) + 1)
+        self.log.ends.frombytes(ends[1 : done + 1].tobytes())
+        self._gpu_free = float(ends[done])
+        self.clock = float(points[done - 1])
+        return done

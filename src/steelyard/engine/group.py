@@ -1,0 +1,91 @@
+"""The decoding requests of an engine as one sum, so that a step costs the same however many there are."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from steelyard.engine.request import Request
+
+
+class DecodeGroup:
+    """Requests that each get one token every step until they end, with nothing else to decide about them.
+
+    A member's computed tokens at step ``s`` are ``s - offset``, so nothing per member changes from step to step:
+    ``tokens`` (their sum) grows by ``size`` a step, and a member needs a new block in the steps congruent to its
+    offset, which ``phase`` counts.
+    """
+
+    __slots__ = ("block_size", "ends", "newest", "phase", "size", "tokens")
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self.size = 0
+        self.tokens = 0  # computed tokens of all members before the next step
+        self.phase = [0] * block_size
+        self.ends: list[tuple[int, int, Request]] = []  # heap of (last step, admission order, member)
+        self.newest = -1  # highest admission order since the group was last empty
+
+    def join(self, r: Request, step: int) -> None:
+        """Take in a request whose tokens are all computed; ``step`` is the next one to be scheduled."""
+        r.grouped = True
+        r.offset = offset = step - r.computed
+        self.size += 1
+        self.tokens += r.computed
+        self.phase[offset % self.block_size] += 1
+        if r.order > self.newest:
+            self.newest = r.order
+        heappush(self.ends, (step - 1 + r.prompt + r.output - 1 - r.computed, r.order, r))
+
+    def leave_ended(self, step: int) -> list[Request]:
+        """Members whose last step lies before ``step``, in running order, with their counters brought up to date."""
+        ended: list[Request] = []
+        ends = self.ends
+        while ends and ends[0][0] < step:
+            r = heappop(ends)[2]
+            self._remove(r, step)
+            ended.append(r)
+        if not self.size:
+            self.newest = -1
+        return ended
+
+    def dissolve(self, step: int) -> list[Request]:
+        """All members, to be scheduled one by one."""
+        members = [r for _, _, r in self.ends]
+        for r in members:
+            self._remove(r, step)
+        self.ends.clear()
+        self.newest = -1
+        return members
+
+    def _remove(self, r: Request, step: int) -> None:
+        r.grouped = False
+        r.computed = computed = step - r.offset
+        r.blocks = -(-computed // self.block_size)
+        r.last = step - 1
+        self.size -= 1
+        self.tokens -= computed
+        self.phase[r.offset % self.block_size] -= 1
+
+    def blocks_needed(self, step: int, count: int) -> int:
+        """New blocks that ``count`` steps from ``step`` on will take."""
+        size = self.block_size
+        cycles, rest = divmod(count, size)
+        need = cycles * self.size
+        if rest:
+            start = step % size
+            end = start + rest
+            need += sum(self.phase[start:end])
+            if end > size:
+                need += sum(self.phase[: end - size])
+        return need
+
+    def steps_that_fit(self, step: int, free: int, count: int) -> int:
+        """The largest number of steps, up to ``count``, whose new blocks number at most ``free``."""
+        low, high = 0, count
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.blocks_needed(step, middle) <= free:
+                low = middle
+            else:
+                high = middle - 1
+        return low

@@ -1,0 +1,39 @@
+"""The settings that shape an engine's decisions, under vLLM's names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Everything the scheduler looks at besides the requests. ``blocks`` are usable ones (vLLM's count less one)."""
+
+    blocks: int
+    max_model_len: int
+    block_size: int = 16
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 8192
+    long_prefill_token_threshold: int = 0
+    enable_chunked_prefill: bool = True
+    enable_prefix_caching: bool = True
+    priority: bool = False
+    async_scheduling: bool = True
+    reserve_full_prompt: bool = True
+    watermark: float = 0.0
+    speculative_tokens: int = 0
+
+    def refusal(self, prompt: int, output: int) -> str | None:
+        """Why a request could never be served by this engine, or None if it can."""
+        if prompt + 1 > self.max_model_len:
+            return f"prompt of {prompt} tokens leaves no room in max_model_len {self.max_model_len}"
+        if not self.enable_chunked_prefill and prompt > self.max_num_batched_tokens:
+            return (
+                f"prompt of {prompt} tokens exceeds max_num_batched_tokens {self.max_num_batched_tokens} "
+                "and chunked prefill is off"
+            )
+        most = min(prompt + output - 1 + self.speculative_tokens, self.max_model_len)
+        need = -(-most // self.block_size)
+        if need > self.blocks:
+            return f"needs {need} KV blocks of {self.block_size} tokens; the engine has {self.blocks}"
+        return None

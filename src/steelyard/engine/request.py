@@ -1,0 +1,98 @@
+"""One request inside one engine: what was asked, and how far it has come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from steelyard.engine.kv import Block
+
+WAITING, RUNNING, PREEMPTED, FINISHED, ABORTED, REJECTED = range(6)
+
+NO_KEYS: tuple[int, ...] = ()
+NO_BLOCKS: list[Block] = []
+
+
+class Request:
+    """Counters mirror vLLM's own, so that each scheduling rule reads like the engine's.
+
+    ``computed`` tokens have been scheduled; ``outputs`` have been delivered; ``placeholders`` are output tokens
+    that a step in flight will deliver (asynchronous scheduling only); ``stale`` tokens were in flight when the
+    request was preempted and must arrive before it may resume.
+    """
+
+    __slots__ = (
+        "accept",
+        "arrival",
+        "blocks",
+        "breaks",
+        "cached",
+        "chain",
+        "chunking",
+        "computed",
+        "drafts",
+        "first",
+        "grouped",
+        "held",
+        "hit",
+        "in_flight",
+        "index",
+        "keys",
+        "last",
+        "offset",
+        "order",
+        "output",
+        "outputs",
+        "placeholders",
+        "preemptions",
+        "priority",
+        "prompt",
+        "scheduled",
+        "stale",
+        "status",
+        "verified",
+    )
+
+    def __init__(
+        self,
+        index: int,
+        arrival: float,
+        prompt: int,
+        output: int,
+        priority: int = 0,
+        keys: Sequence[int] = NO_KEYS,
+        chain: tuple[tuple[int, int], ...] | None = None,
+        accept: tuple[int, ...] | None = None,
+    ) -> None:
+        self.index = index
+        self.arrival = arrival
+        self.prompt = prompt
+        self.output = output
+        self.priority = priority
+        self.keys = keys  # names of the leading full blocks that someone may share
+        self.chain = chain  # the streams that name every later block too, where a follower will extend them
+        self.accept = accept  # accepted drafts per verify step, cycled
+
+        self.status = WAITING
+        self.computed = 0
+        self.outputs = 0
+        self.placeholders = 0
+        self.in_flight = 0
+        self.stale = 0
+        self.drafts = 0
+        self.verified = 0  # verify steps so far
+        self.chunking = False  # the last scheduled step left part of the prompt to do
+
+        self.blocks = 0
+        self.held = NO_BLOCKS  # the named ones among them, always the leading positions
+        self.cached = 0  # leading blocks whose content is complete and hashed
+
+        self.order = 0  # admission number: the running queue's order
+        self.grouped = False
+        self.offset = 0  # while grouped: step index minus computed tokens
+
+        self.hit = 0  # prompt tokens found in the cache at first admission
+        self.preemptions = 0
+        self.scheduled = -1.0  # second of first admission
+        self.first = -1  # step of the first output token
+        self.last = -1  # step of the newest output token
+        self.breaks: list[tuple[int, int]] | None = None  # (last, next) where emission skipped steps

@@ -1,0 +1,394 @@
+"""Which request gets how many tokens in the next step: vLLM v1's rules, in its order.
+
+Running requests come first, each getting what it still lacks within the step's token budget; when blocks run out the
+last (or least important) running request is preempted and recomputed later. Then waiting requests are admitted
+while budget, sequence slots and blocks last; never in a step that had to preempt.
+"""
+
+from __future__ import annotations
+
+from steelyard.engine.content import BlockNames
+from steelyard.engine.group import DecodeGroup
+from steelyard.engine.kv import Block, KVCache
+from steelyard.engine.limits import Limits
+from steelyard.engine.queues import ByPriority, FirstCome, WaitingQueue
+from steelyard.engine.request import FINISHED, PREEMPTED, RUNNING, WAITING, Request
+
+_PRIVATE_BITS = 24  # block positions within one request's private names
+
+
+class Entry:
+    """One request's part in a step: scheduled tokens, drafts among them, and tokens that come out."""
+
+    __slots__ = ("drafts", "request", "sampled", "tokens")
+
+    def __init__(self, request: Request, tokens: int, drafts: int) -> None:
+        self.request = request
+        self.tokens = tokens
+        self.drafts = drafts
+        self.sampled = 0
+
+
+class Batch:
+    """One step. ``entries`` are the requests whose result must be looked at; grouped decodes have none."""
+
+    __slots__ = ("chunks", "decodes", "end", "entries", "kv", "preempted", "scheduled", "step")
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self.end = 0.0
+        self.decodes = 0
+        self.kv = 0
+        self.chunks: list[tuple[int, int]] = []
+        self.entries: list[Entry] = []
+        self.preempted: list[Request] = []
+        self.scheduled: list[Entry] = []
+
+    @property
+    def empty(self) -> bool:
+        """Nothing was scheduled."""
+        return not self.decodes and not self.chunks
+
+    def tokens_by_request(self, group: DecodeGroup) -> dict[int, int]:
+        """Every request of the step with its tokens, given the group right after scheduling."""
+        tokens = {r.index: 1 for _, _, r in group.ends}
+        tokens.update((entry.request.index, entry.tokens) for entry in self.scheduled)
+        return tokens
+
+
+class Scheduler:
+    """Queues and blocks of one engine, and the decision who runs next."""
+
+    def __init__(self, limits: Limits, names: BlockNames, *, plain: bool = False) -> None:
+        self.limits = limits
+        self.names = names
+        self.kv = KVCache(limits.blocks, limits.block_size, limits.enable_prefix_caching, limits.watermark)
+        self.group = DecodeGroup(limits.block_size)
+        self.running: dict[Request, None] = {}  # in admission order
+        self.singles: dict[Request, None] = {}  # those of them outside the group
+        self.waiting: WaitingQueue = ByPriority() if limits.priority else FirstCome()
+        self._groups = not plain and not limits.speculative_tokens
+        self._admissions = 0
+        self._head_blocked = False  # the first waiting request lacked blocks, and none have been freed since
+
+    # -- queues -------------------------------------------------------------------------------------------------
+
+    def enqueue(self, r: Request) -> None:
+        """A new request becomes visible."""
+        if not self.waiting or self.limits.priority:
+            self._head_blocked = False
+        self.waiting.add(r)
+
+    def only_decodes(self) -> bool:
+        """Whether the next step can be nothing but one token for each member of the group."""
+        return (
+            self.group.size > 0
+            and not self.singles
+            and (not self.waiting or self._head_blocked or len(self.running) >= self.limits.max_num_seqs)
+            and self.group.size <= self.limits.max_num_batched_tokens
+        )
+
+    def remove(self, r: Request) -> None:
+        """A request has ended or is given up: take it out of its queue and free its blocks."""
+        if r.status == RUNNING:
+            if r.chain is not None and self.kv.caching:
+                self._name_all(r)
+            self.kv.release(r)
+            del self.running[r]
+            self.singles.pop(r, None)
+        else:
+            self.waiting.remove(r)
+        self._head_blocked = False
+
+    def refuse_head(self) -> Request:
+        """The request that keeps an otherwise empty engine from doing anything."""
+        return self.waiting.head() if self.waiting else next(iter(self.running))
+
+    # -- one step -----------------------------------------------------------------------------------------------
+
+    def schedule(self, step: int, now: float, flight: Batch | None) -> Batch:
+        """Decide the next step; it may turn out empty."""
+        batch = Batch(step)
+        limits = self.limits
+        budget = limits.max_num_batched_tokens
+        threshold = limits.long_prefill_token_threshold
+        if threshold and len(self.running) + len(self.waiting) <= 1:
+            threshold = 0  # a lone request has nobody to starve
+        group = self.group
+        if group.size:
+            if self._group_fits(step, threshold):
+                self.kv.take(group.phase[step % group.block_size])
+                group.tokens += group.size
+                batch.decodes = group.size
+                batch.kv = group.tokens
+                budget -= group.size
+            else:
+                self.ungroup(step, flight)
+        after_prefill = False
+        if self.singles:
+            budget, after_prefill = self._schedule_running(batch, budget, threshold)
+        if not batch.preempted and self.waiting:
+            self._admit_waiting(batch, budget, threshold, now, after_prefill)
+        self._commit(batch)
+        return batch
+
+    def _group_fits(self, step: int, threshold: int) -> bool:
+        """Whether all members can have their token whatever the order in which requests are looked at."""
+        group = self.group
+        size = self.limits.block_size
+        budget = self.limits.max_num_batched_tokens - group.size
+        blocks = self.kv.free - group.phase[step % size]
+        if budget < 0 or blocks < 0:
+            return False
+        for r in self.singles:
+            wanted = r.prompt + r.outputs + r.placeholders - r.computed
+            if 0 < threshold < wanted:
+                wanted = threshold
+            if wanted > budget:
+                if r.order < group.newest:
+                    return False
+                wanted = budget
+            budget -= wanted
+            blocks -= wanted // size + 1
+            if blocks < 0:
+                return False
+        return True
+
+    def _schedule_running(self, batch: Batch, budget: int, threshold: int) -> tuple[int, bool]:
+        limits = self.limits
+        after_prefill = False
+        scheduled: dict[Request, Entry] = {}
+        for r in list(self.singles):
+            if budget <= 0:
+                break
+            if r not in self.singles:
+                continue  # preempted by one before it
+            if r.placeholders and r.computed + 2 - r.placeholders >= r.prompt + r.output:
+                continue  # its last token is already on the way
+            known = r.prompt + r.outputs
+            tokens = known + r.drafts + r.placeholders - r.computed
+            if 0 < threshold < tokens:
+                tokens = threshold
+            tokens = min(tokens, budget, limits.max_model_len - r.computed - 1)
+            if tokens <= 0:
+                continue
+            while not self.kv.grow(r, min(r.computed + tokens, limits.max_model_len)):
+                victim = self._victim()
+                entry = scheduled.pop(victim, None)
+                if entry is not None:
+                    budget += entry.tokens
+                self._preempt(victim, batch)
+                if victim is r:
+                    break
+            if r.status != RUNNING:
+                break
+            self.kv.complete(r, min(r.computed + tokens, known))
+            drafts = max(0, min(r.drafts, tokens + r.computed - known - r.placeholders))
+            r.drafts = 0
+            scheduled[r] = Entry(r, tokens, drafts)
+            after_prefill = after_prefill or r.chunking
+            budget -= tokens
+        batch.entries = list(scheduled.values())
+        return budget, after_prefill
+
+    def _victim(self) -> Request:
+        if self.limits.priority:
+            return max(self.running, key=lambda r: (r.priority, r.arrival))
+        return next(reversed(self.running))
+
+    def _preempt(self, r: Request, batch: Batch) -> None:
+        if self.kv.caching:
+            self._name_all(r)
+        self.kv.release(r)
+        del self.running[r]
+        self.singles.pop(r, None)
+        r.status = PREEMPTED
+        r.computed = 0
+        r.drafts = 0
+        r.stale = r.in_flight
+        r.placeholders = 0
+        r.preemptions += 1
+        self.waiting.put_back(r)
+        self._head_blocked = False
+        batch.preempted.append(r)
+
+    def _name_all(self, r: Request) -> None:
+        """Give every complete block of a request a name, for itself when it resumes or for its followers."""
+        if r.cached <= len(r.held):
+            return
+        if r.chain is not None:
+            names = self.names.names(r.chain, r.cached * self.limits.block_size)
+        else:
+            names = list(r.keys)
+            base = -((r.index + 1) << _PRIVATE_BITS)
+            names.extend(base - i for i in range(len(names), r.cached))
+        self.kv.keep(r, names)
+
+    def _admit_waiting(self, batch: Batch, budget: int, threshold: int, now: float, after_prefill: bool) -> None:
+        limits = self.limits
+        skipped: list[Request] = []
+        waiting = self.waiting
+        while budget > 0 and waiting and len(self.running) < limits.max_num_seqs:
+            r = waiting.head()
+            if r.stale:
+                skipped.append(waiting.pop())  # its tokens are still on the way
+                continue
+            hits = self.kv.match(r) if r.keys else []
+            computed = len(hits) * limits.block_size
+            if not r.preemptions:
+                r.hit = computed
+            tokens, drafts = self._first_tokens(r, computed, bool(batch.entries or batch.decodes), after_prefill)
+            if drafts and tokens > budget:
+                break
+            if 0 < threshold < tokens:
+                tokens = threshold
+            if tokens > budget:
+                if not limits.enable_chunked_prefill:
+                    break
+                tokens = budget
+            if not self._fit(r, hits, computed + tokens):
+                self._head_blocked = not skipped
+                break
+            waiting.pop()
+            self._start(r, computed, now)
+            self.kv.complete(r, min(computed + tokens, r.prompt + r.outputs))
+            batch.entries.append(Entry(r, tokens, drafts))
+            budget -= tokens
+        for r in reversed(skipped):
+            waiting.put_back(r)
+
+    def _first_tokens(self, r: Request, computed: int, company: bool, after_prefill: bool) -> tuple[int, int]:
+        """Tokens a waiting request lacks, and the drafts that pad it to a full verify step where only one is left."""
+        tokens = r.prompt + r.outputs - computed
+        drafts = self.limits.speculative_tokens
+        if drafts and tokens == 1 and not after_prefill and (company or computed):
+            if computed + 2 + drafts <= self.limits.max_model_len:
+                return 1 + drafts, drafts
+        return tokens, 0
+
+    def _fit(self, r: Request, hits: list[Block], tokens: int) -> bool:
+        limits = self.limits
+        whole = min(r.prompt + r.outputs, limits.max_model_len) if limits.reserve_full_prompt else 0
+        return self.kv.admit(r, hits, min(tokens, limits.max_model_len), whole, bool(self.running))
+
+    def _start(self, r: Request, computed: int, now: float) -> None:
+        if r.status == WAITING:
+            r.scheduled = now
+        r.status = RUNNING
+        r.computed = computed
+        self._admissions += 1
+        r.order = self._admissions
+        self.running[r] = None
+        self.singles[r] = None
+
+    def _commit(self, batch: Batch) -> None:
+        """Count the scheduled tokens as computed and note what each request will get out of the step."""
+        step = batch.step
+        asynchronous = self.limits.async_scheduling
+        kept: list[Entry] = []
+        batch.scheduled = batch.entries
+        for entry in batch.entries:
+            r = entry.request
+            tokens = entry.tokens
+            if tokens == 1:
+                batch.decodes += 1
+                batch.kv += r.computed + 1
+            else:
+                batch.chunks.append((tokens, r.computed))
+            r.computed += tokens
+            r.in_flight += tokens
+            r.chunking = r.computed < r.prompt + r.outputs + r.placeholders
+            if not r.chunking:
+                self._expect_tokens(entry, step)
+                if asynchronous:
+                    r.placeholders += 1 + entry.drafts
+                    r.drafts = self.limits.speculative_tokens
+                if self._groups and r.computed < r.prompt + r.output - 1:
+                    self._join(r, step)
+                    continue
+            kept.append(entry)
+        batch.entries = kept
+
+    def _expect_tokens(self, entry: Entry, step: int) -> None:
+        r = entry.request
+        entry.sampled = 1
+        if entry.drafts:
+            pattern = r.accept or (entry.drafts,)
+            entry.sampled += min(entry.drafts, pattern[r.verified % len(pattern)])
+            r.verified += 1
+        if r.first < 0:
+            r.first = step
+        elif r.last != step - 1:
+            if r.breaks is None:
+                r.breaks = []
+            r.breaks.append((r.last, step))
+        r.last = step
+
+    # -- the group ----------------------------------------------------------------------------------------------
+
+    def _join(self, r: Request, step: int) -> None:
+        r.in_flight = 0
+        r.placeholders = 0
+        del self.singles[r]
+        self.group.join(r, step + 1)
+
+    def ungroup(self, step: int, flight: Batch | None) -> None:
+        """Go back to one request at a time; ``step`` is the next to be scheduled."""
+        members = self.group.dissolve(step)
+        if not members:
+            return
+        if flight is not None:
+            self.await_last_token(members, flight)
+        else:
+            for r in members:
+                r.outputs = r.computed + 1 - r.prompt
+                self.kv.complete(r, r.computed)
+        self.singles = dict.fromkeys(r for r in self.running if not r.grouped)
+
+    def await_last_token(self, leavers: list[Request], flight: Batch) -> None:
+        """Requests that left the group have one token in flight, which the step's result will bring."""
+        for r in leavers:
+            r.outputs = r.computed - r.prompt
+            r.placeholders = 1
+            r.in_flight = 1
+            self.kv.complete(r, r.computed - 1)
+            entry = Entry(r, 1, 0)
+            entry.sampled = 1
+            flight.entries.append(entry)
+        if len(flight.entries) > 1:
+            flight.entries.sort(key=lambda entry: entry.request.order)
+        self._head_blocked = False
+
+    # -- results ------------------------------------------------------------------------------------------------
+
+    def update(self, batch: Batch) -> list[Request]:
+        """Hand out a step's tokens; returns the requests that have ended, in the order the engine frees them."""
+        ended: list[Request] = []
+        asynchronous = self.limits.async_scheduling
+        for entry in batch.entries:
+            r = entry.request
+            if r.grouped:
+                continue  # it joined the group since; the group knows how far it is
+            r.in_flight -= entry.tokens
+            stale = r.stale > 0
+            if stale:
+                r.stale -= entry.tokens
+            if r.status >= FINISHED or not entry.sampled:
+                continue
+            if entry.drafts and not stale:
+                rejected = entry.drafts + 1 - entry.sampled
+                if r.computed:
+                    r.computed -= rejected
+                if r.placeholders:
+                    r.placeholders -= rejected
+            delivered = min(entry.sampled, r.output - r.outputs)
+            r.outputs += delivered
+            if asynchronous and not stale:
+                r.placeholders -= delivered
+            if asynchronous and r.status == RUNNING:
+                self.kv.complete(r, r.computed - r.placeholders)
+            if r.outputs >= r.output:
+                ended.append(r)
+            elif not asynchronous and self.limits.speculative_tokens:
+                r.drafts = 0 if r.chunking else self.limits.speculative_tokens
+        return ended

@@ -1,0 +1,27 @@
+"""The one way a user's mistake leaves the program."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """Something the user can mend: the message says where, what was found and what would be right.
+
+    The command line prints it as it stands and exits with code 2.
+    """
+
+
+def nearest(word: str, choices: Iterable[str], most: int = 3) -> list[str]:
+    """The choices a mistyped word most likely meant, best first; empty when none is close."""
+    return difflib.get_close_matches(word.lower(), list(choices), n=most, cutoff=0.5)
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """A sentence that offers the nearest choice, or lists them all."""
+    options = list(choices)
+    close = nearest(word, options)
+    if close:
+        return f"did you mean {' or '.join(repr(c) for c in close)}?"
+    return "choose one of " + ", ".join(sorted(options))
