@@ -104,6 +104,11 @@ class Engine:
             if self.reactive and self.finished:
                 return
 
+    def end_of(self, r: Request) -> float:
+        """The second at which a request ended."""
+        given_up = self.log.given_up.get(r.index)
+        return self.log.ends[r.last] if given_up is None else given_up
+
     def next_end_bound(self) -> float:
         """No request ends before this second, if nothing is submitted meanwhile (infinite when idle)."""
         if not self.outstanding:
@@ -114,7 +119,8 @@ class Engine:
         a, b, _ = self.cost.decode_line(group.size, group.tokens + group.size)
         steps = group.ends[0][0] + 1 - self.step
         seconds = (a + b * (group.tokens + group.size)) * steps
-        return max(self.clock, self._gpu_free) + seconds * (1 - 1e-9)
+        bound = max(self.clock, self._gpu_free) + seconds * (1 - 1e-9)
+        return min(bound, max(self.clock, self._aborts[0][0])) if self._aborts else bound
 
     # -- one step at a time -------------------------------------------------------------------------------------
 
@@ -177,6 +183,7 @@ class Engine:
                 len(scheduler.running),
                 len(scheduler.waiting),
                 scheduler.kv.free,
+                scheduler.kv.free,
                 len(batch.preempted),
             )
         )
@@ -198,6 +205,8 @@ class Engine:
         self.scheduler.remove(r)
         r.status = status
         self.outstanding -= 1
+        if status != FINISHED:
+            self.log.given_up[r.index] = self.clock
         self.log.done(r)
         self.finished.append(r)
 
@@ -241,8 +250,9 @@ class Engine:
             self._show_stretch(self.observer, before, done)
         scheduler.kv.take(group.blocks_needed(first, done))
         group.tokens += size * done
+        running, waiting = len(scheduler.running), len(scheduler.waiting)
         self.log.rows.extend(
-            (first, size, kv, 0, 0, 0, len(scheduler.running), len(scheduler.waiting), free_at_start, 0)
+            (first, size, kv, 0, 0, 0, running, waiting, free_at_start, scheduler.kv.free, 0)
         )
         self.step = first + done
         left = group.leave_ended(self.step)

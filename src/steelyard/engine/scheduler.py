@@ -224,7 +224,9 @@ class Scheduler:
             names.extend(base - i for i in range(len(names), r.cached))
         self.kv.keep(r, names)
 
-    def _admit_waiting(self, batch: Batch, budget: int, threshold: int, now: float, after_prefill: bool) -> None:
+    def _admit_waiting(
+        self, batch: Batch, budget: int, threshold: int, now: float, after_prefill: bool
+    ) -> None:
         limits = self.limits
         skipped: list[Request] = []
         waiting = self.waiting
@@ -237,7 +239,9 @@ class Scheduler:
             computed = len(hits) * limits.block_size
             if not r.preemptions:
                 r.hit = computed
-            tokens, drafts = self._first_tokens(r, computed, bool(batch.entries or batch.decodes), after_prefill)
+            tokens, drafts = self._first_tokens(
+                r, computed, bool(batch.entries or batch.decodes), after_prefill
+            )
             if drafts and tokens > budget:
                 break
             if 0 < threshold < tokens:

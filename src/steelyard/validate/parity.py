@@ -88,7 +88,9 @@ def limits_of(golden: dict[str, Any]) -> Limits:
         ("arrival_clock", "time"),
     ):
         if config.get(key, plain) != plain:
-            raise UserError(f"scenario {golden['name']}: config.{key}={config[key]!r} is not supported; only {plain!r}")
+            raise UserError(
+                f"scenario {golden['name']}: config.{key}={config[key]!r} is not supported; only {plain!r}"
+            )
     longest = max(r["prompt_len"] + r["output_len"] for r in golden["requests"])
     drafts = config.get("num_speculative_tokens", 0)
     return Limits(
@@ -159,7 +161,9 @@ def compare(golden: dict[str, Any], *, plain: bool = False) -> Verdict:
         seen = replay(golden, plain=plain)
         difference = _first_difference(golden, seen)
     except KeyError as missing:
-        raise UserError(f"scenario {golden.get('name', '?')}: the golden file lacks the key {missing}") from None
+        raise UserError(
+            f"scenario {golden.get('name', '?')}: the golden file lacks the key {missing}"
+        ) from None
     return Verdict(golden["name"], difference, len(golden["steps"]))
 
 
@@ -175,7 +179,11 @@ def _first_difference(golden: dict[str, Any], seen: Replay) -> str | None:
         return f"step {len(golden['steps'])}: vLLM had ended, ours goes on"
     gone = {str(a["id"]) for a in golden.get("aborts", ())}
     for index, name in enumerate(ids):
-        for key, ours in (("first_token", seen.first_token), ("finish", seen.finish), ("cached", seen.cached)):
+        for key, ours in (
+            ("first_token", seen.first_token),
+            ("finish", seen.finish),
+            ("cached", seen.cached),
+        ):
             theirs = golden[key].get(name)
             if name in gone and (key == "finish" or theirs is None):
                 continue  # an abort's end is the caller's, and it may come before anything happened

@@ -1,0 +1,42 @@
+"""Where operator times come from: the interface between what runs and how long it takes."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard.model import AttentionOperator, Collective, Elementwise, Gemm, GroupedGemm
+
+Floats = NDArray[np.float64]
+Provenance = Literal["measured", "interpolated", "extrapolated", "analytic"]
+PROVENANCES: tuple[Provenance, ...] = ("measured", "interpolated", "extrapolated", "analytic")
+
+RowOperator = Gemm | GroupedGemm | Elementwise | Collective
+
+
+class CostSource(Protocol):
+    """Seconds of single operators. Everything is asked for in bulk, before the clock starts."""
+
+    provenance: Provenance
+
+    def rows(self, operator: RowOperator, rows: Floats) -> Floats:
+        """Seconds of an operator for each number of rows (tokens, or sequences for the output head)."""
+        ...
+
+    def decode_attention(self, operator: AttentionOperator, kv_bytes: float) -> tuple[float, float]:
+        """(seconds, seconds per cached token): one decode step over a batch, of one layer."""
+        ...
+
+    def prefill_attention(self, operator: AttentionOperator, kv_bytes: float) -> PrefillLine:
+        """How long one layer takes over a chunk of a prompt."""
+        ...
+
+
+class PrefillLine(Protocol):
+    """Prefill attention of one layer as a function of the chunk."""
+
+    def seconds(self, tokens: int, before: int) -> float:
+        """Seconds for ``tokens`` new tokens after ``before`` cached ones."""
+        ...

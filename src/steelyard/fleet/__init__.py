@@ -1,0 +1,7 @@
+"""Many engines: routers, and the driver that runs a workload through them."""
+
+from steelyard.fleet.desk import Desk
+from steelyard.fleet.fleet import run_fleet
+from steelyard.fleet.routers import Router, make_router
+
+__all__ = ["Desk", "Router", "make_router", "run_fleet"]

@@ -1,0 +1,165 @@
+"""Many engines behind a router, driven through a workload in virtual time.
+
+Engines do not interact, so where the router needs no look at their load each engine runs through its own requests
+alone. Otherwise one heap orders submissions, completions and *wake-ups*: an engine is only run when it might
+complete something before the next event, by a lower bound it gives itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
+from math import inf, nextafter
+
+from steelyard.engine import Engine
+from steelyard.fleet.desk import Desk
+from steelyard.fleet.routers import Router, Sticky
+
+_END, _ARRIVE, _WAKE = 0, 1, 2
+
+Progress = Callable[[int], None]
+_REPORT_EVERY = 2000
+
+
+class _Meter:
+    """Tells how many requests have been submitted, now and then."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+        self._count = 0
+
+    def tick(self) -> None:
+        self._count += 1
+        if self._progress is not None and self._count % _REPORT_EVERY == 0:
+            self._progress(self._count)
+
+
+def run_fleet(
+    engines: Sequence[Engine], desk: Desk, router: Router, progress: Progress | None = None
+) -> None:
+    """Serve the whole workload; engines' logs and the desk's columns then tell what happened."""
+    meter = _Meter(progress)
+    stays_apart = not router.looks_at_load and (not desk.followers or isinstance(router, Sticky))
+    if stays_apart:
+        _run_apart(engines, desk, router, meter)
+    else:
+        _run_together(engines, desk, router, meter)
+
+
+def _run_apart(engines: Sequence[Engine], desk: Desk, router: Router, meter: _Meter) -> None:
+    queues: list[list[int]] = [[] for _ in engines]
+    for i in desk.roots:
+        queues[router.choose(desk.session[i], ())].append(i)
+    for replica, (engine, queue) in enumerate(zip(engines, queues, strict=True)):
+        if desk.followers:
+            _run_with_followers(engine, replica, queue, desk, meter)
+        else:
+            _run_open_loop(engine, replica, queue, desk, meter)
+
+
+def _run_open_loop(engine: Engine, replica: int, queue: list[int], desk: Desk, meter: _Meter) -> None:
+    at, refused = desk.at, desk.refused
+    request, advance, submit, abort_at = desk.request, engine.advance, engine.submit, desk.abort_at
+    for i in queue:
+        meter.tick()
+        if i in refused:
+            continue
+        now = at[i]
+        advance(now)
+        submit(request(i, now), now, abort_at(i, now))
+        engine.finished.clear()
+    advance(inf)
+    engine.finished.clear()
+    desk.replica[queue] = replica
+
+
+def _run_with_followers(engine: Engine, replica: int, queue: list[int], desk: Desk, meter: _Meter) -> None:
+    pending = [(desk.at[i], i) for i in queue]
+    heapify(pending)
+    while pending or not engine.idle:
+        engine.advance(pending[0][0] if pending else inf)
+        if engine.finished:
+            for r in engine.finished:
+                for child in desk.followers.get(r.index, ()):
+                    heappush(pending, (engine.end_of(r) + desk.think(child), child))
+            engine.finished.clear()
+        elif pending:
+            now, i = heappop(pending)
+            meter.tick()
+            desk.arrival[i] = now
+            desk.replica[i] = replica
+            if i in desk.refused:
+                for child in desk.followers.get(i, ()):
+                    heappush(pending, (now + desk.think(child), child))
+            else:
+                engine.submit(desk.request(i, now), now, desk.abort_at(i, now))
+
+
+class _Together:
+    """All engines on one clock."""
+
+    def __init__(self, engines: Sequence[Engine], desk: Desk, router: Router, meter: _Meter) -> None:
+        self.engines = engines
+        self.desk = desk
+        self.router = router
+        self.meter = meter
+        self.heap: list[tuple[float, int, int, int]] = [(desk.at[i], _ARRIVE, i, 0) for i in desk.roots]
+        heapify(self.heap)
+        self.version = [0] * len(engines)
+
+    def run(self) -> None:
+        heap = self.heap
+        while heap:
+            now, kind, a, b = heappop(heap)
+            if kind == _WAKE:
+                if b == self.version[a]:
+                    self._wake(a)
+            elif kind == _ARRIVE:
+                self._arrive(now, a)
+            else:
+                self.router.ended(b)
+                self._follow(now, a)
+
+    def _arrive(self, now: float, i: int) -> None:
+        desk = self.desk
+        self.meter.tick()
+        desk.arrival[i] = now
+        if i in desk.refused:
+            self._follow(now, i)
+            return
+        r = desk.request(i, now)
+        replica = self.router.choose(desk.session[i], r.keys)
+        desk.replica[i] = replica
+        engine = self.engines[replica]
+        engine.advance(now)
+        self._collect(replica)
+        engine.submit(r, now, desk.abort_at(i, now))
+        self._sleep(replica)
+
+    def _follow(self, now: float, i: int) -> None:
+        for child in self.desk.followers.get(i, ()):
+            heappush(self.heap, (now + self.desk.think(child), _ARRIVE, child, 0))
+
+    def _wake(self, replica: int) -> None:
+        """Run an engine up to the next event of any other, or at least through its next decision."""
+        engine = self.engines[replica]
+        until = self.heap[0][0] if self.heap else inf
+        engine.advance(until if until > engine.clock else nextafter(engine.clock, inf))
+        self._collect(replica)
+        self._sleep(replica)
+
+    def _collect(self, replica: int) -> None:
+        engine = self.engines[replica]
+        for r in engine.finished:
+            heappush(self.heap, (engine.end_of(r), _END, r.index, replica))
+        engine.finished.clear()
+
+    def _sleep(self, replica: int) -> None:
+        self.version[replica] += 1
+        bound = self.engines[replica].next_end_bound()
+        if bound < inf:
+            heappush(self.heap, (bound, _WAKE, replica, self.version[replica]))
+
+
+def _run_together(engines: Sequence[Engine], desk: Desk, router: Router, meter: _Meter) -> None:
+    _Together(engines, desk, router, meter).run()

@@ -1,0 +1,129 @@
+"""How a checkpoint's weights are quantised, and how to serve a model in another precision."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from steelyard.errors import UserError, did_you_mean
+from steelyard.model.config import Config
+from steelyard.model.spec import ModelSpec, Part, Quantization
+
+_SCALE_BYTES = 2  # group scales of integer weights are 16-bit
+ONLINE = {
+    "fp8": Quantization("fp8", weight_bytes=1.0, compute="fp8"),
+    "int8": Quantization("int8", weight_bytes=1.0, compute="int8"),
+    "int4": Quantization("int4", weight_bytes=0.5 + _SCALE_BYTES / 128, compute=None),
+    "nvfp4": Quantization("nvfp4", weight_bytes=0.5 + 1 / 16, compute="fp4"),
+}
+_TENSOR_CORE = ("fp8", "int8", "fp4")
+_ONE_LAYER = re.compile(r"\.\d+\.")
+_DTYPES = ("bfloat16", "float16")
+
+
+def read_quantization(config: Config) -> Quantization | None:
+    """The checkpoint's own `quantization_config`; an unknown method is an error, never ignored.
+
+    Single layers that a checkpoint leaves out are counted as quantised; a whole part left out
+    (gpt-oss keeps attention in 16 bits) is honoured.
+    """
+    section = config.section("quantization_config")
+    if section is None:
+        return None
+    method = section.text("quant_method", "")
+    readers = {
+        "fp8": _fp8,
+        "mxfp4": _mxfp4,
+        "awq": _grouped_integers,
+        "gptq": _grouped_integers,
+        "compressed-tensors": _compressed_tensors,
+        "modelopt": _modelopt,
+    }
+    if method not in readers:
+        raise section.wrong("quant_method", method, "one of " + ", ".join(sorted(readers)))
+    return replace(readers[method](section), parts=_parts(section))
+
+
+def _parts(section: Config) -> tuple[Part, ...]:
+    left_out: list[object] = []
+    for key in ("modules_to_not_convert", "ignore"):
+        value = section.get(key) if section.has(key) else []
+        if not isinstance(value, list):
+            raise section.wrong(key, value, "a list of module names")
+        left_out += value
+    whole = any("self_attn" in str(name) and not _ONE_LAYER.search(str(name)) for name in left_out)
+    return ("ffn", "experts") if whole else ("attention", "ffn", "experts")
+
+
+def _fp8(section: Config) -> Quantization:
+    if not section.has("weight_block_size"):
+        return ONLINE["fp8"]
+    block = section.get("weight_block_size")
+    if not isinstance(block, list) or len(block) != 2 or not all(isinstance(n, int) and n > 0 for n in block):
+        raise section.wrong("weight_block_size", block, "two whole numbers")
+    rows, columns = block
+    return Quantization("fp8", weight_bytes=1 + 4 / (rows * columns), compute="fp8", block=rows)
+
+
+def _mxfp4(section: Config) -> Quantization:
+    """OCP microscaling: 4-bit values, one shared 8-bit exponent per 32 of them."""
+    return Quantization("mxfp4", weight_bytes=0.5 + 1 / 32, compute=None)
+
+
+def _grouped_integers(section: Config) -> Quantization:
+    """AWQ and GPTQ: small integers with a 16-bit scale and a small zero point per group."""
+    bits = section.integer("bits")
+    group = section.integer("group_size", least=-1)
+    overhead = (_SCALE_BYTES + bits / 8) / group if group > 0 else 0.0
+    return Quantization(f"int{bits}", weight_bytes=bits / 8 + overhead, compute=None)
+
+
+def _compressed_tensors(section: Config) -> Quantization:
+    groups = section.section("config_groups")
+    first = None if groups is None else groups.section(next(iter(groups.data), ""))
+    weights = None if first is None else first.section("weights")
+    if first is None or weights is None:
+        raise UserError(f"{section.source}: missing key '{section.prefix}config_groups.*.weights'")
+    bits, kind = weights.integer("num_bits"), weights.text("type", "int")
+    group = weights.integer("group_size", default=0, least=-1)
+    overhead = _SCALE_BYTES / group if group > 0 else 0.0
+    name = f"{'fp' if kind == 'float' else 'int'}{bits}"
+    compute = name if first.has("input_activations") and name in _TENSOR_CORE else None
+    return Quantization(name, weight_bytes=bits / 8 + overhead, compute=compute)
+
+
+def _modelopt(section: Config) -> Quantization:
+    algorithm = section.text("quant_algo", "").lower()
+    if algorithm not in ("fp8", "nvfp4"):
+        raise section.wrong("quant_algo", algorithm, "FP8 or NVFP4")
+    return ONLINE[algorithm]
+
+
+def serve_as(model: ModelSpec, dtype: str = "auto", quantization: str | None = None) -> ModelSpec:
+    """The model as an engine would serve it with these options.
+
+    dtype: 'auto' (the checkpoint's), 'bfloat16', 'float16', or 'fp8' (short for quantization 'fp8').
+    quantization: None (the checkpoint's), 'none' (a 16-bit copy), or a name in `ONLINE`.
+    """
+    if dtype == "fp8":
+        dtype, quantization = "auto", quantization or "fp8"
+    if dtype != "auto":
+        if dtype not in _DTYPES:
+            raise UserError(f"dtype: found {dtype!r}, {did_you_mean(dtype, ('auto', *_DTYPES, 'fp8'))}")
+        model = replace(model, dtype=dtype)
+    if quantization is None:
+        return model
+    if quantization == "none":
+        return replace(model, quantization=None)
+    if quantization not in ONLINE:
+        choices = ("none", *ONLINE)
+        raise UserError(f"quantization: found {quantization!r}, {did_you_mean(quantization, choices)}")
+    stored = model.quantization
+    if stored is None:
+        return replace(model, quantization=ONLINE[quantization])
+    if stored.method != quantization:
+        raise UserError(
+            f"quantization: {model.name} is already quantised to {stored.method}; "
+            f"it cannot be served as {quantization} (leave it out, or 'none' for a 16-bit copy)"
+        )
+    return model

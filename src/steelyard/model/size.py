@@ -1,0 +1,136 @@
+"""How big a model is: parameters, weight bytes per GPU, KV bytes per token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from steelyard.errors import UserError, did_you_mean
+from steelyard.model.quantization import serve_as
+from steelyard.model.sharding import check_tp, kv_heads_per_gpu
+from steelyard.model.spec import Attention, Layer, ModelSpec, MoeFfn
+from steelyard.model.weights import bytes_per_element, layer_matrices, lm_head, vector_elements
+
+_KV_DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "fp8": 1}
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Parameter counts.
+
+    active is what one token passes through, with the embedding table counted whole as most model
+    cards do; active_without_embedding leaves the table out (a look-up multiplies nothing), as
+    gpt-oss's card does. A table tied to the output head is in both. mtp counts the extra
+    prediction layers, which are in neither total nor active.
+    """
+
+    total: int
+    active: int
+    active_without_embedding: int
+    mtp: int
+
+
+@dataclass(frozen=True)
+class KvGroup:
+    """Layers that keep the same span of tokens: `window` of them, or all when None."""
+
+    window: int | None
+    layers: int
+    bytes_per_token: int
+
+
+def parameters(model: ModelSpec) -> Parameters:
+    table = model.hidden * model.vocab
+    head = 0 if model.tied_embeddings else table
+    total = table + head + model.hidden
+    active = total
+    for layer in model.layers:
+        total += layer.count * _layer_parameters(model, layer)
+        active += layer.count * _active_parameters(model, layer)
+    return Parameters(
+        total=total,
+        active=active,
+        active_without_embedding=active - (0 if model.tied_embeddings else table),
+        mtp=model.mtp_layers * _mtp_parameters(model),
+    )
+
+
+def _layer_parameters(model: ModelSpec, layer: Layer) -> int:
+    return sum(m.elements for m in layer_matrices(model, layer)) + vector_elements(model, layer)
+
+
+def _active_parameters(model: ModelSpec, layer: Layer) -> int:
+    whole = _layer_parameters(model, layer)
+    ffn = layer.ffn
+    if not isinstance(ffn, MoeFfn):
+        return whole
+    one_expert = 3 * model.hidden * ffn.expert_intermediate
+    if ffn.expert_bias:
+        one_expert += 2 * ffn.expert_intermediate + model.hidden
+    return whole - (ffn.experts - ffn.top_k) * one_expert
+
+
+def _mtp_parameters(model: ModelSpec) -> int:
+    """One multi-token-prediction layer: a decoder layer behind a projection of two hidden states.
+
+    It shares the model's embedding and head.
+    """
+    return _layer_parameters(model, model.layers[-1]) + 2 * model.hidden**2 + 3 * model.hidden
+
+
+def weight_bytes(model: ModelSpec, *, tp: int = 1, dtype: str | None = None) -> int:
+    """Bytes of weights on each GPU of a tensor-parallel group.
+
+    Embedding and head are split over the vocabulary and stay in 16 bits; norms, the router and
+    low-rank projections are whole on every GPU.
+    """
+    if dtype is not None:
+        model = serve_as(model, dtype)
+    check_tp(model, tp)
+    tables = 1 if model.tied_embeddings else 2
+    total = float((tables * lm_head(model, tp).elements + model.hidden) * model.dtype_bytes)
+    for layer in model.layers:
+        one = float(vector_elements(model, layer, tp) * model.dtype_bytes)
+        one += sum(m.elements * bytes_per_element(model, m) for m in layer_matrices(model, layer, tp))
+        total += layer.count * (one + _absorbed_bytes(model, layer, tp))
+    return round(total)
+
+
+def _absorbed_bytes(model: ModelSpec, layer: Layer, tp: int) -> int:
+    """The 16-bit copy of mla's up-projection that decode uses, made when the stored one is quantised."""
+    copies = [m for m in layer_matrices(model, layer, tp) if m.name == "kv_b_proj"]
+    quantised = [m for m in copies if bytes_per_element(model, m) < model.dtype_bytes]
+    return sum(m.elements for m in quantised) * model.dtype_bytes
+
+
+def kv_elements(attention: Attention, tp: int = 1) -> int:
+    """Values one token leaves in one layer's cache on one GPU; mla's latent is whole on each."""
+    if attention.kind == "mla":
+        return attention.kv_lora_rank + attention.qk_rope_dim
+    return 2 * kv_heads_per_gpu(attention, tp) * attention.head_dim
+
+
+def kv_groups(model: ModelSpec, kv_dtype: str = "auto", tp: int = 1) -> tuple[KvGroup, ...]:
+    """KV bytes per token and GPU, by attention span: hybrids drop what a window has passed."""
+    check_tp(model, tp)
+    size = kv_dtype_bytes(model, kv_dtype)
+    groups: dict[int | None, tuple[int, int]] = {}
+    for layer in model.layers:
+        layers, held = groups.get(layer.attention.window, (0, 0))
+        added = layer.count * kv_elements(layer.attention, tp) * size
+        groups[layer.attention.window] = (layers + layer.count, held + added)
+    return tuple(KvGroup(window, *numbers) for window, numbers in groups.items())
+
+
+def kv_bytes_per_token(model: ModelSpec, kv_dtype: str = "auto", tp: int = 1) -> int:
+    """KV bytes one token takes on each GPU while every layer still holds it."""
+    return sum(group.bytes_per_token for group in kv_groups(model, kv_dtype, tp))
+
+
+def kv_dtype_bytes(model: ModelSpec, kv_dtype: str = "auto") -> int:
+    """Bytes of one cached value; 'auto' is the model's dtype."""
+    if kv_dtype == "auto":
+        return model.dtype_bytes
+    if kv_dtype not in _KV_DTYPE_BYTES:
+        choices = ("auto", *_KV_DTYPE_BYTES)
+        raise UserError(f"kv_cache_dtype: found {kv_dtype!r}, {did_you_mean(kv_dtype, choices)}")
+    return _KV_DTYPE_BYTES[kv_dtype]

@@ -1,0 +1,101 @@
+"""What a run produced: a summary, one row per request, one row per engine step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard.engine import ABORTED, FINISHED, REJECTED, EngineLog
+from steelyard.fleet import Desk
+from steelyard.scenario import Scenario
+from steelyard.workload import Workload
+
+Column = NDArray[Any]
+
+_STATUS = {FINISHED: "finished", ABORTED: "aborted", REJECTED: "rejected"}
+
+
+@dataclass
+class Result:
+    """The outcome of one scenario. Tables of steps are expanded from the engines' logs when first looked at."""
+
+    scenario: Scenario
+    summary: dict[str, Any]
+    requests: dict[str, Column]
+    itl: tuple[
+        NDArray[np.float64], NDArray[np.int64]
+    ]  # gaps between output tokens, rising, and how many of each
+    logs: list[EngineLog] = field(repr=False)
+    notes: list[str] = field(default_factory=list)
+
+    @cached_property
+    def steps(self) -> dict[str, Column]:
+        """One row per engine step, replica by replica."""
+        tables = [log.steps() for log in self.logs]
+        names = list(tables[0])
+        replica = np.repeat(np.arange(len(tables)), [len(table["end"]) for table in tables])
+        return {"replica": replica} | {
+            name: np.concatenate([table[name] for table in tables]) for name in names
+        }
+
+
+def request_table(workload: Workload, desk: Desk, logs: list[EngineLog]) -> dict[str, Column]:
+    """One row per request, in workload order; NaN where something did not happen."""
+    n = len(workload)
+    status = np.full(n, REJECTED, dtype=np.int64)
+    cached, preemptions = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
+    scheduled, first, finish = np.full(n, np.nan), np.full(n, np.nan), np.full(n, np.nan)
+    reason = np.full(n, "", dtype=object)
+    for i, why in desk.refused.items():
+        reason[i] = why
+    for log in logs:
+        rows = log.ended()
+        index = rows["index"].astype(np.int64)
+        status[index] = rows["status"]
+        cached[index] = rows["hit"]
+        preemptions[index] = rows["preemptions"]
+        scheduled[index] = np.where(rows["scheduled"] >= 0, rows["scheduled"], np.nan)
+        told = rows["first"] >= 0
+        first[index[told]] = log.end[rows["first"][told].astype(np.int64)]
+        finish[index[told]] = log.end[rows["last"][told].astype(np.int64)]
+        for i, second in log.given_up.items():
+            finish[i] = second
+            reason[i] = (
+                "client gave up" if status[i] == ABORTED else "could not be scheduled on an empty engine"
+            )
+    output = np.minimum(workload.output, np.maximum(desk.max_model_len - workload.prompt, 1))
+    done = status == FINISHED
+    arrival = desk.arrival
+    tpot = np.where(done & (output > 1), (finish - first) / np.maximum(output - 1, 1), np.nan)
+    return {
+        "id": np.arange(n),
+        "label": np.array(workload.labels, dtype=object)[workload.label],
+        "replica": desk.replica,
+        "arrival": arrival,
+        "prompt": workload.prompt,
+        "output": output,
+        "cached": cached,
+        "preemptions": preemptions,
+        "status": np.array([_STATUS.get(s, "") for s in range(REJECTED + 1)], dtype=object)[status],
+        "reason": reason,
+        "scheduled": scheduled,
+        "first_token": first,
+        "finish": finish,
+        "queue": scheduled - arrival,
+        "ttft": first - arrival,
+        "tpot": tpot,
+        "e2e": np.where(done, finish - arrival, np.nan),
+    }
+
+
+def token_gaps(logs: list[EngineLog]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Gaps between output tokens over all engines, rising, and how many of each."""
+    parts = [log.gaps() for log in logs]
+    seconds = np.concatenate([part[0] for part in parts])
+    count = np.concatenate([part[1] for part in parts])
+    order = np.argsort(seconds, kind="stable")
+    return seconds[order], count[order]

@@ -1,0 +1,85 @@
+"""From what a user wrote to what runs: everything expensive happens here, before the clock starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from steelyard.cost import (
+    CompiledCost,
+    CostSource,
+    MemoryPlan,
+    Roofline,
+    Work,
+    compile_cost,
+    graph_plan,
+    plan_memory,
+    work_of,
+)
+from steelyard.engine import Limits
+from steelyard.hardware import Gpu, check_fits_node, find_gpu
+from steelyard.model import ModelSpec, check_tp, load_model, serve_as
+from steelyard.scenario import PoolSpec, Scenario
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A scenario made concrete: one kind of engine on one kind of GPU."""
+
+    scenario: Scenario
+    pool: PoolSpec
+    model: ModelSpec
+    gpu: Gpu
+    memory: MemoryPlan
+    limits: Limits
+    source: CostSource
+    cost: CompiledCost
+    work: Work
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the whole fleet."""
+        return self.pool.replicas * self.pool.tp
+
+
+def set_up(scenario: Scenario) -> Setup:
+    """Find model and GPU, plan memory, compile costs; refuses what cannot work."""
+    pool = scenario.fleet.pools[0]
+    engine = scenario.engine
+    wanted = scenario.model
+    model = load_model(wanted.config, base_dir=scenario.base_dir)
+    model = serve_as(model, wanted.dtype if wanted.dtype != "auto" else engine.dtype, wanted.quantization)
+    gpu = find_gpu(pool.gpu)
+    check_tp(model, pool.tp)
+    check_fits_node(gpu, pool.tp)
+    memory = plan_memory(model, gpu, pool.tp, engine, graph_plan(engine))
+    source = Roofline(gpu, pool.tp)
+    return Setup(
+        scenario=scenario,
+        pool=pool,
+        model=model,
+        gpu=gpu,
+        memory=memory,
+        limits=_limits(scenario, model, memory),
+        source=source,
+        cost=compile_cost(model, pool.tp, engine, source),
+        work=work_of(model, pool.tp, engine.kv_cache_dtype),
+    )
+
+
+def _limits(scenario: Scenario, model: ModelSpec, memory: MemoryPlan) -> Limits:
+    engine = scenario.engine
+    return Limits(
+        blocks=memory.blocks,
+        block_size=engine.block_size,
+        max_model_len=engine.max_model_len or model.max_position,
+        max_num_seqs=engine.max_num_seqs,
+        max_num_batched_tokens=engine.max_num_batched_tokens,
+        long_prefill_token_threshold=engine.long_prefill_token_threshold,
+        enable_chunked_prefill=engine.enable_chunked_prefill,
+        enable_prefix_caching=engine.enable_prefix_caching,
+        priority=engine.policy == "priority",
+        async_scheduling=engine.async_scheduling,
+        reserve_full_prompt=engine.scheduler_reserve_full_isl,
+        watermark=engine.watermark,
+        speculative_tokens=engine.num_speculative_tokens,
+    )

@@ -1,0 +1,55 @@
+"""Run a scenario."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from steelyard.engine import Engine
+from steelyard.fleet import Desk, make_router, run_fleet
+from steelyard.scenario import Scenario
+from steelyard.sim.result import Result, request_table, token_gaps
+from steelyard.sim.setup import set_up
+from steelyard.sim.summary import summarise
+from steelyard.workload import build_workload
+
+
+def simulate(
+    scenario: Scenario, *, plain: bool = False, progress: Callable[[int, int], None] | None = None
+) -> Result:
+    """Simulate a scenario to its end.
+
+    ``plain`` takes every step one request at a time: the slow reference that the fast path must equal.
+    ``progress`` is called now and then with (requests submitted, requests in all).
+    """
+    setup = set_up(scenario)
+    workload = build_workload(scenario.workload, scenario.seed, scenario.base_dir)
+    desk = Desk(workload, setup.limits)
+    reactive = bool(desk.followers)
+    engines = [
+        Engine(setup.limits, setup.cost, desk.names, reactive=reactive, plain=plain)
+        for _ in range(setup.pool.replicas)
+    ]
+    router = make_router(scenario.fleet.router, len(engines), scenario.seed)
+    total = len(workload)
+    report = None if progress is None else lambda done: progress(done, total)
+    with _no_collector():
+        run_fleet(engines, desk, router, report)
+    logs = [engine.log for engine in engines]
+    requests = request_table(workload, desk, logs)
+    itl = token_gaps(logs)
+    summary = summarise(setup, requests, itl, logs)
+    return Result(scenario, summary, requests, itl, logs, notes=list(workload.notes))
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """The run makes millions of objects and no cycles; looking for some would take a fifth of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -1,0 +1,195 @@
+"""The figures of a run that people look at first."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard.cost import PROVENANCES
+from steelyard.engine import EngineLog
+from steelyard.scenario import SloSpec
+from steelyard.sim.setup import Setup
+
+Column = NDArray[Any]
+PERCENTILES = (50, 90, 95, 99)
+
+
+def summarise(
+    setup: Setup, requests: dict[str, Column], itl: tuple[Column, Column], logs: list[EngineLog]
+) -> dict[str, Any]:
+    """All headline figures, JSON-ready."""
+    scenario, pool = setup.scenario, setup.pool
+    finished = requests["status"] == "finished"
+    latencies = {name: describe(requests[name][finished]) for name in ("ttft", "tpot", "e2e", "queue")}
+    latencies["itl"] = describe_weighted(*itl)
+    start, end = _span(requests)
+    duration = end - start
+    counts = {s: int((requests["status"] == s).sum()) for s in ("finished", "rejected", "aborted")}
+    prompt, output = int(requests["prompt"][finished].sum()), int(requests["output"][finished].sum())
+    price = pool.price_per_hour if pool.price_per_hour is not None else setup.gpu.price_per_hour
+    gpu_hours = duration * setup.gpus / 3600
+    return {
+        "name": scenario.name,
+        "seed": scenario.seed,
+        "steelyard": version("steelyard"),
+        "model": setup.model.name,
+        "gpu": setup.gpu.name,
+        "gpus": setup.gpus,
+        "replicas": pool.replicas,
+        "tp": pool.tp,
+        "requests": {"total": len(requests["id"]), **counts},
+        "steps": sum(len(log.ends) for log in logs),
+        "duration_s": duration,
+        **{name: latencies[name] for name in ("ttft", "tpot", "itl", "e2e", "queue")},
+        "throughput": _throughput(duration, counts["finished"], prompt, output, setup.gpus),
+        "goodput": _goodput(scenario.slo, requests, finished, duration),
+        "slo": _slo(scenario.slo, requests, finished, itl),
+        "preemptions": int(requests["preemptions"].sum()),
+        "prefix_cache": _prefix_cache(requests),
+        **_use(setup, logs, duration),
+        "gpu_hours": gpu_hours,
+        "cost": _cost(price, gpu_hours, prompt, output),
+        "provenance": {name: float(name == setup.source.provenance) for name in PROVENANCES},
+        "memory": setup.memory.summary(),
+    }
+
+
+def describe(values: Column) -> dict[str, float | int | None]:
+    """Mean and percentiles of what happened; null where nothing did."""
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return {"mean": None, **{f"p{p}": None for p in PERCENTILES}, "max": None, "count": 0}
+    levels = np.percentile(values, PERCENTILES)
+    return {
+        "mean": float(values.mean()),
+        **{f"p{p}": float(level) for p, level in zip(PERCENTILES, levels, strict=True)},
+        "max": float(values.max()),
+        "count": len(values),
+    }
+
+
+def describe_weighted(values: Column, weights: Column) -> dict[str, float | int | None]:
+    """The same of rising values that stand for many each."""
+    if not len(values):
+        return describe(values)
+    upto = np.cumsum(weights)
+    total = int(upto[-1])
+    levels = [float(weighted_percentile(values, upto, p)) for p in PERCENTILES]
+    return {
+        "mean": float((values * weights).sum() / total),
+        **{f"p{p}": level for p, level in zip(PERCENTILES, levels, strict=True)},
+        "max": float(values[-1]),
+        "count": total,
+    }
+
+
+def weighted_percentile(values: Column, upto: Column, percent: float) -> float:
+    """The smallest value that at least this share of all is no larger than."""
+    return float(values[np.searchsorted(upto, percent / 100 * upto[-1])])
+
+
+def _span(requests: dict[str, Column]) -> tuple[float, float]:
+    """First submission to last end."""
+    arrivals = requests["arrival"][np.isfinite(requests["arrival"])]
+    ends = requests["finish"][np.isfinite(requests["finish"])]
+    if not len(arrivals) or not len(ends):
+        return 0.0, 0.0
+    return float(arrivals.min()), float(ends.max())
+
+
+def _throughput(duration: float, finished: int, prompt: int, output: int, gpus: int) -> dict[str, float]:
+    per = 1 / duration if duration > 0 else 0.0
+    return {
+        "requests_per_s": finished * per,
+        "input_tokens_per_s": prompt * per,
+        "output_tokens_per_s": output * per,
+        "total_tokens_per_s": (prompt + output) * per,
+        "output_tokens_per_s_per_gpu": output * per / gpus,
+        "total_tokens_per_s_per_gpu": (prompt + output) * per / gpus,
+    }
+
+
+def _goodput(slo: SloSpec, requests: dict[str, Column], finished: Column, duration: float) -> dict[str, Any]:
+    """Requests that met every per-request limit; null when the scenario sets none."""
+    limits = slo.per_request()
+    if not limits:
+        return {"requests_per_s": None, "share": None}
+    good = finished.copy()
+    for metric, limit in limits.items():
+        value = requests[metric]
+        good &= ~(value > limit)  # an output of one token has no tpot and cannot miss it
+    count = int(good.sum())
+    return {"requests_per_s": count / duration if duration > 0 else 0.0, "share": count / len(good)}
+
+
+def _slo(
+    slo: SloSpec, requests: dict[str, Column], finished: Column, itl: tuple[Column, Column]
+) -> dict[str, dict[str, Any]]:
+    verdicts: dict[str, dict[str, Any]] = {}
+    for limit in slo.percentiles():
+        value: float | None = None
+        if limit.metric == "itl":
+            if len(itl[0]):
+                value = weighted_percentile(itl[0], np.cumsum(itl[1]), limit.percentile)
+        else:
+            seen = requests[limit.metric][finished]
+            seen = seen[np.isfinite(seen)]
+            value = float(np.percentile(seen, limit.percentile)) if len(seen) else None
+        met = value is not None and value <= limit.seconds
+        verdicts[limit.name] = {"limit": limit.seconds, "value": value, "met": met}
+    return verdicts
+
+
+def _prefix_cache(requests: dict[str, Column]) -> dict[str, float | int]:
+    served = np.isfinite(requests["scheduled"])
+    hits, prompts = int(requests["cached"][served].sum()), int(requests["prompt"][served].sum())
+    return {"hit_rate": hits / prompts if prompts else 0.0, "hit_tokens": hits, "prompt_tokens": prompts}
+
+
+def _use(setup: Setup, logs: list[EngineLog], duration: float) -> dict[str, Any]:
+    """How busy GPUs and KV blocks were, weighted by time; idle time counts as unused."""
+    total = setup.limits.blocks
+    busy = held = flops = moved = 0.0
+    fewest = total
+    for log in logs:
+        if not len(log.ends):
+            continue
+        rows = log.stretches()
+        start, count = log.start(), rows["steps"]
+        began, ended = start[rows["step"]], log.end[rows["step"] + count - 1]
+        busy += float((ended - began).sum())
+        free = (rows["free_blocks"] + rows["free_after"]) / 2
+        held += float(((total - free) * (ended - began)).sum())
+        fewest = min(fewest, int(rows["free_blocks"].min()), int(rows["free_after"].min()))
+        decode = rows["n_decode"]
+        kv = rows["kv_decode"] * count + decode * (count * (count - 1) // 2)
+        tokens = decode + rows["prefill_tokens"]
+        sampled = (decode + rows["prefill_requests"]) * count
+        flops += setup.work.flops(tokens * count, sampled, rows["prefill_pairs"], kv)
+        moved += setup.work.bytes(count, tokens, kv)
+    room = duration * setup.pool.replicas
+    peak = setup.gpu.peak(setup.model.compute)
+    return {
+        "kv": {
+            "blocks_per_replica": total,
+            "block_size": setup.limits.block_size,
+            "mean_use": held / (total * room) if room > 0 else 0.0,
+            "peak_use": 1 - fewest / total,
+        },
+        "mfu": flops / (peak * room) if room > 0 else 0.0,
+        "mbu": moved / (setup.gpu.memory_bandwidth * room) if room > 0 else 0.0,
+        "busy": busy / room if room > 0 else 0.0,
+    }
+
+
+def _cost(price: float, gpu_hours: float, prompt: int, output: int) -> dict[str, float | None]:
+    usd = price * gpu_hours
+    return {
+        "usd_per_gpu_hour": price,
+        "usd": usd,
+        "usd_per_million_tokens": usd / (prompt + output) * 1e6 if prompt + output else None,
+        "usd_per_million_output_tokens": usd / output * 1e6 if output else None,
+    }
