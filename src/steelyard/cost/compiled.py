@@ -23,6 +23,7 @@ from steelyard.model import (
 from steelyard.scenario import EngineSpec
 
 _NO_LIMIT = 1 << 60
+_MOST_REMEMBERED = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class CompiledCost:
         self._prefill = prefill
         self._graphs = graphs
         self._host = host
+        self._seen: dict[tuple[int, int], float] = {}
         self._lines: dict[int, tuple[tuple[int, float, float], ...]] = {}
 
     def decode_line(self, n: int, kv: int) -> tuple[float, float, int]:
@@ -74,10 +76,10 @@ class CompiledCost:
         """Seconds of a step with n decodes and prefill chunks of (tokens, context before them)."""
         tokens = n
         attention = 0.0
-        for chunk, before in chunks:
-            tokens += chunk
-            for layers, line in self._prefill:
-                attention += layers * line.seconds(chunk, before)
+        for chunk in chunks:
+            tokens += chunk[0]
+            seconds = self._seen.get(chunk)
+            attention += self._prefill_seconds(chunk) if seconds is None else seconds
         if n:
             for part in self._decode:
                 seen = kv if part.window is None else min(kv, n * part.window)
@@ -87,6 +89,13 @@ class CompiledCost:
         gpu = self._tokens[tokens if padded is None else padded] + self._head[sequences] + attention
         host = self._host.launch(sequences, captured=padded is not None, whole=False)
         return max(gpu, host) + self._host.serial
+
+    def _prefill_seconds(self, chunk: tuple[int, int]) -> float:
+        """Attention over a chunk, remembered: prompts of one length recur."""
+        seconds = sum(layers * line.seconds(*chunk) for layers, line in self._prefill)
+        if len(self._seen) < _MOST_REMEMBERED:
+            self._seen[chunk] = seconds
+        return seconds
 
     def _make_lines(self, n: int) -> tuple[tuple[int, float, float], ...]:
         """The pieces of a decode step's time over cached tokens: windows that fill up, and the host's floor."""

@@ -19,7 +19,10 @@ RowOperator = Gemm | GroupedGemm | Elementwise | Collective
 class CostSource(Protocol):
     """Seconds of single operators. Everything is asked for in bulk, before the clock starts."""
 
-    provenance: Provenance
+    @property
+    def provenance(self) -> Provenance:
+        """What its figures are."""
+        ...
 
     def rows(self, operator: RowOperator, rows: Floats) -> Floats:
         """Seconds of an operator for each number of rows (tokens, or sequences for the output head)."""

@@ -239,7 +239,7 @@ class Engine:
         if kv + (count - 1) * size > kv_max:
             count = (kv_max - kv) // size + 1
         free = scheduler.kv.free
-        if group.blocks_needed(first, count) > free:
+        if size * (count // group.block_size + 1) > free and group.blocks_needed(first, count) > free:
             count = group.steps_that_fit(first, free, count)
             if not count:
                 return False
@@ -261,14 +261,14 @@ class Engine:
                 scheduler.kv.complete(r, r.computed)
                 self._end(r, FINISHED)
             return True
+        assert flight is not None  # members of the group always have a token in flight
         if pending:
-            assert flight is not None
             for r in scheduler.update(flight):
                 self._end(r, FINISHED)
-        self._flight = Batch(self.step - 1)
-        self._flight.end = self._gpu_free
+            flight.entries = []
+        flight.end = self._gpu_free
         if left:
-            scheduler.await_last_token(left, self._flight)
+            scheduler.await_last_token(left, flight)
         return True
 
     def _show_stretch(self, observer: StepObserver, before: tuple[float, float], done: int) -> None:

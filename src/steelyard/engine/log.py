@@ -27,6 +27,8 @@ _FIELDS = (
     "preempted",
 )
 
+_ENDED = ("index", "status", "first", "last", "hit", "preemptions", "scheduled")
+
 
 class EngineLog:
     """Append-only records of one engine.
@@ -39,13 +41,13 @@ class EngineLog:
         self.ends = array("d")
         self.rows = array("q")  # _FIELDS, flat
         self.restarts: list[tuple[int, float]] = []  # (step, start) where the engine had been idle
-        self.requests: list[tuple[int, int, int, int, int, int, float]] = []
+        self.requests = array("d")  # _ENDED, flat
         self.breaks: list[tuple[int, int]] = []
         self.given_up: dict[int, float] = {}  # when a request was aborted or refused
 
     def done(self, r: Request) -> None:
         """A request has ended (or was given up): keep its figures, let go of the object."""
-        self.requests.append((r.index, r.status, r.first, r.last, r.hit, r.preemptions, r.scheduled))
+        self.requests.extend((r.index, r.status, r.first, r.last, r.hit, r.preemptions, r.scheduled))
         if r.breaks:
             self.breaks.extend(r.breaks)
 
@@ -69,15 +71,12 @@ class EngineLog:
             start[step] = second
         return start
 
+    @cached_property
     def ended(self) -> dict[str, Ints | Floats]:
         """One row per request that has ended: index, status, steps of first and last token, and so on."""
-        table = np.array(self.requests, dtype=np.float64).reshape(-1, 7)
-        names = ("index", "status", "first", "last", "hit", "preemptions")
-        columns: dict[str, Ints | Floats] = {
-            name: table[:, i].astype(np.int64) for i, name in enumerate(names)
-        }
-        columns["scheduled"] = table[:, 6]
-        return columns
+        table = np.array(self.requests).reshape(-1, len(_ENDED))
+        columns: dict[str, Ints | Floats] = {name: table[:, i] for i, name in enumerate(_ENDED)}
+        return {name: c if name == "scheduled" else c.astype(np.int64) for name, c in columns.items()}
 
     def steps(self) -> dict[str, Ints | Floats]:
         """One row per step. Free blocks are exact at the first step of a stretch and in line between."""
@@ -102,11 +101,11 @@ class EngineLog:
         gap is a running sum; where emission skipped steps (preemption) those are taken out and the long gap put in.
         """
         end = self.end
-        ended = self.ended()
+        ended = self.ended
         emitted = ended["first"] >= 0
         room = len(end) + 1
-        change = np.bincount(ended["first"][emitted].astype(np.int64) + 1, minlength=room)
-        change -= np.bincount(ended["last"][emitted].astype(np.int64) + 1, minlength=room)
+        change = np.bincount(ended["first"][emitted] + 1, minlength=room)
+        change -= np.bincount(ended["last"][emitted] + 1, minlength=room)
         long = np.empty(0)
         if self.breaks:
             skipped = np.array(self.breaks, dtype=np.int64)

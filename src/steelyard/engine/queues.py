@@ -22,24 +22,15 @@ class WaitingQueue(Protocol):
     def remove(self, r: Request) -> None: ...
 
 
-class FirstCome:
+class FirstCome(deque[Request]):
     """First come, first served; a request that is put back goes to the front."""
 
-    def __init__(self) -> None:
-        self._queue: deque[Request] = deque()
-        self.add = self._queue.append
-        self.pop = self._queue.popleft
-        self.put_back = self._queue.appendleft
-        self.remove = self._queue.remove
-
-    def __len__(self) -> int:
-        return len(self._queue)
-
-    def __iter__(self) -> Iterator[Request]:
-        return iter(self._queue)
+    add = deque.append
+    pop = deque.popleft
+    put_back = deque.appendleft
 
     def head(self) -> Request:
-        return self._queue[0]
+        return self[0]
 
 
 class ByPriority:

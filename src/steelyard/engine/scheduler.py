@@ -32,10 +32,9 @@ class Entry:
 class Batch:
     """One step. ``entries`` are the requests whose result must be looked at; grouped decodes have none."""
 
-    __slots__ = ("chunks", "decodes", "end", "entries", "kv", "preempted", "scheduled", "step")
+    __slots__ = ("chunks", "decodes", "end", "entries", "kv", "preempted", "scheduled")
 
-    def __init__(self, step: int) -> None:
-        self.step = step
+    def __init__(self) -> None:
         self.end = 0.0
         self.decodes = 0
         self.kv = 0
@@ -108,7 +107,7 @@ class Scheduler:
 
     def schedule(self, step: int, now: float, flight: Batch | None) -> Batch:
         """Decide the next step; it may turn out empty."""
-        batch = Batch(step)
+        batch = Batch()
         limits = self.limits
         budget = limits.max_num_batched_tokens
         threshold = limits.long_prefill_token_threshold
@@ -129,7 +128,7 @@ class Scheduler:
             budget, after_prefill = self._schedule_running(batch, budget, threshold)
         if not batch.preempted and self.waiting:
             self._admit_waiting(batch, budget, threshold, now, after_prefill)
-        self._commit(batch)
+        self._commit(batch, step)
         return batch
 
     def _group_fits(self, step: int, threshold: int) -> bool:
@@ -285,9 +284,8 @@ class Scheduler:
         self.running[r] = None
         self.singles[r] = None
 
-    def _commit(self, batch: Batch) -> None:
+    def _commit(self, batch: Batch, step: int) -> None:
         """Count the scheduled tokens as computed and note what each request will get out of the step."""
-        step = batch.step
         asynchronous = self.limits.async_scheduling
         kept: list[Entry] = []
         batch.scheduled = batch.entries

@@ -11,6 +11,9 @@ from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 from math import inf, nextafter
 
+import numpy as np
+from numpy.typing import NDArray
+
 from steelyard.engine import Engine
 from steelyard.fleet.desk import Desk
 from steelyard.fleet.routers import Router, Sticky
@@ -47,34 +50,30 @@ def run_fleet(
 
 
 def _run_apart(engines: Sequence[Engine], desk: Desk, router: Router, meter: _Meter) -> None:
-    queues: list[list[int]] = [[] for _ in engines]
-    for i in desk.roots:
-        queues[router.choose(desk.session[i], ())].append(i)
-    for replica, (engine, queue) in enumerate(zip(engines, queues, strict=True)):
+    sessions = desk.session[desk.roots].tolist()
+    chosen = np.array([router.choose(session, ()) for session in sessions], dtype=np.int64)
+    queues = np.split(desk.roots[np.argsort(chosen, kind="stable")], np.cumsum(np.bincount(chosen))[:-1])
+    for replica, rows in zip(np.unique(chosen).tolist(), (queue for queue in queues if len(queue)), strict=True):
+        desk.replica[rows] = replica
         if desk.followers:
-            _run_with_followers(engine, replica, queue, desk, meter)
+            _run_with_followers(engines[replica], replica, rows.tolist(), desk, meter)
         else:
-            _run_open_loop(engine, replica, queue, desk, meter)
+            _run_open_loop(engines[replica], rows, desk, meter)
 
 
-def _run_open_loop(engine: Engine, replica: int, queue: list[int], desk: Desk, meter: _Meter) -> None:
-    at, refused = desk.at, desk.refused
-    request, advance, submit, abort_at = desk.request, engine.advance, engine.submit, desk.abort_at
-    for i in queue:
-        meter.tick()
-        if i in refused:
-            continue
-        now = at[i]
-        advance(now)
-        submit(request(i, now), now, abort_at(i, now))
+def _run_open_loop(engine: Engine, rows: NDArray[np.int64], desk: Desk, meter: _Meter) -> None:
+    advance, submit, abort_at, tick = engine.advance, engine.submit, desk.abort_at, meter.tick
+    for r in desk.requests(rows):
+        tick()
+        advance(r.arrival)
+        submit(r, r.arrival, abort_at(r))
         engine.finished.clear()
     advance(inf)
     engine.finished.clear()
-    desk.replica[queue] = replica
 
 
 def _run_with_followers(engine: Engine, replica: int, queue: list[int], desk: Desk, meter: _Meter) -> None:
-    pending = [(desk.at[i], i) for i in queue]
+    pending = [(float(desk.workload.at[i]), i) for i in queue]
     heapify(pending)
     while pending or not engine.idle:
         engine.advance(pending[0][0] if pending else inf)
@@ -92,7 +91,8 @@ def _run_with_followers(engine: Engine, replica: int, queue: list[int], desk: De
                 for child in desk.followers.get(i, ()):
                     heappush(pending, (now + desk.think(child), child))
             else:
-                engine.submit(desk.request(i, now), now, desk.abort_at(i, now))
+                r = desk.request(i, now)
+                engine.submit(r, now, desk.abort_at(r))
 
 
 class _Together:
@@ -103,7 +103,8 @@ class _Together:
         self.desk = desk
         self.router = router
         self.meter = meter
-        self.heap: list[tuple[float, int, int, int]] = [(desk.at[i], _ARRIVE, i, 0) for i in desk.roots]
+        roots = zip(desk.workload.at[desk.roots].tolist(), desk.roots.tolist(), strict=True)
+        self.heap: list[tuple[float, int, int, int]] = [(at, _ARRIVE, i, 0) for at, i in roots]
         heapify(self.heap)
         self.version = [0] * len(engines)
 
@@ -128,12 +129,12 @@ class _Together:
             self._follow(now, i)
             return
         r = desk.request(i, now)
-        replica = self.router.choose(desk.session[i], r.keys)
+        replica = self.router.choose(int(desk.session[i]), r.keys)
         desk.replica[i] = replica
         engine = self.engines[replica]
         engine.advance(now)
         self._collect(replica)
-        engine.submit(r, now, desk.abort_at(i, now))
+        engine.submit(r, now, desk.abort_at(r))
         self._sleep(replica)
 
     def _follow(self, now: float, i: int) -> None:

@@ -2,6 +2,6 @@
 
 from steelyard.sim.result import Result
 from steelyard.sim.setup import Setup, set_up
-from steelyard.sim.simulate import simulate
+from steelyard.sim.run import simulate
 
 __all__ = ["Result", "Setup", "set_up", "simulate"]

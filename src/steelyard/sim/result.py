@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from steelyard.engine import ABORTED, FINISHED, REJECTED, EngineLog
 from steelyard.fleet import Desk
 from steelyard.scenario import Scenario
+from steelyard.sim.gaps import TokenGaps
 from steelyard.workload import Workload
 
 Column = NDArray[Any]
@@ -26,11 +27,14 @@ class Result:
     scenario: Scenario
     summary: dict[str, Any]
     requests: dict[str, Column]
-    itl: tuple[
-        NDArray[np.float64], NDArray[np.int64]
-    ]  # gaps between output tokens, rising, and how many of each
+    gaps: TokenGaps = field(repr=False)
     logs: list[EngineLog] = field(repr=False)
     notes: list[str] = field(default_factory=list)
+
+    @cached_property
+    def itl(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Gaps between output tokens, rising, and how many there were of each."""
+        return self.gaps.rising()
 
     @cached_property
     def steps(self) -> dict[str, Column]:
@@ -53,7 +57,7 @@ def request_table(workload: Workload, desk: Desk, logs: list[EngineLog]) -> dict
     for i, why in desk.refused.items():
         reason[i] = why
     for log in logs:
-        rows = log.ended()
+        rows = log.ended
         index = rows["index"].astype(np.int64)
         status[index] = rows["status"]
         cached[index] = rows["hit"]
@@ -90,12 +94,3 @@ def request_table(workload: Workload, desk: Desk, logs: list[EngineLog]) -> dict
         "tpot": tpot,
         "e2e": np.where(done, finish - arrival, np.nan),
     }
-
-
-def token_gaps(logs: list[EngineLog]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Gaps between output tokens over all engines, rising, and how many of each."""
-    parts = [log.gaps() for log in logs]
-    seconds = np.concatenate([part[0] for part in parts])
-    count = np.concatenate([part[1] for part in parts])
-    order = np.argsort(seconds, kind="stable")
-    return seconds[order], count[order]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from steelyard.cost import PROVENANCES
 from steelyard.engine import EngineLog
 from steelyard.scenario import SloSpec
+from steelyard.sim.gaps import TokenGaps
 from steelyard.sim.setup import Setup
 
 Column = NDArray[Any]
@@ -18,13 +19,13 @@ PERCENTILES = (50, 90, 95, 99)
 
 
 def summarise(
-    setup: Setup, requests: dict[str, Column], itl: tuple[Column, Column], logs: list[EngineLog]
+    setup: Setup, requests: dict[str, Column], gaps: TokenGaps, logs: list[EngineLog]
 ) -> dict[str, Any]:
     """All headline figures, JSON-ready."""
     scenario, pool = setup.scenario, setup.pool
     finished = requests["status"] == "finished"
     latencies = {name: describe(requests[name][finished]) for name in ("ttft", "tpot", "e2e", "queue")}
-    latencies["itl"] = describe_weighted(*itl)
+    latencies["itl"] = describe_gaps(gaps)
     start, end = _span(requests)
     duration = end - start
     counts = {s: int((requests["status"] == s).sum()) for s in ("finished", "rejected", "aborted")}
@@ -46,7 +47,7 @@ def summarise(
         **{name: latencies[name] for name in ("ttft", "tpot", "itl", "e2e", "queue")},
         "throughput": _throughput(duration, counts["finished"], prompt, output, setup.gpus),
         "goodput": _goodput(scenario.slo, requests, finished, duration),
-        "slo": _slo(scenario.slo, requests, finished, itl),
+        "slo": _slo(scenario.slo, requests, finished, gaps),
         "preemptions": int(requests["preemptions"].sum()),
         "prefix_cache": _prefix_cache(requests),
         **_use(setup, logs, duration),
@@ -71,24 +72,17 @@ def describe(values: Column) -> dict[str, float | int | None]:
     }
 
 
-def describe_weighted(values: Column, weights: Column) -> dict[str, float | int | None]:
-    """The same of rising values that stand for many each."""
-    if not len(values):
-        return describe(values)
-    upto = np.cumsum(weights)
-    total = int(upto[-1])
-    levels = [float(weighted_percentile(values, upto, p)) for p in PERCENTILES]
+def describe_gaps(gaps: TokenGaps) -> dict[str, float | int | None]:
+    """The same of the gaps between tokens."""
+    if not gaps.total:
+        return describe(np.empty(0))
+    levels = gaps.percentiles(PERCENTILES)
     return {
-        "mean": float((values * weights).sum() / total),
+        "mean": gaps.mean,
         **{f"p{p}": level for p, level in zip(PERCENTILES, levels, strict=True)},
-        "max": float(values[-1]),
-        "count": total,
+        "max": gaps.longest,
+        "count": gaps.total,
     }
-
-
-def weighted_percentile(values: Column, upto: Column, percent: float) -> float:
-    """The smallest value that at least this share of all is no larger than."""
-    return float(values[np.searchsorted(upto, percent / 100 * upto[-1])])
 
 
 def _span(requests: dict[str, Column]) -> tuple[float, float]:
@@ -126,14 +120,13 @@ def _goodput(slo: SloSpec, requests: dict[str, Column], finished: Column, durati
 
 
 def _slo(
-    slo: SloSpec, requests: dict[str, Column], finished: Column, itl: tuple[Column, Column]
+    slo: SloSpec, requests: dict[str, Column], finished: Column, gaps: TokenGaps
 ) -> dict[str, dict[str, Any]]:
     verdicts: dict[str, dict[str, Any]] = {}
     for limit in slo.percentiles():
         value: float | None = None
         if limit.metric == "itl":
-            if len(itl[0]):
-                value = weighted_percentile(itl[0], np.cumsum(itl[1]), limit.percentile)
+            value = gaps.percentiles([limit.percentile])[0] if gaps.total else None
         else:
             seen = requests[limit.metric][finished]
             seen = seen[np.isfinite(seen)]

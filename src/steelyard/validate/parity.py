@@ -127,11 +127,12 @@ def replay(golden: dict[str, Any], *, plain: bool = False) -> Replay:
         engine.submit(r, r.arrival, abort if abort > seen_at else float("inf"))  # the driver drops early ones
     engine.advance(float("inf"))
     ends = engine.log.ends
-    for index, _, first, last, hit, _, _ in engine.log.requests:
+    rows = engine.log.ended
+    for index, first, last, hit in zip(rows["index"], rows["first"], rows["last"], rows["hit"], strict=True):
         if first >= 0:
-            seen.first_token[index] = ends[first]
-            seen.finish[index] = ends[last]
-        seen.cached[index] = hit
+            seen.first_token[int(index)] = ends[int(first)]
+            seen.finish[int(index)] = ends[int(last)]
+        seen.cached[int(index)] = int(hit)
     return seen
 
 

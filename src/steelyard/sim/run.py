@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from steelyard.engine import Engine
 from steelyard.fleet import Desk, make_router, run_fleet
 from steelyard.scenario import Scenario
-from steelyard.sim.result import Result, request_table, token_gaps
+from steelyard.sim.gaps import TokenGaps
+from steelyard.sim.result import Result, request_table
 from steelyard.sim.setup import set_up
 from steelyard.sim.summary import summarise
 from steelyard.workload import build_workload
@@ -38,9 +39,9 @@ def simulate(
         run_fleet(engines, desk, router, report)
     logs = [engine.log for engine in engines]
     requests = request_table(workload, desk, logs)
-    itl = token_gaps(logs)
-    summary = summarise(setup, requests, itl, logs)
-    return Result(scenario, summary, requests, itl, logs, notes=list(workload.notes))
+    gaps = TokenGaps.of(logs)
+    summary = summarise(setup, requests, gaps, logs)
+    return Result(scenario, summary, requests, gaps, logs, notes=list(workload.notes))
 
 
 @contextmanager

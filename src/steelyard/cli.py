@@ -1,0 +1,166 @@
+"""The command line: parse, call, print."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from steelyard.errors import UserError
+from steelyard.hardware import find_gpu, gpu_names
+from steelyard.model import model_names
+from steelyard.report import check_writable, choose_output_dir, print_summary, summary_json, write_result
+from steelyard.scenario import json_schema, load_scenario
+from steelyard.sim import simulate
+from steelyard.validate.parity import Verdict, compare, read_golden
+
+app = typer.Typer(
+    name="steelyard",
+    help="Weigh an LLM serving fleet before it is built.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+_out = Console()
+_err = Console(stderr=True)
+
+_QUIET_SECONDS = 2.0  # anything longer shows a progress bar
+
+
+class LateProgress:
+    """A progress bar on standard error that appears only if the work takes long enough to wonder about."""
+
+    def __init__(self, what: str, console: Console = _err) -> None:
+        self._what = what
+        self._console = console
+        self._began = time.monotonic()
+        self._bar: Progress | None = None
+        self._task: Any = None
+
+    def __call__(self, done: int, total: int) -> None:
+        if self._bar is None:
+            if not self._console.is_terminal or time.monotonic() - self._began < _QUIET_SECONDS:
+                return
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+                console=self._console,
+                transient=True,
+            )
+            self._bar.start()
+            self._task = self._bar.add_task(self._what, total=total)
+        self._bar.update(self._task, completed=done)
+
+    def __enter__(self) -> LateProgress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+@app.command("simulate")
+def simulate_command(
+    scenario: Annotated[Path, typer.Argument(help="Scenario file, YAML or JSON.")],
+    out: Annotated[Path | None, typer.Option(help="Result folder; runs/NAME-N if not given.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing result folder.")] = False,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Override a key, such as engine.max_num_seqs=64.")
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print summary.json to standard output.")] = False,
+    trace: Annotated[bool, typer.Option("--trace", help="Also write a trace for Perfetto.")] = False,
+) -> None:
+    """Simulate a scenario and write its result folder."""
+    loaded = load_scenario(scenario, set_ or [])
+    folder = choose_output_dir(out, loaded.name, overwrite)
+    check_writable(folder)
+    with LateProgress("simulating") as progress:
+        result = simulate(loaded, progress=progress)
+    write_result(result, folder, trace=trace)
+    if json_:
+        sys.stdout.write(summary_json(result))
+    else:
+        print_summary(result, _out)
+        _out.print(f"\nresult folder: {folder}", soft_wrap=True, highlight=False)
+
+
+@app.command()
+def parity(
+    golden: Annotated[Path, typer.Argument(help="Golden file: one scenario of vLLM's decisions a line.")],
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Replay with the plain reference path instead of the fast one.")
+    ] = False,
+) -> None:
+    """Replay decisions of vLLM's own scheduler and compare every step."""
+    verdicts: list[Verdict] = []
+    scenarios = list(read_golden(golden))
+    if not scenarios:
+        raise UserError(f"{golden}: no scenario in it; a golden file has one JSON object per line")
+    with LateProgress("replaying") as progress:
+        for each in scenarios:
+            verdicts.append(compare(each, plain=plain))
+            progress(len(verdicts), len(scenarios))
+    for verdict in verdicts:
+        if verdict.difference is not None:
+            typer.echo(f"{verdict.name}: {verdict.difference}")
+    same = sum(verdict.difference is None for verdict in verdicts)
+    typer.echo(f"{same}/{len(verdicts)} scenarios identical")
+    raise typer.Exit(0 if same == len(verdicts) else 1)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of a scenario file."""
+    typer.echo(json.dumps(json_schema(), indent=2))
+
+
+@app.command()
+def models() -> None:
+    """List the models known by name; any other is given by the path of its config.json."""
+    table = Table("model", "what it is", box=None, pad_edge=False)
+    for name, description in model_names().items():
+        table.add_row(name, description)
+    _out.print(table)
+
+
+@app.command()
+def gpus() -> None:
+    """List the GPUs known by name."""
+    table = Table(box=None, pad_edge=False)
+    for heading in ("gpu", "memory", "bandwidth", "bf16 dense", "fp8 dense", "link", "$/hour"):
+        table.add_column(heading, justify="left" if heading == "gpu" else "right")
+    for name in gpu_names():
+        gpu = find_gpu(name)
+        fp8 = gpu.flops.get("fp8")
+        table.add_row(
+            name,
+            f"{gpu.memory_gb} GB",
+            f"{gpu.memory_bandwidth / 1e12:.2f} TB/s",
+            f"{gpu.flops['bf16'] / 1e12:.0f} TFLOP/s",
+            f"{fp8 / 1e12:.0f} TFLOP/s" if fp8 else "–",
+            f"{gpu.peer_bandwidth / 1e9:.0f} GB/s",
+            f"{gpu.price_per_hour:.2f}",
+        )
+    _out.print(table)
+
+
+def main() -> None:
+    """Entry point: a user's mistake is one message and exit code 2, an interruption 130."""
+    try:
+        app()
+    except UserError as error:
+        _err.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        _err.print("interrupted; nothing was written")
+        sys.exit(130)

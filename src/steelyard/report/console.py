@@ -1,0 +1,172 @@
+"""The run on one screen of a terminal, 80 columns wide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from steelyard.report.verdict import (
+    METRICS,
+    PERCENTILES,
+    PROVENANCE,
+    fleet_line,
+    limits,
+    slo_line,
+    workload_line,
+)
+from steelyard.report.words import byte_size, count, dollars, percent, pick, seconds, significant
+
+if TYPE_CHECKING:
+    from steelyard.sim import Result
+
+Summary = Mapping[str, Any]
+
+_MOST_NOTES = 8
+_HUES = {"measured": "green", "interpolated": "blue", "extrapolated": "yellow", "analytic": "bright_black"}
+_BAR_CELLS = 60
+# One for one, so that columns stay aligned on terminals that only know ASCII.
+_ASCII = str.maketrans("✓✗×·–µ≤█→", "+xx|-u<#>")
+
+
+def print_summary(result: Result, console: Console) -> None:
+    """Print latency, throughput, limits, resources and what qualifies them."""
+    page = Group(*_parts(result))
+    if not console.options.ascii_only:
+        console.print(page)
+        return
+    with console.capture() as capture:
+        console.print(page)
+    plain = capture.get().translate(_ASCII)
+    console.file.write(plain.encode("ascii", errors="replace").decode())
+
+
+def _parts(result: Result) -> Iterator[RenderableType]:
+    summary = result.summary
+    yield Text.assemble(("Steelyard  ", "bold blue"), (str(summary["name"]), "bold"))
+    yield Text(fleet_line(summary))
+    yield Text(workload_line(result), style="dim")
+    yield ""
+    yield _latency(summary)
+    yield ""
+    yield _two_columns(_throughput(summary), _resources(summary))
+    yield ""
+    yield _labelled("SLO", _slo(summary))
+    yield _labelled("Step times", _provenance(summary))
+    if result.notes:
+        yield _labelled("Notes", _notes(result.notes))
+
+
+def _latency(summary: Summary) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+    table.add_column("Latency", width=11)
+    for name in PERCENTILES:
+        table.add_column(name, justify="right", width=8)
+    for metric, (short, _) in METRICS.items():
+        table.add_row(short, *(seconds(pick(summary, metric, name)) for name in PERCENTILES))
+    return table
+
+
+def _throughput(summary: Summary) -> Table:
+    asked, rates = summary["requests"], summary["throughput"]
+    lost = [kind for kind in ("rejected", "aborted") if asked[kind]]
+    return _facts(
+        "Throughput",
+        [
+            ("requests", count(asked["total"])),
+            *[(f"  {kind}", count(asked[kind])) for kind in (["finished", *lost] if lost else [])],
+            ("duration", seconds(pick(summary, "duration_s"))),
+            ("requests/s", significant(pick(rates, "requests_per_s"))),
+            ("tokens/s in", significant(pick(rates, "input_tokens_per_s"))),
+            ("tokens/s out", significant(pick(rates, "output_tokens_per_s"))),
+            ("  per GPU", significant(pick(rates, "output_tokens_per_s_per_gpu"))),
+            ("$/M tokens", dollars(pick(summary, "cost", "usd_per_million_tokens"))),
+            ("  output", dollars(pick(summary, "cost", "usd_per_million_output_tokens"))),
+        ],
+    )
+
+
+def _resources(summary: Summary) -> Table:
+    mean, peak = (percent(pick(summary, "kv", name)) for name in ("mean_use", "peak_use"))
+    blocks, room = pick(summary, "kv", "blocks_per_replica"), pick(summary, "memory", "kv_bytes")
+    usd = dollars(pick(summary, "cost", "usd"))
+    return _facts(
+        "Resources",
+        [
+            ("KV use", f"{mean}, peak {peak}"),
+            ("KV blocks", f"{count(blocks)}, {byte_size(room)}"),
+            ("prefix hits", percent(pick(summary, "prefix_cache", "hit_rate"))),
+            ("preemptions", count(pick(summary, "preemptions"))),
+            ("busy", percent(pick(summary, "busy"))),
+            ("MFU, MBU", f"{percent(pick(summary, 'mfu'))}, {percent(pick(summary, 'mbu'))}"),
+            ("GPU-hours", f"{significant(pick(summary, 'gpu_hours'))}, {usd}"),
+            ("steps", count(pick(summary, "steps"))),
+        ],
+    )
+
+
+def _facts(title: str, rows: Sequence[tuple[str, str]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold", expand=True)
+    table.add_column(title, no_wrap=True)
+    table.add_column("", justify="right")
+    for name, value in rows:
+        table.add_row(name, value)
+    return table
+
+
+def _two_columns(left: Table, right: Table) -> Table:
+    grid = Table.grid(padding=(0, 4, 0, 0))
+    grid.add_column(width=34)
+    grid.add_column(width=39)
+    grid.add_row(left, right)
+    return grid
+
+
+def _labelled(label: str, content: RenderableType) -> Table:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(width=10, style="bold")
+    grid.add_column(overflow="fold")
+    grid.add_row(label, content)
+    return grid
+
+
+def _slo(summary: Summary) -> RenderableType:
+    found = limits(summary)
+    share, rate = pick(summary, "goodput", "share"), pick(summary, "goodput", "requests_per_s")
+    if not found and share is None:
+        return Text("no limits set", style="dim")
+    lines = []
+    if found:
+        kept = all(limit.met for limit in found)
+        lines.append(Text(slo_line(found), style="bold green" if kept else "bold red"))
+    if share is not None:
+        lines.append(Text(f"Goodput {significant(rate)} requests/s, {percent(share)} of requests."))
+    for limit in found:
+        mark = ("✓ ", "green") if limit.met else ("✗ ", "red")
+        lines.append(Text.assemble(mark, (limit.label, "bold"), f"  {limit.finding}"))
+    return Group(*lines)
+
+
+def _provenance(summary: Summary) -> RenderableType:
+    shares = {name: pick(summary, "provenance", name) or 0.0 for name in PROVENANCE}
+    bar, edge = Text(), 0.0
+    for name, share in shares.items():
+        cells = round((edge + share) * _BAR_CELLS) - round(edge * _BAR_CELLS)
+        edge += share
+        bar.append("█" * cells, style=_HUES[name])
+    legend = [Text(f"{percent(share)} {name}", style=_HUES[name]) for name, share in shares.items() if share]
+    return Group(bar, Text(", ").join(legend))
+
+
+def _notes(notes: Sequence[str]) -> Table:
+    shown = list(notes[:_MOST_NOTES])
+    if len(notes) > _MOST_NOTES:
+        shown.append(f"and {count(len(notes) - _MOST_NOTES)} more in summary.json")
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    for note in shown:
+        grid.add_row(Text("·"), Text(note, style="yellow"))
+    return grid

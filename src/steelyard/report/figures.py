@@ -1,0 +1,248 @@
+"""The numbers behind the page's figures, made small whatever the size of the run.
+
+Means over time are exact integrals over each bin, not samples; distributions are exact quantiles.
+Only the dots of the scatter are a sample, evenly spaced in order of arrival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from steelyard.report.jsontext import short
+from steelyard.report.words import as_number, pick
+
+if TYPE_CHECKING:
+    from steelyard.sim import Result
+
+Columns = Mapping[str, np.ndarray]
+
+TIME_BINS = 180
+DOTS = 600
+DOT_BINS = 60
+HISTOGRAM_BARS = 40
+_CHUNK = 1 << 20
+
+# Fine steps in the last per cent, where the figures people ask about (p99, p99.9) lie.
+_QUANTILES = np.concatenate([np.linspace(0, 0.99, 250), np.linspace(0.99, 1, 51)[1:]])
+_CDF_METRICS = ("ttft", "tpot", "itl", "e2e")
+_MARKS = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+
+
+@dataclass(frozen=True)
+class TimeAxis:
+    """The run's time cut into equal bins."""
+
+    start: float
+    end: float
+    bins: int = TIME_BINS
+
+    @property
+    def width(self) -> float:
+        return (self.end - self.start) / self.bins
+
+    def bin_of(self, times: np.ndarray) -> np.ndarray:
+        position = ((times - self.start) / self.width).astype(np.int64)
+        return np.clip(position, 0, self.bins - 1)
+
+
+def figure_data(result: Result) -> dict[str, Any]:
+    """Everything the page draws, ready for JSON."""
+    axis = time_axis(result)
+    return {
+        "replicas": result.summary["replicas"],
+        "quantiles": short(_QUANTILES),
+        "cdfs": {name: short(_cdf(result, name)) for name in _CDF_METRICS},
+        "marks": {name: _marks(result.summary, name) for name in _CDF_METRICS},
+        "limits": _limits(result.summary),
+        "time": None if axis is None else [axis.start, axis.end, axis.bins],
+        "series": {} if axis is None else _over_time(result, axis),
+        "arrivals": _ttft_by_arrival(result.requests),
+        "prompt": _histogram(result.requests["prompt"]),
+        "output": _histogram(result.requests["output"]),
+    }
+
+
+def time_axis(result: Result) -> TimeAxis | None:
+    """From the first arrival to the last thing that happened; None if nothing did."""
+    moments = [result.requests[name] for name in ("arrival", "finish")]
+    moments += [result.steps[name] for name in ("start", "end")]
+    known = [column[np.isfinite(column)] for column in moments]
+    known = [column for column in known if len(column)]
+    if not known:
+        return None
+    start, end = min(float(c.min()) for c in known), max(float(c.max()) for c in known)
+    if 0 < start < 0.05 * end:
+        start = 0.0  # a clock people expect
+    return TimeAxis(start, end) if end > start else None
+
+
+def integrals(axis: TimeAxis, start: np.ndarray, end: np.ndarray, *values: np.ndarray) -> np.ndarray:
+    """The exact integral of each value over each bin, where row i holds its value from start[i] to end[i]."""
+    low, high = axis.bin_of(start), axis.bin_of(end)
+    inside, across = np.flatnonzero(low == high), np.flatnonzero(low != high)
+    within = (end - start)[inside]
+    first, last = low[across], high[across]
+    head = axis.start + (first + 1) * axis.width - start[across]
+    tail = end[across] - (axis.start + last * axis.width)
+    totals = np.empty((len(values), axis.bins))
+    for total, value in zip(totals, values, strict=True):
+        spanning = value[across]
+        level = _per_bin(axis.bins + 1, first + 1, spanning) - _per_bin(axis.bins + 1, last, spanning)
+        total[:] = np.cumsum(level)[: axis.bins] * axis.width
+        total += _per_bin(axis.bins, low[inside], value[inside] * within)
+        total += _per_bin(axis.bins, first, spanning * head) + _per_bin(axis.bins, last, spanning * tail)
+    return totals
+
+
+def _per_bin(bins: int, where: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    return np.bincount(where, weights=weights, minlength=bins).astype(np.float64, copy=False)
+
+
+def _over_time(result: Result, axis: TimeAxis) -> dict[str, list[float | None]]:
+    series = {**_tokens_over_time(result.requests, axis), **_load_over_time(result, axis)}
+    return {name: short(_without_residue(values)) for name, values in series.items()}
+
+
+def _without_residue(values: np.ndarray) -> np.ndarray:
+    """Zero where adding and subtracting floats left a speck instead of nothing."""
+    return np.where(np.abs(values) < 1e-9 * np.abs(values).max(), 0.0, values)
+
+
+def _tokens_over_time(requests: Columns, axis: TimeAxis) -> dict[str, np.ndarray]:
+    """Tokens a second, each finished request's own spread evenly over its prefill and its decode."""
+    done = requests["status"] == "finished"
+    if not done.any():
+        return {}
+    scheduled, first, finish = (requests[name][done] for name in ("scheduled", "first_token", "finish"))
+    prompt, output = requests["prompt"][done], requests["output"][done]
+    onset = np.bincount(axis.bin_of(first), minlength=axis.bins)
+    return {
+        "input": _spread(axis, scheduled, first, prompt) / axis.width,
+        "output": (onset + _spread(axis, first, finish, output - 1)) / axis.width,
+    }
+
+
+def _spread(axis: TimeAxis, start: np.ndarray, end: np.ndarray, amount: np.ndarray) -> np.ndarray:
+    """Amounts per bin when each is laid evenly over its interval; one without length falls in its bin."""
+    instant = end <= start
+    total = _per_bin(axis.bins, axis.bin_of(end[instant]), amount[instant])
+    start, end, amount = start[~instant], end[~instant], amount[~instant]
+    total += integrals(axis, start, end, amount / (end - start))[0]
+    return total
+
+
+def _load_over_time(result: Result, axis: TimeAxis) -> dict[str, np.ndarray]:
+    """Queue and batch from the steps; between steps a replica is idle, with nothing waiting or held."""
+    rows = len(result.steps["start"])
+    if not rows:
+        return {}
+    blocks = pick(result.summary, "kv", "blocks_per_replica")
+    sums, peak = np.zeros((5, axis.bins)), np.zeros(axis.bins)
+    for first in range(0, rows, _CHUNK):
+        steps = {name: column[first : first + _CHUNK] for name, column in result.steps.items()}
+        start, end = steps["start"], steps["end"]
+        members = steps["n_decode"] + steps["prefill_requests"]
+        used = 1 - steps["free_blocks"] / blocks if blocks else np.zeros(len(start))
+        busy = np.ones(len(start))
+        sums += integrals(axis, start, end, busy, steps["waiting"], steps["running"], members, used)
+        _raise_peaks(peak, axis, start, end, used)
+    busy_seconds, waiting, running, batch, held = sums
+    load = {
+        "waiting": waiting / axis.width,
+        "running": running / axis.width,
+        "batch": np.divide(batch, busy_seconds, out=np.zeros(axis.bins), where=busy_seconds > 0),
+    }
+    if blocks:
+        replicas = pick(result.summary, "replicas") or 1
+        load |= {"kv": held / (axis.width * replicas), "kv_peak": peak}
+    return load
+
+
+def _raise_peaks(
+    peak: np.ndarray, axis: TimeAxis, start: np.ndarray, end: np.ndarray, value: np.ndarray
+) -> None:
+    """Lift each bin's peak to the largest value held anywhere in it."""
+    low, high = axis.bin_of(start), axis.bin_of(end)
+    spans = high - low + 1
+    owner = np.repeat(np.arange(len(start)), spans)
+    where = low[owner] + np.arange(len(owner)) - np.repeat(np.cumsum(spans) - spans, spans)
+    np.maximum.at(peak, where, value[owner])
+
+
+def _cdf(result: Result, metric: str) -> np.ndarray:
+    """The metric's value at each quantile; empty if nobody has one."""
+    if metric == "itl":
+        return _weighted_quantiles(*result.itl)
+    values = result.requests[metric][result.requests["status"] == "finished"]
+    values = values[np.isfinite(values)]
+    return np.asarray(np.quantile(values, _QUANTILES)) if len(values) else values
+
+
+def _weighted_quantiles(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    if not len(values):
+        return values
+    reached = np.cumsum(weights)
+    rank = np.searchsorted(reached, _QUANTILES * reached[-1])
+    return np.asarray(values[np.minimum(rank, len(values) - 1)])
+
+
+def _marks(summary: Mapping[str, Any], metric: str) -> list[tuple[str, float | None, float]]:
+    """The summary's own percentiles, to be marked on the curve."""
+    return [(name, pick(summary, metric, name), share) for name, share in _MARKS.items()]
+
+
+def _limits(summary: Mapping[str, Any]) -> dict[str, list[tuple[str, float]]]:
+    """The SLO's limits in seconds by metric, to be drawn across its distribution."""
+    drawn: dict[str, list[tuple[str, float]]] = {name: [] for name in _CDF_METRICS}
+    for name, verdict in summary["slo"].items():
+        metric, _, percentile = name.partition("_")
+        limit = as_number(verdict["limit"])
+        if metric in drawn and limit is not None:
+            drawn[metric].append((percentile, limit))
+    return drawn
+
+
+def _ttft_by_arrival(requests: Columns) -> dict[str, Any]:
+    """A sample of the requests as dots, and exact medians and p95 over bins of arrival time."""
+    known = np.flatnonzero((requests["status"] == "finished") & np.isfinite(requests["ttft"]))
+    if not len(known):
+        return {"at": [], "ttft": [], "mid": [], "p50": [], "p95": [], "total": 0}
+    order = known[np.argsort(requests["arrival"][known], kind="stable")]
+    arrival, ttft = requests["arrival"][order], requests["ttft"][order]
+    sample = np.unique(np.linspace(0, len(order) - 1, min(DOTS, len(order))).round().astype(np.int64))
+    axis = TimeAxis(float(arrival[0]), float(arrival[-1]), DOT_BINS)
+    middles, medians, tails = [], [], []
+    if axis.end > axis.start:
+        where = axis.bin_of(arrival)
+        bounds = np.searchsorted(where, np.arange(DOT_BINS + 1))
+        for index in np.flatnonzero(np.diff(bounds)).tolist():
+            median, tail = np.quantile(ttft[bounds[index] : bounds[index + 1]], (0.5, 0.95))
+            middles.append(axis.start + (index + 0.5) * axis.width)
+            medians.append(median)
+            tails.append(tail)
+    return {
+        "at": short(arrival[sample], 6),
+        "ttft": short(ttft[sample]),
+        "mid": short(np.array(middles), 6),
+        "p50": short(np.array(medians)),
+        "p95": short(np.array(tails)),
+        "total": len(order),
+    }
+
+
+def _histogram(lengths: np.ndarray) -> dict[str, list[int]]:
+    """Counts of token lengths between whole-number edges, growing edges where lengths differ widely."""
+    if not len(lengths):
+        return {"edges": [], "counts": []}
+    low, high = int(lengths.min()), int(lengths.max()) + 1
+    if high > 50 * low:
+        edges = np.geomspace(low, high, HISTOGRAM_BARS + 1)
+    else:
+        edges = np.linspace(low, high, HISTOGRAM_BARS + 1)
+    whole = np.unique(edges.round().astype(np.int64))
+    counts, _ = np.histogram(lengths, bins=whole)
+    return {"edges": whole.tolist(), "counts": counts.tolist()}

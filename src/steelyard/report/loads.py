@@ -1,0 +1,105 @@
+"""Who got what: the run split by replica, by workload and by why a request was not served."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from steelyard.sim import Result
+
+Columns = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class ReplicaLoads:
+    """One entry per replica in each column."""
+
+    requests: np.ndarray
+    output_tokens: np.ndarray
+    busy: np.ndarray  # share of the run a step was under way
+    mean_batch: np.ndarray  # requests in a step, weighted by its duration
+    peak_waiting: np.ndarray
+    preemptions: np.ndarray
+
+
+@dataclass(frozen=True)
+class WorkloadShare:
+    """How the requests of one workload of a mix fared; latencies are None where nobody has one."""
+
+    label: str
+    requests: int
+    finished: int
+    prompt_tokens: float
+    output_tokens: float
+    ttft: tuple[float, float] | None  # p50, p95
+    tpot: tuple[float, float] | None
+    e2e: tuple[float, float] | None
+
+
+def replica_loads(result: Result) -> ReplicaLoads:
+    """What each replica did, replicas that did nothing included."""
+    replicas, duration = int(result.summary["replicas"]), result.summary["duration_s"] or 0.0
+    served, steps = result.requests["replica"], result.steps
+    taken = served >= 0
+    finished = taken & (result.requests["status"] == "finished")
+    tokens = np.bincount(served[finished], result.requests["output"][finished], minlength=replicas)
+    seconds = steps["end"] - steps["start"]
+    busy = np.bincount(steps["replica"], seconds, minlength=replicas)
+    members = np.bincount(
+        steps["replica"], (steps["n_decode"] + steps["prefill_requests"]) * seconds, minlength=replicas
+    )
+    waiting = np.zeros(len(busy), dtype=np.int64)
+    np.maximum.at(waiting, steps["replica"], steps["waiting"])
+    return ReplicaLoads(
+        requests=np.bincount(served[taken], minlength=replicas),
+        output_tokens=tokens,
+        busy=busy / duration if duration else busy,
+        mean_batch=np.divide(members, busy, out=np.zeros(len(busy)), where=busy > 0),
+        peak_waiting=waiting,
+        preemptions=np.bincount(steps["replica"], steps["preempted"], minlength=replicas),
+    )
+
+
+def workload_shares(requests: Columns, most: int) -> tuple[list[WorkloadShare], int]:
+    """The first `most` workloads of a mix in order of appearance, and how many there are in all."""
+    coded = pa.array(requests["label"], type=pa.string()).dictionary_encode()
+    member = coded.indices.to_numpy()
+    labels = [str(label) for label in coded.dictionary.to_pylist()]
+    shown = [_share(requests, label, member == index) for index, label in enumerate(labels[:most])]
+    return shown, len(labels)
+
+
+def unserved_reasons(requests: Columns) -> list[tuple[str, str, int]]:
+    """(status, reason, requests) of those that did not finish, most frequent first."""
+    lost = requests["status"] != "finished"
+    columns = {name: pa.array(requests[name][lost], type=pa.string()) for name in ("status", "reason")}
+    groups = pa.table(columns).group_by(["status", "reason"]).aggregate([([], "count_all")]).to_pylist()
+    rows = [(row["status"], row["reason"], row["count_all"]) for row in groups]
+    return sorted(rows, key=lambda row: (-row[2], row[0], row[1]))
+
+
+def _share(requests: Columns, label: str, rows: np.ndarray) -> WorkloadShare:
+    done = rows & (requests["status"] == "finished")
+    return WorkloadShare(
+        label=label,
+        requests=int(rows.sum()),
+        finished=int(done.sum()),
+        prompt_tokens=float(requests["prompt"][rows].mean()),
+        output_tokens=float(requests["output"][rows].mean()),
+        ttft=_p50_p95(requests["ttft"][done]),
+        tpot=_p50_p95(requests["tpot"][done]),
+        e2e=_p50_p95(requests["e2e"][done]),
+    )
+
+
+def _p50_p95(values: np.ndarray) -> tuple[float, float] | None:
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return None
+    median, tail = np.quantile(known, (0.5, 0.95))
+    return float(median), float(tail)

@@ -1,0 +1,122 @@
+"""A run in plain sentences: what was asked, what came out, whether the limits hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from steelyard.report.words import as_number, count, pick, plural, seconds, significant
+
+if TYPE_CHECKING:
+    from steelyard.sim import Result
+
+Summary = Mapping[str, Any]
+
+METRICS = {
+    "ttft": ("TTFT", "time to first token"),
+    "tpot": ("TPOT", "time per output token"),
+    "itl": ("ITL", "time between tokens"),
+    "e2e": ("End to end", "submission to last token"),
+    "queue": ("Queue", "wait before the first step"),
+}
+PERCENTILES = ("mean", "p50", "p90", "p95", "p99", "max")
+PROVENANCE = {
+    "measured": "on this hardware",
+    "interpolated": "between measurements",
+    "extrapolated": "beyond measurements",
+    "analytic": "from hardware figures",
+}
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One limit on a percentile (`METRIC_pNN`) and how the run stands to it, in seconds."""
+
+    name: str
+    limit: float
+    value: float | None
+    met: bool
+
+    @property
+    def label(self) -> str:
+        """`TTFT p95`."""
+        metric, _, percentile = self.name.partition("_")
+        short = METRICS[metric][0] if metric in METRICS else metric
+        return f"{short} {percentile}"
+
+    @property
+    def finding(self) -> str:
+        """`31.2 ms, limit 1.00 s`."""
+        return f"{seconds(self.value)}, limit {seconds(self.limit)}"
+
+
+def limits(summary: Summary) -> list[Limit]:
+    """The limits on the run's percentiles in the order they were given."""
+    return [
+        Limit(name, float(found["limit"]), as_number(found["value"]), bool(found["met"]))
+        for name, found in summary["slo"].items()
+    ]
+
+
+def fleet_line(summary: Summary) -> str:
+    """`llama-3.1-8b on 8 × H100, 4 replicas of 2 GPUs`."""
+    gpus, replicas = int(summary["gpus"]), int(summary["replicas"])
+    line = f"{summary['model']} on {count(gpus)} × {summary['gpu']}, {plural(replicas, 'replica')}"
+    return line if gpus == replicas else f"{line} of {plural(gpus // replicas, 'GPU')}"
+
+
+def workload_line(result: Result) -> str:
+    """`2,000 requests at 24.0 a second, 768 tokens in and 192 out`, read off the requests themselves."""
+    requests = result.requests
+    total = len(requests["arrival"])
+    arrivals = requests["arrival"][np.isfinite(requests["arrival"])]
+    span = float(np.ptp(arrivals)) if len(arrivals) else 0.0
+    asked = plural(total, "request")
+    if span > 0:
+        asked += f" at {significant((len(arrivals) - 1) / span)} a second"
+    elif total > 1:
+        asked += " at once"
+    if not total:
+        return asked
+    prompt, output = requests["prompt"], requests["output"]
+    kind = "median " if np.ptp(prompt) or np.ptp(output) else ""
+    tokens_in, tokens_out = count(float(np.median(prompt))), count(float(np.median(output)))
+    return f"{asked}, {kind}{tokens_in} tokens in and {tokens_out} out"
+
+
+def outcome(summary: Summary) -> str:
+    """What the fleet did with the workload, in one or two sentences."""
+    asked = summary["requests"]
+    if not asked["finished"]:
+        return f"No request finished: of {count(asked['total'])}, {_lost(asked)}."
+    rate = significant(pick(summary, "throughput", "output_tokens_per_s"))
+    median, tail = (seconds(pick(summary, "ttft", name)) for name in ("p50", "p95"))
+    if asked["finished"] == 1:
+        first = f"Its first token came after {median}."
+    else:
+        first = f"Half of them had their first token within {median}, 95 % within {tail}."
+    text = (
+        f"Served {plural(asked['finished'], 'request')} in {seconds(pick(summary, 'duration_s'))}, "
+        f"writing {rate} tokens a second. {first}"
+    )
+    return f"{text} Not served: {_lost(asked)}." if asked["finished"] < asked["total"] else text
+
+
+def slo_line(found: Sequence[Limit]) -> str:
+    """Whether the limits, of which there is at least one, hold: in plain words."""
+    missed = sum(not limit.met for limit in found)
+    every = {1: "its limit", 2: "both limits"}.get(len(found), f"all {len(found)} limits")
+    if not missed:
+        return f"Meets {every}."
+    return f"Misses {every}." if missed == len(found) else f"Misses {missed} of {len(found)} limits."
+
+
+def _lost(asked: Mapping[str, int]) -> str:
+    parts = [f"{count(asked[kind])} {kind}" for kind in ("rejected", "aborted") if asked[kind]]
+    unfinished = asked["total"] - asked["finished"] - asked["rejected"] - asked["aborted"]
+    if unfinished:
+        parts.append(f"{count(unfinished)} unfinished")
+    return " and ".join(parts) or "none"

@@ -1,0 +1,95 @@
+"""Numbers as people read them: one place for units and digits, shared by the console and the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+UNKNOWN = "–"
+
+_TIME_UNITS = ((1e-6, "µs"), (1e-3, "ms"), (1.0, "s"))
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def pick(summary: Mapping[str, Any], *path: str) -> float | None:
+    """The number at a path of the summary, or None where the run has no such figure."""
+    value: Any = summary
+    for key in path:
+        if not isinstance(value, Mapping) or key not in value:
+            return None
+        value = value[key]
+    return as_number(value)
+
+
+def as_number(value: Any) -> float | None:
+    """The value as a finite float; None for null, NaN, infinities and whatever is not a number."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def significant(value: float | None, digits: int = 3) -> str:
+    """A number to so many significant digits, never in exponent form, thousands separated."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    if value == 0:
+        return "0"
+    value = float(f"{value:.{digits}g}") if abs(value) < 10**digits else value
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{decimals}f}"
+
+
+def count(value: float | None) -> str:
+    """A whole number with its thousands separated."""
+    return UNKNOWN if value is None or not math.isfinite(value) else f"{round(value):,}"
+
+
+def seconds(value: float | None) -> str:
+    """A duration in the unit that gives it a readable size."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    if value == 0:
+        return "0 s"
+    size = abs(float(f"{value:.3g}"))
+    if size >= 7200:
+        return f"{significant(value / 3600)} h"
+    if size >= 120:
+        return f"{significant(value / 60)} min"
+    scale, unit = next((u for u in reversed(_TIME_UNITS) if size >= u[0]), _TIME_UNITS[0])
+    return f"{significant(value / scale)} {unit}"
+
+
+def percent(value: float | None) -> str:
+    """A share of one in per cent; tiny but real shares are not rounded away, nor nearly-all to all."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    if 0 < value < 0.001:
+        return "<0.1 %"
+    if 0.999 < value < 1:
+        return ">99.9 %"
+    return f"{value * 100:.1f} %" if 0 < value < 1 else f"{value * 100:.0f} %"
+
+
+def dollars(value: float | None) -> str:
+    """US dollars: cents where they matter, more digits for small sums."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    return f"${value:,.2f}" if value >= 1 or value == 0 else f"${significant(value)}"
+
+
+def byte_size(value: float | None) -> str:
+    """Bytes in binary units."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    size, power = float(value), 0
+    while abs(size) >= 1024 and power < len(_BYTE_UNITS) - 1:
+        size, power = size / 1024, power + 1
+    return f"{significant(size)} {_BYTE_UNITS[power]}" if power else f"{size:,.0f} B"
+
+
+def plural(value: float, noun: str) -> str:
+    """`1 replica`, `4 replicas`."""
+    return f"{count(value)} {noun}" if value == 1 else f"{count(value)} {noun}s"

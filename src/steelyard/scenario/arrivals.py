@@ -1,0 +1,140 @@
+"""When requests come. Rates are requests (for sessions: sessions) per second over the whole fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+
+from steelyard.scenario.base import Count, NonNegative, Positive, Spec, kind_required, mistake
+from steelyard.scenario.distributions import FixedSeconds, SecondsSpec
+
+
+class PoissonArrivals(Spec):
+    """Independent users: gaps are exponential."""
+
+    kind: Literal["poisson"] = Field(description="Exponential gaps, as many independent users make them.")
+    rate: Positive = Field(description="Average arrivals per second over the whole fleet.")
+
+
+class GammaArrivals(Spec):
+    """Gaps with a chosen burstiness."""
+
+    kind: Literal["gamma"] = Field(description="Gamma-distributed gaps: burstier or steadier than Poisson.")
+    rate: Positive = Field(description="Average arrivals per second over the whole fleet.")
+    cv: Positive = Field(
+        description="Standard deviation of a gap over its mean: 1 is Poisson, more is burstier."
+    )
+
+
+class ConstantArrivals(Spec):
+    """A metronome: the first arrival at second 0."""
+
+    kind: Literal["constant"] = Field(description="Equal gaps, the first arrival at second 0.")
+    rate: Positive = Field(description="Arrivals per second over the whole fleet.")
+
+
+class BurstArrivals(Spec):
+    """Everything at once."""
+
+    kind: Literal["burst"] = Field(description="All at one moment.")
+    at: NonNegative = Field(default=0.0, description="That moment, in seconds.")
+
+
+class Wave(Spec):
+    """A rate that swings: mean + amplitude * sin(2 pi t / period)."""
+
+    mean: Positive = Field(description="Average arrivals per second.")
+    amplitude: NonNegative = Field(description="How far the rate swings to either side; at most the mean.")
+    period: Positive = Field(description="Seconds from peak to peak.")
+
+    @model_validator(mode="after")
+    def _never_negative(self) -> Wave:
+        if self.amplitude > self.mean:
+            raise mistake(
+                f"amplitude ({self.amplitude:g}) is above mean ({self.mean:g}): the rate would be negative"
+            )
+        return self
+
+
+Points = tuple[tuple[NonNegative, NonNegative], ...]
+
+
+def _profile_form(value: Any) -> str:
+    return "wave" if isinstance(value, Mapping | Wave) else "points"
+
+
+Profile = Annotated[
+    Annotated[Points, Tag("points")] | Annotated[Wave, Tag("wave")], Discriminator(_profile_form)
+]
+
+
+class VaryingArrivals(Spec):
+    """A Poisson stream whose rate changes with time."""
+
+    kind: Literal["varying"] = Field(description="Poisson with a rate that changes over time.")
+    profile: Profile = Field(
+        description="Points [[second, rate], ...] joined by straight lines, the first and last rate holding "
+        "before and after them; or a wave {mean, amplitude, period}."
+    )
+
+    @model_validator(mode="after")
+    def _runs_forward(self) -> VaryingArrivals:
+        if isinstance(self.profile, Wave):
+            return self
+        if not self.profile:
+            raise mistake("needs at least one [second, rate] point", "profile")
+        for i, ((before, _), (after, _)) in enumerate(zip(self.profile, self.profile[1:], strict=False), 1):
+            if after <= before:
+                raise mistake(
+                    f"second {after:g} is not after {before:g}; points must go forward in time", "profile", i
+                )
+        if not any(rate for _, rate in self.profile):
+            raise mistake("the rate is 0 everywhere: at least one point needs a rate above 0", "profile")
+        return self
+
+
+class ClosedArrivals(Spec):
+    """A fixed number of users, each waiting for its answer, thinking, and asking again."""
+
+    kind: Literal["closed"] = Field(
+        description="Closed loop: a user's next request follows the end of its last."
+    )
+    users: Count = Field(description="Users over the whole fleet; requests are dealt to them in turn.")
+    think: SecondsSpec = Field(
+        default=FixedSeconds(kind="fixed", seconds=0.0),
+        description="Pause between an answer and the user's next request.",
+    )
+    ramp: NonNegative = Field(
+        default=0.0, description="Users start evenly over this many seconds instead of all at 0."
+    )
+
+
+class TraceArrivals(Spec):
+    """The times of the trace itself."""
+
+    kind: Literal["trace"] = Field(description="The arrival times of the workload's trace (its default).")
+    scale: Positive = Field(default=1.0, description="Speed-up: 2 plays the trace twice as fast.")
+
+
+_ARRIVALS = (
+    PoissonArrivals,
+    GammaArrivals,
+    ConstantArrivals,
+    BurstArrivals,
+    VaryingArrivals,
+    ClosedArrivals,
+    TraceArrivals,
+)
+ArrivalsSpec = Annotated[
+    PoissonArrivals
+    | GammaArrivals
+    | ConstantArrivals
+    | BurstArrivals
+    | VaryingArrivals
+    | ClosedArrivals
+    | TraceArrivals,
+    Field(discriminator="kind"),
+    BeforeValidator(kind_required(*_ARRIVALS)),
+]

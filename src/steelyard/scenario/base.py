@@ -1,0 +1,93 @@
+"""What every part of a scenario has in common: strict keys, and errors that know their place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from steelyard.errors import did_you_mean
+
+
+def mistake(message: str, *path: str | int) -> PydanticCustomError:
+    """A validation error in our own words; ``path`` leads from the raising model to the key at fault."""
+    return PydanticCustomError("mistake", "{message}", {"message": message, "path": path})
+
+
+class Spec(BaseModel):
+    """A part of a scenario. Immutable; an unknown key is an error that offers the nearest known one."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_known_keys(cls, data: Any) -> Any:
+        return refuse_unknown_keys(data, cls.model_fields)
+
+
+def refuse_unknown_keys(data: Any, known: Mapping[str, Any]) -> Any:
+    """Data as given, unless it is a mapping with a key that is not among the known ones."""
+    if isinstance(data, Mapping):
+        for key in data:
+            if key not in known:
+                raise mistake(f"unknown key; {did_you_mean(str(key), known)}", key)
+    return data
+
+
+def _refuse_bool(value: Any) -> Any:
+    """YAML's ``yes`` and ``on`` are booleans, which Python would quietly count as 1."""
+    if isinstance(value, bool):
+        raise mistake("must be a number")
+    return value
+
+
+MOST = 1_000_000_000  # of anything that is counted; far beyond sense, well within 64 bits
+
+_Number = BeforeValidator(_refuse_bool)
+Count = Annotated[int, Field(ge=1, le=MOST), _Number]
+Whole = Annotated[int, Field(ge=0), _Number]
+Integer = Annotated[int, Field(ge=-MOST, le=MOST), _Number]
+Positive = Annotated[float, Field(gt=0), _Number]
+NonNegative = Annotated[float, Field(ge=0), _Number]
+Share = Annotated[float, Field(ge=0, le=1), _Number]
+
+
+def kinds_of(*specs: type[Spec]) -> list[str]:
+    """The ``kind`` each member of a union answers to."""
+    return [kind for spec in specs for kind in get_args(spec.model_fields["kind"].annotation)]
+
+
+def number_or_kind(key: str, *specs: type[Spec]) -> Callable[[Any], Any]:
+    """A short form: a bare number N stands for ``{kind: fixed, key: N}``; all else must name its kind."""
+    kinds = kinds_of(*specs)
+
+    def expand(value: Any) -> Any:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return {"kind": "fixed", key: value}
+        if isinstance(value, Mapping):
+            if "kind" not in value:
+                raise mistake(f"missing; choose one of {', '.join(kinds)}", "kind")
+            return value
+        if isinstance(value, specs):
+            return value
+        raise mistake(f"must be a number, or a mapping whose `kind` is one of {', '.join(kinds)}")
+
+    return expand
+
+
+def kind_required(*specs: type[Spec]) -> Callable[[Any], Any]:
+    """A union without a short form: a mapping must name its kind."""
+    kinds = kinds_of(*specs)
+
+    def check(value: Any) -> Any:
+        if isinstance(value, specs):
+            return value
+        if not isinstance(value, Mapping):
+            raise mistake(f"must be a mapping whose `kind` is one of {', '.join(kinds)}")
+        if "kind" not in value:
+            raise mistake(f"missing; choose one of {', '.join(kinds)}", "kind")
+        return value
+
+    return check

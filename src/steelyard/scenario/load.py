@@ -1,0 +1,72 @@
+"""From a file or a dict to a checked scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from steelyard.errors import UserError
+from steelyard.scenario.overrides import Override, apply_overrides, parse_override
+from steelyard.scenario.problems import dotted, findings, listed
+from steelyard.scenario.reading import line_of, parse, read_text
+from steelyard.scenario.scenario import Scenario
+
+
+def load_scenario(path: Path, overrides: Sequence[str] = ()) -> Scenario:
+    """The scenario in a YAML or JSON file, ``--set`` overrides applied; its name defaults to the file's."""
+    changes = [parse_override(text) for text in overrides]
+    text = read_text(path)
+    data = apply_overrides(parse(text, path), changes)
+    data.setdefault("name", path.stem)
+
+    def source(key: tuple[str | int, ...]) -> str:
+        line = line_of(text, key)
+        return f"{path}:{line}" if line else str(path)
+
+    return _checked(data, source, changes).based_in(path.parent)
+
+
+def scenario_from_dict(
+    data: Mapping[str, Any],
+    source: str = "<dict>",
+    overrides: Sequence[str] = (),
+    base_dir: Path | None = None,
+) -> Scenario:
+    """The scenario in plain data; relative paths start from ``base_dir`` (else the working directory)."""
+    changes = [parse_override(text) for text in overrides]
+    scenario = _checked(apply_overrides(dict(data), changes), lambda _: source, changes)
+    return scenario if base_dir is None else scenario.based_in(base_dir)
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema of a scenario file, short and long forms."""
+    schema = Scenario.model_json_schema(mode="validation")
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **schema,
+        "title": "Steelyard scenario",
+    }
+
+
+def _checked(
+    data: dict[str, Any], source: Callable[[tuple[str | int, ...]], str], overrides: Sequence[Override]
+) -> Scenario:
+    try:
+        return Scenario.model_validate(data)
+    except ValidationError as error:
+        lines = []
+        for path, sentence in findings(error, data):
+            where = source(path) + _override_at(path, overrides)
+            lines.append(f"{where}: {dotted(path)}: {sentence}" if path else f"{where}: {sentence}")
+        raise UserError(listed(lines)) from None
+
+
+def _override_at(path: tuple[str | int, ...], overrides: Sequence[Override]) -> str:
+    """The ``--set`` that a fault came from, if it was one: the file alone would mislead."""
+    for override in reversed(overrides):
+        if path[: len(override.path)] == override.path or (path and path == override.path[: len(path)]):
+            return f" with --set {override.text}"
+    return ""

@@ -1,0 +1,117 @@
+"""``--set key.path=value``: change a scenario's data before it is checked."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import yaml
+
+from steelyard.errors import UserError
+from steelyard.scenario.distributions import expand_seconds, expand_tokens
+from steelyard.scenario.fleet import expand_fleet
+from steelyard.scenario.problems import brief, dotted
+from steelyard.scenario.reading import parse_value
+from steelyard.scenario.scenario import expand_model
+from steelyard.scenario.workload import expand_accept, expand_prefix, expand_priority, expand_workload
+
+_PART = re.compile(r"[^.\[\]=]+|\[\d+\]")
+
+# Short forms that have to become long ones before a path can lead into them.
+_EXPANSIONS: dict[str, Callable[[Any], Any]] = {
+    "model": expand_model,
+    "prompt": expand_tokens,
+    "output": expand_tokens,
+    "turns": expand_tokens,
+    "think": expand_seconds,
+    "abort_after": expand_seconds,
+    "prefix": expand_prefix,
+    "system": expand_prefix,
+    "priority": expand_priority,
+    "accept": expand_accept,
+    "acceptance": expand_accept,
+}
+
+
+class Override(NamedTuple):
+    """One ``--set``: what was typed, and what it means."""
+
+    text: str
+    path: tuple[str | int, ...]
+    value: Any
+
+
+def parse_override(text: str) -> Override:
+    """``engine.max_num_seqs=64`` or ``workload.mix[0].share=0.5``; the value is read as YAML."""
+    key, equals, value = text.partition("=")
+    key = key.strip()
+    parts = _PART.findall(key)
+    if not equals or not parts or _joined(parts) != key.replace(" ", ""):
+        raise UserError(f"--set {text}: must read KEY.PATH=VALUE, such as engine.max_num_seqs=64")
+    path = tuple(int(part.strip("[]")) if part.strip("[]").isdigit() else part for part in parts)
+    try:
+        return Override(text, path, parse_value(value))
+    except (yaml.YAMLError, ValueError) as error:
+        problem = error.problem if isinstance(error, yaml.MarkedYAMLError) else error
+        raise UserError(f"--set {text}: the value is not valid YAML: {problem}") from None
+
+
+def apply_overrides(data: dict[str, Any], overrides: Sequence[Override]) -> dict[str, Any]:
+    """The data with each override applied in turn; the given data stays as it was."""
+    data = copy.deepcopy(data)
+    for override in overrides:
+        _apply(data, override)
+    return data
+
+
+def _apply(data: dict[str, Any], override: Override) -> None:
+    place: Any = data
+    for i, part in enumerate(override.path[:-1]):
+        _enter(place, part, override, i)
+        if isinstance(place, dict):
+            place[part] = _expanded(str(part), place.get(part), override.path[i + 1])
+        place = place[part]
+    _enter(place, override.path[-1], override, len(override.path) - 1)
+    place[override.path[-1]] = override.value
+
+
+def _enter(place: Any, part: str | int, override: Override, depth: int) -> None:
+    """Complain unless ``part`` can be looked up or added at this place."""
+    here = dotted(override.path[:depth])
+    if isinstance(place, list):
+        if not isinstance(part, int):
+            raise UserError(
+                f"--set {override.text}: {here} is a list; follow it by an index, such as {here}[0]"
+            )
+        if part >= len(place):
+            raise UserError(
+                f"--set {override.text}: {here} has {len(place)} entries, so [{part}] does not exist"
+            )
+    elif not isinstance(place, dict):
+        raise UserError(f"--set {override.text}: {here} is {brief(place)}, so it has no key {part!r}")
+    elif isinstance(part, int):
+        raise UserError(
+            f"--set {override.text}: {here or 'a scenario'} is not a list, so [{part}] does not exist"
+        )
+
+
+def _expanded(key: str, value: Any, following: str | int) -> Any:
+    """The value under a key, in the form that the path's next part needs."""
+    if value is None:
+        return {}
+    if key == "fleet" and following == "pools":
+        return expand_fleet(value)
+    if key == "workload" and following == "mix":
+        return expand_workload(value)
+    if key in _EXPANSIONS and isinstance(following, str) and isinstance(value, int | float | str | list):
+        return _EXPANSIONS[key](value)
+    return value
+
+
+def _joined(parts: Sequence[str]) -> str:
+    text = ""
+    for part in parts:
+        text += part if part.startswith("[") or not text else f".{part}"
+    return text

@@ -1,0 +1,104 @@
+"""One scenario: everything a run depends on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
+
+from steelyard.scenario.base import Spec, Whole, mistake
+from steelyard.scenario.engine import EngineSpec
+from steelyard.scenario.fleet import Fleet
+from steelyard.scenario.slo import SloSpec
+from steelyard.scenario.workload import Workloads
+
+
+class ModelRef(Spec):
+    """Which model. Short form: the bare name or path."""
+
+    config: str = Field(
+        min_length=1, description="Catalog name (`steelyard models`), or path of a config.json or folder."
+    )
+    dtype: Literal["auto", "bfloat16", "float16", "float32", "fp8"] = Field(
+        default="auto", description="Type of the weights; auto is what the config says."
+    )
+    quantization: Literal["fp8", "int8", "int4", "mxfp4", "nvfp4"] | None = Field(
+        default=None, description="Weight quantization on top of the config; none if not given."
+    )
+
+
+def expand_model(value: Any) -> Any:
+    """A bare name or path."""
+    return {"config": value} if isinstance(value, str) else value
+
+
+Model = Annotated[ModelRef, BeforeValidator(expand_model, json_schema_input_type=str | ModelRef)]
+
+
+class CostSpec(Spec):
+    """Where step times come from."""
+
+    source: Literal["auto", "analytic"] = Field(
+        default="auto",
+        description="auto: the best source there is for the model and GPU; analytic: the roofline only.",
+    )
+
+
+class Scenario(Spec):
+    """What is simulated: a model on a fleet under a workload."""
+
+    name: str = Field(
+        default="scenario", min_length=1, description="Name of the run; the file's name if not given."
+    )
+    model: Model = Field(description="The model to serve.")
+    fleet: Fleet = Field(
+        description="What serves it. Short form: {gpu, replicas, tp, router, price_per_hour}."
+    )
+    engine: EngineSpec = Field(default=EngineSpec(), description="Engine settings, in vLLM's names.")
+    workload: Workloads = Field(description="Who asks for what: one workload, a list, or {mix: [...]}.")
+    slo: SloSpec = Field(default=SloSpec(), description="What counts as good service, in seconds.")
+    cost: CostSpec = Field(default=CostSpec(source="auto"), description="The source of step times.")
+    seed: Whole = Field(
+        default=0, description="Seed of everything random; the same seed gives the same result."
+    )
+
+    _base_dir: Path = PrivateAttr(default_factory=Path)
+
+    @property
+    def base_dir(self) -> Path:
+        """The folder that relative paths of the scenario start from."""
+        return self._base_dir
+
+    def based_in(self, folder: Path) -> Scenario:
+        """The same scenario with its relative paths starting from another folder."""
+        copy = self.model_copy()
+        copy._base_dir = folder
+        return copy
+
+    @model_validator(mode="after")
+    def _coherent(self) -> Scenario:
+        if {"/", "\\"} & set(self.name) or self.name in (".", ".."):
+            raise mistake("must be usable as a folder's name: no slashes", "name")
+        if self.engine.num_speculative_tokens:
+            self._check_acceptance()
+        return self
+
+    def _check_acceptance(self) -> None:
+        """Speculation without a word on acceptance would mean a number nobody gave."""
+        drafts = self.engine.num_speculative_tokens
+        for i, spec in enumerate(self.workload.mix):
+            accept = spec.accept or self.engine.acceptance
+            if accept is None:
+                raise mistake(
+                    "missing; with num_speculative_tokens set, say how many drafts are accepted: a list such "
+                    "as [2, 0, 3], or {probabilities: [0.8, 0.6, 0.4]}",
+                    "engine",
+                    "acceptance",
+                )
+            if accept.most > drafts:
+                path = ("workload", "mix", i, "accept") if spec.accept else ("engine", "acceptance")
+                raise mistake(
+                    f"accepts {accept.most} draft tokens, but engine.num_speculative_tokens is {drafts}",
+                    *path,
+                )

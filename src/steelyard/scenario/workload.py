@@ -1,0 +1,316 @@
+"""Who asks for what, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from steelyard.scenario.arrivals import ArrivalsSpec, BurstArrivals, ClosedArrivals, TraceArrivals
+from steelyard.scenario.base import (
+    Count,
+    Integer,
+    NonNegative,
+    Positive,
+    Share,
+    Spec,
+    Whole,
+    mistake,
+    number_or_kind,
+)
+from steelyard.scenario.distributions import FixedSeconds, SecondsSpec, TokensSpec
+
+
+class PrefixSpec(Spec):
+    """Tokens that open many prompts: a system prompt, a document, few-shot examples."""
+
+    tokens: Count = Field(description="Length of the shared opening in tokens.")
+    groups: Count = Field(
+        default=1, description="How many different openings there are; each request uses one of them."
+    )
+    zipf: NonNegative = Field(
+        default=0.0,
+        description="Popularity: the k-th opening is used in proportion to k ** -zipf. 0: all alike.",
+    )
+
+
+def expand_prefix(value: Any) -> Any:
+    """A bare number of tokens stands for one opening shared by all."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return {"tokens": value}
+    return value
+
+
+SharedPrefix = Annotated[
+    PrefixSpec, BeforeValidator(expand_prefix, json_schema_input_type=Count | PrefixSpec)
+]
+
+
+class SessionSpec(Spec):
+    """Conversations: every later turn's prompt is the whole conversation so far plus new user tokens."""
+
+    turns: TokensSpec = Field(description="Requests per session.")
+    think: SecondsSpec = Field(
+        default=FixedSeconds(kind="fixed", seconds=0.0),
+        description="Pause between an answer and the next turn.",
+    )
+    system: SharedPrefix | None = Field(
+        default=None,
+        description="Tokens before the first turn that sessions share; comes on top of `prompt`.",
+    )
+
+
+class FixedPriority(Spec):
+    """The same priority for all. Short form: the bare number."""
+
+    kind: Literal["fixed"] = Field(description="Every request has the same priority.")
+    value: Integer = Field(description="Lower is served first.")
+
+
+class ChoicePriority(Spec):
+    """Priorities drawn from a list."""
+
+    kind: Literal["choice"] = Field(description="Drawn from a list of priorities.")
+    values: tuple[Integer, ...] = Field(min_length=1, description="The priorities; lower is served first.")
+    weights: tuple[NonNegative, ...] | None = Field(
+        default=None, description="How often each is drawn; equal if not given."
+    )
+
+    @model_validator(mode="after")
+    def _weights_match(self) -> ChoicePriority:
+        if self.weights is None:
+            return self
+        if len(self.weights) != len(self.values):
+            raise mistake(
+                f"{len(self.weights)} weights for {len(self.values)} values; give one each", "weights"
+            )
+        if not any(self.weights):
+            raise mistake("at least one weight must be above 0", "weights")
+        return self
+
+
+_AnyPriority = Annotated[FixedPriority | ChoicePriority, Field(discriminator="kind")]
+expand_priority = number_or_kind("value", FixedPriority, ChoicePriority)
+PrioritySpec = Annotated[
+    _AnyPriority, BeforeValidator(expand_priority, json_schema_input_type=Integer | _AnyPriority)
+]
+
+
+class AcceptSpec(Spec):
+    """How many draft tokens a verify step accepts. Short form: the cycle's bare list."""
+
+    cycle: tuple[Whole, ...] | None = Field(
+        default=None,
+        min_length=1,
+        description="Accepted draft tokens of each verify step, repeated for ever.",
+    )
+    probabilities: tuple[Share, ...] | None = Field(
+        default=None,
+        min_length=1,
+        description="Share of verify steps that accept the first, second, ... draft token (vLLM's "
+        "per-position acceptance rate, so never rising); drawn once per request.",
+    )
+
+    @model_validator(mode="after")
+    def _one_form(self) -> AcceptSpec:
+        if (self.cycle is None) == (self.probabilities is None):
+            raise mistake("give either cycle or probabilities")
+        for i, (before, after) in enumerate(
+            zip(self.probabilities or (), (self.probabilities or ())[1:], strict=False)
+        ):
+            if after > before:
+                raise mistake(
+                    f"{after:g} is above the {before:g} before it: a draft token is accepted only after "
+                    "those before it, so the shares never rise",
+                    "probabilities",
+                    i + 1,
+                )
+        return self
+
+    @property
+    def most(self) -> int:
+        """The largest number of draft tokens that a step may accept."""
+        return max(self.cycle) if self.cycle is not None else len(self.probabilities or ())
+
+
+def expand_accept(value: Any) -> Any:
+    """A bare list is a cycle."""
+    return {"cycle": value} if isinstance(value, list | tuple) else value
+
+
+Accept = Annotated[
+    AcceptSpec, BeforeValidator(expand_accept, json_schema_input_type=tuple[Whole, ...] | AcceptSpec)
+]
+
+TraceFormat = Literal["auto", "azure", "mooncake", "vllm-bench", "capture"]
+
+
+class TraceSpec(Spec):
+    """Recorded requests: the trace gives prompts, outputs, what they share and, by default, the times."""
+
+    file: str = Field(
+        min_length=1, description="The trace (may be gzipped); relative to the scenario's folder."
+    )
+    format: TraceFormat = Field(
+        default="auto",
+        description="azure: CSV of TIMESTAMP, ContextTokens, GeneratedTokens; mooncake: JSON lines with "
+        "hash_ids; vllm-bench: JSON lines with lengths or token ids; capture: a NAME.workload.json; auto: "
+        "look at the file.",
+    )
+    limit: Count | None = Field(default=None, description="Read only this many requests.")
+
+
+class WorkloadSpec(Spec):
+    """One stream of alike requests, synthetic or from a trace."""
+
+    name: str | None = Field(
+        default=None, min_length=1, description="Label of these requests in the results."
+    )
+    share: Positive | None = Field(
+        default=None,
+        description="Weight in a mix: this workload gets share / (sum of shares) of its rate (or users) and "
+        "of its requests. Give one to every workload of a mix, or to none.",
+    )
+    arrivals: ArrivalsSpec | None = Field(default=None, description="When requests (or sessions) come.")
+    requests: Count | None = Field(
+        default=None, description="How many requests, every turn of a session counted; of a trace, at most."
+    )
+    duration: Positive | None = Field(default=None, description="Nobody new comes after this many seconds.")
+    prompt: TokensSpec | None = Field(
+        default=None,
+        description="Prompt length, the shared prefix included; in a session: new user tokens per turn.",
+    )
+    output: TokensSpec | None = Field(default=None, description="Generated tokens per request.")
+    prefix: SharedPrefix | None = Field(
+        default=None,
+        description="Opening tokens that requests share. A shorter prompt is raised to the prefix plus one.",
+    )
+    session: SessionSpec | None = Field(
+        default=None, description="Makes each arrival a conversation of several turns."
+    )
+    priority: PrioritySpec = Field(
+        default=FixedPriority(kind="fixed", value=0),
+        description="For engine.policy priority; lower is served first.",
+    )
+    abort_after: SecondsSpec | None = Field(
+        default=None, description="The client gives up this long after submission. Not given: never."
+    )
+    accept: Accept | None = Field(
+        default=None, description="Accepted draft tokens per verify step; engine.acceptance if not given."
+    )
+    trace: TraceSpec | None = Field(default=None, description="Recorded requests instead of drawn ones.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> WorkloadSpec:
+        if self.trace is not None:
+            self._check_trace()
+        elif isinstance(self.arrivals, TraceArrivals):
+            raise mistake(
+                "trace arrivals need a trace: give trace.file, or another kind of arrivals", "arrivals"
+            )
+        else:
+            for name, value in (("prompt", self.prompt), ("output", self.output)):
+                if value is None:
+                    raise mistake(
+                        "missing; give a length, such as 512 or {kind: lognormal, median: 512, p95: 2048}",
+                        name,
+                    )
+        if self.session is not None and self.prefix is not None:
+            raise mistake("a session's shared opening is session.system; do not give prefix too", "prefix")
+        if isinstance(self.abort_after, FixedSeconds) and self.abort_after.seconds == 0:
+            raise mistake("must be above 0 seconds: nobody gives up before asking", "abort_after")
+        return self
+
+    def _check_trace(self) -> None:
+        own = {"prompt": self.prompt, "output": self.output, "prefix": self.prefix, "session": self.session}
+        for name, value in own.items():
+            if value is not None:
+                raise mistake("the trace says this; remove it, or remove trace", name)
+        if self.share is not None:
+            raise mistake("a trace takes part whole; use trace.limit and arrivals.scale to thin it", "share")
+
+
+class MixSpec(Spec):
+    """Several workloads at once, interleaved by time. One workload is a mix of one, and a list is a mix."""
+
+    mix: tuple[WorkloadSpec, ...] = Field(min_length=1, description="The workloads.")
+    arrivals: ArrivalsSpec | None = Field(
+        default=None, description="Arrivals of workloads that give none of their own."
+    )
+    requests: Count | None = Field(
+        default=None, description="Requests of workloads that give no requests or duration."
+    )
+    duration: Positive | None = Field(
+        default=None, description="Duration of workloads that give no requests or duration."
+    )
+
+    @model_validator(mode="after")
+    def _complete(self) -> MixSpec:
+        if any(spec.share is not None for spec in self.mix):
+            for i, spec in enumerate(self.mix):
+                if spec.share is None and spec.trace is None:
+                    raise mistake(
+                        "missing; give every workload of the mix a share, or none", "mix", i, "share"
+                    )
+        for i, spec in enumerate(self.workloads()):
+            _check_amount(spec, i)
+        names = [spec.name for spec in self.mix if spec.name is not None]
+        for i, spec in enumerate(self.mix):
+            if spec.name is not None and names.count(spec.name) > 1:
+                raise mistake("two workloads of the mix have this name", "mix", i, "name")
+        return self
+
+    def workloads(self) -> list[WorkloadSpec]:
+        """Each workload with what it takes over from the mix."""
+        return [self._filled(spec) for spec in self.mix]
+
+    def shares(self) -> list[float]:
+        """Each workload's part of its own rate and requests; 1 where no shares are given."""
+        total = sum(spec.share or 0.0 for spec in self.mix)
+        return [1.0 if spec.share is None else spec.share / total for spec in self.mix]
+
+    def _filled(self, spec: WorkloadSpec) -> WorkloadSpec:
+        update: dict[str, Any] = {}
+        if spec.trace is not None:
+            if spec.arrivals is None:
+                update["arrivals"] = TraceArrivals(kind="trace", scale=1.0)
+        else:
+            if spec.arrivals is None:
+                update["arrivals"] = self.arrivals
+            if spec.requests is None and spec.duration is None:
+                update["requests"], update["duration"] = self.requests, self.duration
+        return spec.model_copy(update=update) if update else spec
+
+
+def _check_amount(spec: WorkloadSpec, i: int) -> None:
+    """Enough is said to know how many requests come."""
+    if spec.arrivals is None:
+        raise mistake("missing; for example {kind: poisson, rate: 10}", "mix", i, "arrivals")
+    if spec.trace is not None:
+        return
+    if isinstance(spec.arrivals, BurstArrivals | ClosedArrivals) and spec.requests is None:
+        raise mistake(
+            f"missing; {spec.arrivals.kind} arrivals need a number of requests", "mix", i, "requests"
+        )
+    if isinstance(spec.arrivals, ClosedArrivals) and spec.duration is not None:
+        raise mistake(
+            "a closed loop ends when its requests are used up; give requests only", "mix", i, "duration"
+        )
+    if spec.requests is None and spec.duration is None:
+        raise mistake("missing; give requests (a number), duration (seconds), or both", "mix", i, "requests")
+
+
+def expand_workload(value: Any) -> Any:
+    """One workload, or a list of them, as a mix."""
+    if isinstance(value, Mapping):
+        return value if "mix" in value else {"mix": [value]}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return {"mix": value}
+    return {"mix": [value]} if isinstance(value, WorkloadSpec) else value
+
+
+Workloads = Annotated[
+    MixSpec,
+    BeforeValidator(expand_workload, json_schema_input_type=WorkloadSpec | list[WorkloadSpec] | MixSpec),
+]

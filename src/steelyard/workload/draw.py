@@ -1,0 +1,131 @@
+"""Drawing lengths, pauses, priorities and accepted drafts, a whole column at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from steelyard.errors import UserError
+from steelyard.scenario import (
+    AcceptSpec,
+    ChoicePriority,
+    EmpiricalTokens,
+    ExponentialSeconds,
+    FixedPriority,
+    FixedSeconds,
+    FixedTokens,
+    Lognormal,
+    PrefixSpec,
+    UniformSeconds,
+    UniformTokens,
+    ZipfTokens,
+)
+from steelyard.scenario.base import MOST
+from steelyard.workload.columns import Floats, Ints
+
+_CYCLES = 1024  # different draws of accepted drafts; each request gets one of them, so a million stay small
+_CYCLE_STEPS = 64
+
+Tokens = FixedTokens | UniformTokens | Lognormal | ZipfTokens | EmpiricalTokens
+Seconds = FixedSeconds | UniformSeconds | ExponentialSeconds | Lognormal
+
+
+def draw_tokens(spec: Tokens, n: int, rng: np.random.Generator, base_dir: Path) -> Ints:
+    """Lengths of at least one token."""
+    match spec:
+        case FixedTokens():
+            return np.full(n, spec.tokens, dtype=np.int64)
+        case UniformTokens():
+            return rng.integers(spec.min, spec.max, size=n, dtype=np.int64, endpoint=False)
+        case Lognormal():
+            return np.clip(np.rint(_lognormal(spec, n, rng)), 1, MOST).astype(np.int64)
+        case ZipfTokens():
+            lengths = np.arange(spec.min, spec.max + 1, dtype=np.int64)
+            return lengths[_weighted(lengths.astype(np.float64) ** -spec.exponent, n, rng)]
+        case EmpiricalTokens():
+            return _empirical(spec, n, rng, base_dir)
+
+
+def draw_seconds(spec: Seconds, n: int, rng: np.random.Generator) -> Floats:
+    """Times of at least zero seconds."""
+    match spec:
+        case FixedSeconds():
+            return np.full(n, spec.seconds)
+        case UniformSeconds():
+            return rng.uniform(spec.min, spec.max, size=n)
+        case ExponentialSeconds():
+            return rng.standard_exponential(n) * spec.mean
+        case Lognormal():
+            return _lognormal(spec, n, rng)
+
+
+def draw_priority(spec: FixedPriority | ChoicePriority, n: int, rng: np.random.Generator) -> Ints:
+    """Priorities; lower is served first."""
+    if isinstance(spec, FixedPriority):
+        return np.full(n, spec.value, dtype=np.int64)
+    weights = np.ones(len(spec.values)) if spec.weights is None else np.array(spec.weights)
+    return np.array(spec.values, dtype=np.int64)[_weighted(weights, n, rng)]
+
+
+def draw_group(spec: PrefixSpec, n: int, rng: np.random.Generator) -> Ints:
+    """Which of the shared openings each request uses."""
+    ranks = np.arange(1, spec.groups + 1, dtype=np.float64)
+    return _weighted(ranks**-spec.zipf, n, rng)
+
+
+def draw_accept(spec: AcceptSpec, n: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
+    """Accepted drafts per verify step: with shares s1 >= s2 >= ..., k or more have the chance sk."""
+    if spec.cycle is not None:
+        return [spec.cycle] * n
+    falling = np.array(spec.probabilities)
+    steps = rng.random((_CYCLES, _CYCLE_STEPS))
+    accepted = np.searchsorted(-falling, -steps, side="left")
+    cycles = [tuple(row) for row in accepted.tolist()]
+    return [cycles[i] for i in rng.integers(_CYCLES, size=n).tolist()]
+
+
+def _lognormal(spec: Lognormal, n: int, rng: np.random.Generator) -> Floats:
+    mu, sigma = spec.parameters()
+    drawn = np.exp(mu + sigma * rng.standard_normal(n))
+    return np.asarray(np.clip(drawn, spec.min or 0.0, spec.max or np.inf))
+
+
+def _weighted(weights: Floats, n: int, rng: np.random.Generator) -> Ints:
+    """Indices drawn in proportion to weights."""
+    total = np.cumsum(weights)
+    drawn = np.searchsorted(total, rng.random(n) * total[-1], side="right")
+    return np.asarray(np.minimum(drawn, len(weights) - 1), dtype=np.int64)
+
+
+def _empirical(spec: EmpiricalTokens, n: int, rng: np.random.Generator, base_dir: Path) -> Ints:
+    if spec.histogram is not None:
+        low, high = (np.array([each[i] for each in spec.histogram], dtype=np.int64) for i in (0, 1))
+        chosen = _weighted(np.array([each[2] for each in spec.histogram]), n, rng)
+        return rng.integers(low[chosen], high[chosen], dtype=np.int64, endpoint=True)
+    if spec.values is not None:
+        values = np.array(spec.values, dtype=np.int64)
+    else:
+        assert spec.file is not None
+        values = _read_lengths(base_dir / spec.file)
+    return values[rng.integers(len(values), size=n)]
+
+
+def _read_lengths(path: Path) -> Ints:
+    """One length per line; blank lines and those that start with # do not count."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise UserError(f"{path}: the file of empirical lengths cannot be read: {reason}") from None
+    values = []
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        if not text.isdigit() or int(text) < 1:
+            raise UserError(f"{path}:{number}: must be a whole number of tokens, at least 1 (found {text!r})")
+        values.append(int(text))
+    if not values:
+        raise UserError(f"{path}: holds no lengths; give one whole number per line")
+    return np.array(values, dtype=np.int64)

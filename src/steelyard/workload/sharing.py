@@ -1,0 +1,56 @@
+"""What prompts have in common: openings shared by groups of requests, and conversations that grow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from steelyard.workload.columns import Content, Ints
+
+
+@dataclass
+class Sharing:
+    """The columns that say what is shared."""
+
+    prompt: Ints
+    content: list[Content] | None
+    stream: Ints
+    streams: int
+
+
+def unshared(prompt: Ints) -> Sharing:
+    """Every prompt is its own."""
+    return Sharing(prompt, None, np.full(len(prompt), -1, dtype=np.int64), 0)
+
+
+def with_prefix(prompt: Ints, tokens: int, groups: int, group: Ints) -> Sharing:
+    """Prompts that open with their group's prefix; a prompt has at least one token after it."""
+    openings: list[Content] = [((i, tokens),) for i in range(groups)]
+    content = [openings[i] for i in group.tolist()]
+    return Sharing(np.maximum(prompt, tokens + 1), content, np.full(len(prompt), -1, dtype=np.int64), groups)
+
+
+def conversations(turns: Ints, fresh: Ints, output: Ints, tokens: int, groups: int, group: Ints) -> Sharing:
+    """Sessions, turn by turn: a prompt is the system prompt, all former turns with answers, and fresh tokens.
+
+    ``turns`` and ``group`` are per session, ``fresh`` and ``output`` per turn; ``tokens`` is the length of
+    the system prompt (0 for none). Each turn extends its session's one stream by fresh tokens and answer.
+    """
+    session = np.repeat(np.arange(len(turns)), turns)
+    total = np.cumsum(fresh + output) - (fresh + output)
+    first = np.cumsum(turns) - turns
+    before = total - np.repeat(total[first], turns)
+    openings: list[Content] = [((i, tokens),) for i in range(groups)] if tokens else [()]
+    streams = groups if tokens else 0
+    own = session + streams
+    rows = zip(group[session].tolist(), own.tolist(), before.tolist(), strict=True)
+    content = [(*openings[g], (s, b)) if b else openings[g] for g, s, b in rows]
+    alone = np.repeat(turns == 1, turns)
+    shared = bool(tokens) or not alone.all()
+    return Sharing(
+        prompt=tokens + before + fresh,
+        content=content if shared else None,
+        stream=np.where(alone, -1, own),
+        streams=streams + len(turns),
+    )

@@ -1,0 +1,43 @@
+"""Recorded requests: one reader per format, all giving the same columns.
+
+A request has at least one prompt token and one output token: where a file says 0, it counts as 1, and a
+note of the workload says how often. Times that a file does not give are NaN.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from steelyard.workload.columns import Workload
+from steelyard.workload.traces.azure import read_azure
+from steelyard.workload.traces.bench import read_bench
+from steelyard.workload.traces.capture import read_capture
+from steelyard.workload.traces.lines import text_lines
+from steelyard.workload.traces.mooncake import read_mooncake
+
+_READERS = {
+    "azure": read_azure,
+    "mooncake": read_mooncake,
+    "vllm-bench": read_bench,
+    "capture": read_capture,
+}
+
+
+def read_trace(path: Path, form: str = "auto", limit: int | None = None) -> Workload:
+    """The requests of a trace (the first ``limit`` of them), in the file's order."""
+    return _READERS[_detected(path) if form == "auto" else form](path, limit)
+
+
+def _detected(path: Path) -> str:
+    """The format, judged by the first line that is not blank."""
+    first = next((line for _, line in text_lines(path)), "")
+    if not first.startswith(("{", "[")):
+        return "azure"
+    try:
+        row = json.loads(first)
+    except json.JSONDecodeError:
+        return "vllm-bench" if ".jsonl" in path.suffixes else "capture"
+    if not isinstance(row, dict) or "requests" in row:
+        return "capture"
+    return "mooncake" if "hash_ids" in row else "vllm-bench"

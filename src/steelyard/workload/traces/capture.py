@@ -1,0 +1,113 @@
+"""Captures of a live engine: what was asked, with shared prefixes and turns that follow each other."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from steelyard.errors import UserError
+from steelyard.workload.columns import Content, Ints, Workload
+from steelyard.workload.traces.lines import read_text, recorded, required, seconds, tokens
+
+
+def read_capture(path: Path, limit: int | None = None) -> Workload:
+    """The requests of a NAME.workload.json. A follower continues its parent's conversation."""
+    rows = _rows(path)[:limit]
+    at: list[float] = []
+    think: list[float] = []
+    prompt: list[int] = []
+    output: list[int] = []
+    for where, row in rows:
+        follows = row.get("after") is not None
+        at.append(math.nan if follows else seconds(required(row, "at", where), "at", where))
+        think.append(seconds(row.get("think", 0.0), "think", where) if follows else 0.0)
+        prompt.append(tokens(required(row, "prompt", where), "prompt", where))
+        output.append(tokens(required(row, "output", where), "output", where))
+    work = recorded(path, at, prompt, output)
+    work.think = np.array(think)
+    work.after = _parents(rows)
+    _tell_sharing(work, rows)
+    return work
+
+
+def _rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    try:
+        data = json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}:{error.lineno}: not valid JSON: {error.msg}") from None
+    requests = data.get("requests") if isinstance(data, dict) else None
+    if not isinstance(requests, list):
+        raise UserError(f"{path}: must be a JSON object with a list of `requests`")
+    for i, row in enumerate(requests):
+        if not isinstance(row, dict):
+            raise UserError(f"{path}: requests[{i}]: must be a JSON object (found {str(row)[:40]!r})")
+    return [(f"{path}: requests[{i}]", row) for i, row in enumerate(requests)]
+
+
+def _parents(rows: list[tuple[str, dict[str, Any]]]) -> Ints:
+    """The row each follower waits for, which must stand before it."""
+    place: dict[str, int] = {}
+    after = np.full(len(rows), -1, dtype=np.int64)
+    for i, (where, row) in enumerate(rows):
+        parent = row.get("after")
+        if parent is not None:
+            if str(parent) not in place:
+                raise UserError(f"{where}: after {parent!r} is not the id of an earlier request")
+            after[i] = place[str(parent)]
+        place[str(row.get("id", i))] = i
+    return after
+
+
+def _tell_sharing(work: Workload, rows: list[tuple[str, dict[str, Any]]]) -> None:
+    """An only child goes on with its parent's stream; siblings branch off into their own."""
+    prefixes: dict[str, int] = {}
+    children = Counter(work.after.tolist())
+    contents: list[Content] = []
+    for i, (where, row) in enumerate(rows):
+        parent = int(work.after[i])
+        if parent >= 0:
+            contents.append(_continued(work, contents[parent], parent, i, where))
+        else:
+            contents.append(_prefix(row.get("prefix"), prefixes, work, i, where))
+        if parent >= 0 and children[parent] == 1:
+            work.stream[i] = work.stream[parent]
+        elif children[i]:
+            work.stream[i] = work.streams
+            work.streams += 1
+    work.content = contents if any(contents) else None
+
+
+def _prefix(prefix: Any, prefixes: dict[str, int], work: Workload, row: int, where: str) -> Content:
+    """The shared opening [key, tokens] of a request; a key that is new gets a stream."""
+    if prefix is None:
+        return ()
+    if not isinstance(prefix, list) or len(prefix) != 2:
+        raise UserError(f"{where}: prefix must be [key, tokens] (found {prefix!r})")
+    length = tokens(prefix[1], "prefix", where)
+    if length > work.prompt[row]:
+        raise UserError(f"{where}: prefix of {length} tokens is longer than the prompt ({work.prompt[row]})")
+    if length == 0:
+        return ()
+    key = str(prefix[0])
+    if key not in prefixes:
+        prefixes[key] = work.streams
+        work.streams += 1
+    return ((prefixes[key], length),)
+
+
+def _continued(work: Workload, content: Content, parent: int, child: int, where: str) -> Content:
+    """The parent's whole sequence, which its follower's prompt starts with."""
+    total = int(work.prompt[parent] + work.output[parent])
+    if work.prompt[child] < total:
+        raise UserError(
+            f"{where}: prompt of {work.prompt[child]} tokens is shorter than the prompt and output that it "
+            f"follows ({total})"
+        )
+    stream = int(work.stream[parent])
+    lead = tuple(segment for segment in content if segment[0] != stream)
+    return (*lead, (stream, total - sum(length for _, length in lead)))

@@ -1,0 +1,69 @@
+"""Mooncake's traces: JSON lines whose ``hash_ids`` name the 512-token blocks of each prompt.
+
+An id stands for a block *and everything before it*, so requests with the same first k ids share exactly those
+blocks. Which output went where is not recorded: what a later prompt took from an answer counts as new.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from steelyard.errors import UserError
+from steelyard.workload.columns import Content, Workload
+from steelyard.workload.traces.lines import json_lines, recorded, required, seconds, tokens
+
+BLOCK = 512
+
+
+def read_mooncake(path: Path, limit: int | None = None) -> Workload:
+    """Requests with their shared leading blocks as content."""
+    at: list[float] = []
+    prompt: list[int] = []
+    output: list[int] = []
+    blocks: list[list[int]] = []
+    before: dict[int, int] = {}
+    for where, row in json_lines(path, limit):
+        at.append(seconds(required(row, "timestamp", where), "timestamp", where) / 1000)
+        prompt.append(tokens(required(row, "input_length", where), "input_length", where))
+        output.append(tokens(required(row, "output_length", where), "output_length", where))
+        blocks.append(_checked(required(row, "hash_ids", where), before, where))
+    work = recorded(path, at, prompt, output)
+    contents, work.streams = _contents(blocks, prompt)
+    work.content = contents if any(contents) else None
+    return work
+
+
+def _checked(ids: Any, before: dict[int, int], where: str) -> list[int]:
+    """A prompt's ids, each after the one it always follows; ``before`` remembers which that is."""
+    if not isinstance(ids, list) or not all(isinstance(each, int) for each in ids):
+        raise UserError(f"{where}: hash_ids must be a list of whole numbers (found {str(ids)[:40]!r})")
+    previous = -1
+    for each in ids:
+        if before.setdefault(each, previous) != previous:
+            raise UserError(
+                f"{where}: hash id {each} follows another block than before; equal ids are equal prefixes"
+            )
+        previous = each
+    return ids
+
+
+def _contents(blocks: list[list[int]], prompt: list[int]) -> tuple[list[Content], int]:
+    """Each prompt's blocks that others have too; a run that the same requests go through is one stream."""
+    users = Counter(each for ids in blocks for each in ids)
+    streams: dict[int, int] = {}
+    contents = []
+    for ids, length in zip(blocks, prompt, strict=True):
+        content = []
+        left = length
+        for count, run in groupby(ids, key=users.__getitem__):
+            if count == 1 or left <= 0:
+                break
+            first, *others = run
+            span = min(left, BLOCK * (1 + len(others)))
+            content.append((streams.setdefault(first, len(streams)), span))
+            left -= span
+        contents.append(tuple(content))
+    return contents, len(streams)
