@@ -94,7 +94,9 @@ def show(rows: list[dict[str, Any]], peers: list[dict[str, Any]]) -> None:
             spread = max(times) / min(times)
             console.print(f"{series}: largest over smallest time per request {spread:.2f} (flat up to {FLAT})")
     if peers:
-        table = Table("same work", "Dynamo CPU s", "reported s", "Steelyard CPU s", "times faster", box=None, pad_edge=False)
+        table = Table(
+            "same work", "Dynamo CPU s", "reported s", "Steelyard CPU s", "times faster", box=None, pad_edge=False
+        )
         for peer in peers:
             numbers = (peer["dynamo_cpu_s"], peer["dynamo_reported_s"], peer["ours_cpu_s"], peer["times_faster"])
             table.add_row(peer["case"], *(f"{number:.2f}" for number in numbers))

@@ -87,9 +87,7 @@ def test_active_parameters_with_the_embedding(name: str, billions: float) -> Non
     assert parameters(load_model(name)).active / 1e9 == pytest.approx(billions, abs=0.05)
 
 
-@pytest.mark.parametrize(
-    ("name", "billions"), [("gpt-oss-120b", 5.13), ("gpt-oss-20b", 3.61), ("step3", 37.9)]
-)
+@pytest.mark.parametrize(("name", "billions"), [("gpt-oss-120b", 5.13), ("gpt-oss-20b", 3.61), ("step3", 37.9)])
 def test_active_parameters_without_the_embedding(name: str, billions: float) -> None:
     assert parameters(load_model(name)).active_without_embedding / 1e9 == pytest.approx(billions, abs=0.05)
 
@@ -309,11 +307,7 @@ def test_operators_are_fused_and_ordered_as_vllm_runs_them() -> None:
 
 def test_only_the_head_runs_per_sequence() -> None:
     model = load_model("llama-3.1-8b")
-    per = {
-        op.name: op.per
-        for op in head_operators(model, 2)
-        if not isinstance(op, AttentionOperator | GroupedGemm)
-    }
+    per = {op.name: op.per for op in head_operators(model, 2) if not isinstance(op, AttentionOperator | GroupedGemm)}
     assert {name for name, unit in per.items() if unit == "sequence"} == {
         "lm_head",
         "logits_gather",

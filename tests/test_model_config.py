@@ -52,9 +52,7 @@ def test_a_path_that_is_not_there_is_not_taken_for_a_name() -> None:
         load_model("./no/config.json")
 
 
-def test_a_path_may_be_relative_to_the_scenario_or_to_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_path_may_be_relative_to_the_scenario_or_to_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
     whole = read(folder)
@@ -74,9 +72,7 @@ def test_left_out_keys_take_the_published_defaults(tmp_path: Path) -> None:
 
 
 def test_null_is_the_same_as_left_out(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(
-        json.dumps({**LLAMA, "head_dim": None, "num_key_value_heads": None})
-    )
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "head_dim": None, "num_key_value_heads": None}))
     assert load_model(str(tmp_path)) == read(tmp_path)
 
 
@@ -136,9 +132,7 @@ def test_the_published_multimodal_gemma_file_leaves_defaults_to_the_family(tmp_p
         "sliding_window": 1024,
     }
     config = {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3"}
-    (tmp_path / "config.json").write_text(
-        json.dumps({**config, "text_config": text, "torch_dtype": "bfloat16"})
-    )
+    (tmp_path / "config.json").write_text(json.dumps({**config, "text_config": text, "torch_dtype": "bfloat16"}))
     assert replace(load_model(str(tmp_path)), name="gemma-3-4b") == load_model("gemma-3-4b")
 
 

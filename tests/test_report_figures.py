@@ -38,9 +38,7 @@ def test_series_add_up_to_the_run() -> None:
     width = (end - start) / bins
     finished = result.requests["status"] == "finished"
     for name, column in (("input", "prompt"), ("output", "output")):
-        assert sum(data["series"][name]) * width == pytest.approx(
-            result.requests[column][finished].sum(), rel=1e-4
-        )
+        assert sum(data["series"][name]) * width == pytest.approx(result.requests[column][finished].sum(), rel=1e-4)
     seconds = result.steps["end"] - result.steps["start"]
     held = float((result.steps["running"] * seconds).sum())
     assert sum(data["series"]["running"]) * width == pytest.approx(held, rel=1e-4)

@@ -223,9 +223,7 @@ def test_the_nearest_key_comes_first(tmp_path: Path) -> None:
 
 
 def test_several_mistakes_are_listed(tmp_path: Path) -> None:
-    found = complaint(
-        tmp_path, BASE.replace("rate: 10", "rate: 0") + "engine: {policy: fifo, block_size: x}\n"
-    )
+    found = complaint(tmp_path, BASE.replace("rate: 10", "rate: 0") + "engine: {policy: fifo, block_size: x}\n")
     assert [line.split(": ")[1] for line in found.splitlines()] == [
         "engine.block_size",
         "engine.policy",
@@ -247,9 +245,9 @@ workload:
     assert complaint(tmp_path, mix.replace("SECOND", "0")) == (
         "bad.yaml:8: workload.mix[1].output: must be at least 1 (found 0)"
     )
-    assert complaint(
-        tmp_path, mix.replace("{share: 1, prompt: 5, output: SECOND}", "{prompt: 5, output: 5}")
-    ) == ("bad.yaml:8: workload.mix[1].share: missing; give every workload of the mix a share, or none")
+    assert complaint(tmp_path, mix.replace("{share: 1, prompt: 5, output: SECOND}", "{prompt: 5, output: 5}")) == (
+        "bad.yaml:8: workload.mix[1].share: missing; give every workload of the mix a share, or none"
+    )
     assert complaint(tmp_path, mix.replace("share: 1", "name: same").replace("SECOND", "5")) == (
         "bad.yaml:7: workload.mix[0].name: two workloads of the mix have this name (found 'same')"
     )

@@ -8,7 +8,9 @@ from steelyard.cost.source import Floats
 from steelyard.hardware import Gpu
 
 LINK_SHARE = 0.75  # of a link's rated bandwidth that a collective reaches
-RING_SECONDS = 24e-6  # start of a library collective; 61/100/173 us for 8/16/32 MiB over four H200 give this and the share
+RING_SECONDS = (
+    24e-6  # start of a library collective; 61/100/173 us for 8/16/32 MiB over four H200 give this and the share
+)
 ONE_SHOT_SECONDS = 6e-6  # start of a one-shot kernel in which every GPU reads all others
 
 

@@ -106,12 +106,8 @@ def _graph_bytes(model: ModelSpec, tp: int, graphs: GraphPlan) -> int:
     return len(graphs.sizes) * kinds * kernels * GRAPH_BYTES_PER_KERNEL
 
 
-def _no_room(
-    model: ModelSpec, gpu: Gpu, tp: int, engine: EngineSpec, weights: int, usable: int, left: int
-) -> str:
-    fits = next(
-        (n for n in (2, 4, 8) if n > tp and n <= gpu.gpus_per_node and weights * tp / n < 0.9 * usable), None
-    )
+def _no_room(model: ModelSpec, gpu: Gpu, tp: int, engine: EngineSpec, weights: int, usable: int, left: int) -> str:
+    fits = next((n for n in (2, 4, 8) if n > tp and n <= gpu.gpus_per_node and weights * tp / n < 0.9 * usable), None)
     advice = f"fleet.tp={fits} would fit" if fits else "take a larger GPU, a higher tp or smaller weights"
     return (
         f"model {model.name} does not fit: its weights take {_gib(weights)} per GPU at tp={tp}, and "

@@ -61,9 +61,7 @@ class Roofline:
 
     def _elementwise(self, operator: Elementwise, rows: Floats) -> Floats:
         moved = rows * operator.bytes
-        return self._bound(
-            rows, np.zeros_like(rows), moved / (self.gpu.memory_bandwidth * ELEMENTWISE_MEMORY)
-        )
+        return self._bound(rows, np.zeros_like(rows), moved / (self.gpu.memory_bandwidth * ELEMENTWISE_MEMORY))
 
     @staticmethod
     def _bound(rows: Floats, arithmetic: Floats, memory: Floats) -> Floats:
@@ -82,8 +80,7 @@ class Roofline:
 
     def prefill_attention(self, operator: AttentionOperator, kv_bytes: float) -> _Prefill:
         return _Prefill(
-            per_pair=operator.prefill.flops_per_pair
-            / (self.gpu.peak(operator.compute) * ATTENTION_ARITHMETIC),
+            per_pair=operator.prefill.flops_per_pair / (self.gpu.peak(operator.compute) * ATTENTION_ARITHMETIC),
             per_token=operator.kv_elements * kv_bytes / (self.gpu.memory_bandwidth * ATTENTION_MEMORY),
             tile_rows=_tile_rows(operator.prefill),
             sms=self.gpu.sms,

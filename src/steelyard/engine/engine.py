@@ -39,9 +39,7 @@ class StepCost(Protocol):
 class StepObserver(Protocol):
     """Someone who wants to see every step as it is scheduled (parity checks do; nothing else pays for it)."""
 
-    def step(
-        self, scheduled_at: float, end: float, tokens: dict[int, int], preempted: list[int], free: int
-    ) -> None:
+    def step(self, scheduled_at: float, end: float, tokens: dict[int, int], preempted: list[int], free: int) -> None:
         """A step was scheduled: tokens by request index, requests preempted for it, blocks left free."""
         ...
 
@@ -98,6 +96,8 @@ class Engine:
         while self.clock < until and (self.outstanding or self._flight is not None):
             if self._aborts and self._aborts[0][0] <= self.clock:
                 self._abort_due()
+                if self.reactive and self.finished:
+                    return
             horizon = min(until, self._aborts[0][0]) if self._aborts else until
             if not (self.scheduler.only_decodes() and self._stretch(horizon)):
                 self._one_step()
@@ -251,9 +251,7 @@ class Engine:
         scheduler.kv.take(group.blocks_needed(first, done))
         group.tokens += size * done
         running, waiting = len(scheduler.running), len(scheduler.waiting)
-        self.log.rows.extend(
-            (first, size, kv, 0, 0, 0, running, waiting, free_at_start, scheduler.kv.free, 0)
-        )
+        self.log.rows.extend((first, size, kv, 0, 0, 0, running, waiting, free_at_start, scheduler.kv.free, 0))
         self.step = first + done
         left = group.leave_ended(self.step)
         if not self.limits.async_scheduling:
@@ -266,6 +264,7 @@ class Engine:
             for r in scheduler.update(flight):
                 self._end(r, FINISHED)
             flight.entries = []
+        flight.step = self.step - 1
         flight.end = self._gpu_free
         if left:
             scheduler.await_last_token(left, flight)

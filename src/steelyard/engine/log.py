@@ -115,6 +115,4 @@ class EngineLog:
         count = np.cumsum(change)[: len(end)]
         at = np.flatnonzero(count)
         seconds = end[at] - end[at - 1]
-        return np.concatenate([seconds, long]), np.concatenate(
-            [count[at], np.ones(len(long), dtype=np.int64)]
-        )
+        return np.concatenate([seconds, long]), np.concatenate([count[at], np.ones(len(long), dtype=np.int64)])

@@ -32,9 +32,10 @@ class Entry:
 class Batch:
     """One step. ``entries`` are the requests whose result must be looked at; grouped decodes have none."""
 
-    __slots__ = ("chunks", "decodes", "end", "entries", "kv", "preempted", "scheduled")
+    __slots__ = ("chunks", "decodes", "end", "entries", "kv", "preempted", "scheduled", "step")
 
-    def __init__(self) -> None:
+    def __init__(self, step: int) -> None:
+        self.step = step
         self.end = 0.0
         self.decodes = 0
         self.kv = 0
@@ -107,7 +108,7 @@ class Scheduler:
 
     def schedule(self, step: int, now: float, flight: Batch | None) -> Batch:
         """Decide the next step; it may turn out empty."""
-        batch = Batch()
+        batch = Batch(step)
         limits = self.limits
         budget = limits.max_num_batched_tokens
         threshold = limits.long_prefill_token_threshold
@@ -128,7 +129,7 @@ class Scheduler:
             budget, after_prefill = self._schedule_running(batch, budget, threshold)
         if not batch.preempted and self.waiting:
             self._admit_waiting(batch, budget, threshold, now, after_prefill)
-        self._commit(batch, step)
+        self._commit(batch)
         return batch
 
     def _group_fits(self, step: int, threshold: int) -> bool:
@@ -223,12 +224,11 @@ class Scheduler:
             names.extend(base - i for i in range(len(names), r.cached))
         self.kv.keep(r, names)
 
-    def _admit_waiting(
-        self, batch: Batch, budget: int, threshold: int, now: float, after_prefill: bool
-    ) -> None:
+    def _admit_waiting(self, batch: Batch, budget: int, threshold: int, now: float, after_prefill: bool) -> None:
         limits = self.limits
         skipped: list[Request] = []
         waiting = self.waiting
+        company = bool(batch.entries or batch.decodes)  # of requests that were running already
         while budget > 0 and waiting and len(self.running) < limits.max_num_seqs:
             r = waiting.head()
             if r.stale:
@@ -238,9 +238,7 @@ class Scheduler:
             computed = len(hits) * limits.block_size
             if not r.preemptions:
                 r.hit = computed
-            tokens, drafts = self._first_tokens(
-                r, computed, bool(batch.entries or batch.decodes), after_prefill
-            )
+            tokens, drafts = self._first_tokens(r, computed, company, after_prefill)
             if drafts and tokens > budget:
                 break
             if 0 < threshold < tokens:
@@ -284,7 +282,7 @@ class Scheduler:
         self.running[r] = None
         self.singles[r] = None
 
-    def _commit(self, batch: Batch, step: int) -> None:
+    def _commit(self, batch: Batch) -> None:
         """Count the scheduled tokens as computed and note what each request will get out of the step."""
         asynchronous = self.limits.async_scheduling
         kept: list[Entry] = []
@@ -301,34 +299,28 @@ class Scheduler:
             r.in_flight += tokens
             r.chunking = r.computed < r.prompt + r.outputs + r.placeholders
             if not r.chunking:
-                self._expect_tokens(entry, step)
+                self._expect_tokens(entry)
                 if asynchronous:
                     r.placeholders += 1 + entry.drafts
                     r.drafts = self.limits.speculative_tokens
                 if self._groups and r.computed < r.prompt + r.output - 1:
-                    self._join(r, step)
+                    self._join(r, batch.step)
                     continue
             kept.append(entry)
         batch.entries = kept
 
-    def _expect_tokens(self, entry: Entry, step: int) -> None:
+    def _expect_tokens(self, entry: Entry) -> None:
         r = entry.request
         entry.sampled = 1
         if entry.drafts:
             pattern = r.accept or (entry.drafts,)
             entry.sampled += min(entry.drafts, pattern[r.verified % len(pattern)])
             r.verified += 1
-        if r.first < 0:
-            r.first = step
-        elif r.last != step - 1:
-            if r.breaks is None:
-                r.breaks = []
-            r.breaks.append((r.last, step))
-        r.last = step
 
     # -- the group ----------------------------------------------------------------------------------------------
 
     def _join(self, r: Request, step: int) -> None:
+        _emit(r, step)
         r.in_flight = 0
         r.placeholders = 0
         del self.singles[r]
@@ -383,6 +375,7 @@ class Scheduler:
                     r.computed -= rejected
                 if r.placeholders:
                     r.placeholders -= rejected
+            _emit(r, batch.step)
             delivered = min(entry.sampled, r.output - r.outputs)
             r.outputs += delivered
             if asynchronous and not stale:
@@ -394,3 +387,16 @@ class Scheduler:
             elif not asynchronous and self.limits.speculative_tokens:
                 r.drafts = 0 if r.chunking else self.limits.speculative_tokens
         return ended
+
+
+def _emit(r: Request, step: int) -> None:
+    """Note that a step brings a request output tokens."""
+    if r.last == step:
+        return
+    if r.first < 0:
+        r.first = step
+    elif r.last != step - 1:
+        if r.breaks is None:
+            r.breaks = []
+        r.breaks.append((r.last, step))
+    r.last = step

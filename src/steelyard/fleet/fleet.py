@@ -37,9 +37,7 @@ class _Meter:
             self._progress(self._count)
 
 
-def run_fleet(
-    engines: Sequence[Engine], desk: Desk, router: Router, progress: Progress | None = None
-) -> None:
+def run_fleet(engines: Sequence[Engine], desk: Desk, router: Router, progress: Progress | None = None) -> None:
     """Serve the whole workload; engines' logs and the desk's columns then tell what happened."""
     meter = _Meter(progress)
     stays_apart = not router.looks_at_load and (not desk.followers or isinstance(router, Sticky))

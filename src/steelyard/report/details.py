@@ -212,8 +212,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]], classes: str = ""
     """A table of ready HTML cells; a cell that brings its own element is taken as it is."""
     top = "".join(f'<th scope="col">{escape(title)}</th>' for title in head)
     body = "".join(
-        "<tr>" + "".join(c if c.startswith(("<th", "<td")) else f"<td>{c}</td>" for c in row) + "</tr>"
-        for row in rows
+        "<tr>" + "".join(c if c.startswith(("<th", "<td")) else f"<td>{c}</td>" for c in row) + "</tr>" for row in rows
     )
     table = f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
     return f'<div class="scroll {classes}">{table}</div>'

@@ -162,9 +162,7 @@ def _load_over_time(result: Result, axis: TimeAxis) -> dict[str, np.ndarray]:
     return load
 
 
-def _raise_peaks(
-    peak: np.ndarray, axis: TimeAxis, start: np.ndarray, end: np.ndarray, value: np.ndarray
-) -> None:
+def _raise_peaks(peak: np.ndarray, axis: TimeAxis, start: np.ndarray, end: np.ndarray, value: np.ndarray) -> None:
     """Lift each bin's peak to the largest value held anywhere in it."""
     low, high = axis.bin_of(start), axis.bin_of(end)
     spans = high - low + 1

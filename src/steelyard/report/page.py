@@ -37,9 +37,7 @@ _WORKLOAD_FIGURES = (
     ("prompt", "Prompt length, tokens"),
     ("output", "Output length, tokens"),
 )
-_LOG_SWITCH = (
-    '<label class="switch"><input type="checkbox" id="log-x" role="switch"> logarithmic time axis</label>'
-)
+_LOG_SWITCH = '<label class="switch"><input type="checkbox" id="log-x" role="switch"> logarithmic time axis</label>'
 
 
 def render_page(result: Result, notes: Sequence[str]) -> str:
@@ -54,10 +52,7 @@ def render_page(result: Result, notes: Sequence[str]) -> str:
     }
     present = {title: content for title, content in sections.items() if content}
     body = [_verdict(result), cards(result.summary), provenance_bar(result.summary), notes_panel(notes)]
-    body += [
-        f'<section id="{title.lower()}"><h2>{title}</h2>{content}</section>'
-        for title, content in present.items()
-    ]
+    body += [f'<section id="{title.lower()}"><h2>{title}</h2>{content}</section>' for title, content in present.items()]
     return _fill(
         _read("page.html"),
         {

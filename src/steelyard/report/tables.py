@@ -32,8 +32,7 @@ def write_table(columns: Mapping[str, np.ndarray], path: Path) -> None:
         for first in range(0, max(rows, 1), ROWS_PER_GROUP):
             part = slice(first, first + ROWS_PER_GROUP)
             arrays = [
-                pa.array(column[part], type=field.type)
-                for column, field in zip(columns.values(), schema, strict=True)
+                pa.array(column[part], type=field.type) for column, field in zip(columns.values(), schema, strict=True)
             ]
             writer.write_table(pa.Table.from_arrays(arrays, schema=schema), row_group_size=ROWS_PER_GROUP)
 

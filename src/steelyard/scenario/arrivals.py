@@ -23,9 +23,7 @@ class GammaArrivals(Spec):
 
     kind: Literal["gamma"] = Field(description="Gamma-distributed gaps: burstier or steadier than Poisson.")
     rate: Positive = Field(description="Average arrivals per second over the whole fleet.")
-    cv: Positive = Field(
-        description="Standard deviation of a gap over its mean: 1 is Poisson, more is burstier."
-    )
+    cv: Positive = Field(description="Standard deviation of a gap over its mean: 1 is Poisson, more is burstier.")
 
 
 class ConstantArrivals(Spec):
@@ -52,9 +50,7 @@ class Wave(Spec):
     @model_validator(mode="after")
     def _never_negative(self) -> Wave:
         if self.amplitude > self.mean:
-            raise mistake(
-                f"amplitude ({self.amplitude:g}) is above mean ({self.mean:g}): the rate would be negative"
-            )
+            raise mistake(f"amplitude ({self.amplitude:g}) is above mean ({self.mean:g}): the rate would be negative")
         return self
 
 
@@ -65,9 +61,7 @@ def _profile_form(value: Any) -> str:
     return "wave" if isinstance(value, Mapping | Wave) else "points"
 
 
-Profile = Annotated[
-    Annotated[Points, Tag("points")] | Annotated[Wave, Tag("wave")], Discriminator(_profile_form)
-]
+Profile = Annotated[Annotated[Points, Tag("points")] | Annotated[Wave, Tag("wave")], Discriminator(_profile_form)]
 
 
 class VaryingArrivals(Spec):
@@ -87,9 +81,7 @@ class VaryingArrivals(Spec):
             raise mistake("needs at least one [second, rate] point", "profile")
         for i, ((before, _), (after, _)) in enumerate(zip(self.profile, self.profile[1:], strict=False), 1):
             if after <= before:
-                raise mistake(
-                    f"second {after:g} is not after {before:g}; points must go forward in time", "profile", i
-                )
+                raise mistake(f"second {after:g} is not after {before:g}; points must go forward in time", "profile", i)
         if not any(rate for _, rate in self.profile):
             raise mistake("the rate is 0 everywhere: at least one point needs a rate above 0", "profile")
         return self
@@ -98,17 +90,13 @@ class VaryingArrivals(Spec):
 class ClosedArrivals(Spec):
     """A fixed number of users, each waiting for its answer, thinking, and asking again."""
 
-    kind: Literal["closed"] = Field(
-        description="Closed loop: a user's next request follows the end of its last."
-    )
+    kind: Literal["closed"] = Field(description="Closed loop: a user's next request follows the end of its last.")
     users: Count = Field(description="Users over the whole fleet; requests are dealt to them in turn.")
     think: SecondsSpec = Field(
         default=FixedSeconds(kind="fixed", seconds=0.0),
         description="Pause between an answer and the user's next request.",
     )
-    ramp: NonNegative = Field(
-        default=0.0, description="Users start evenly over this many seconds instead of all at 0."
-    )
+    ramp: NonNegative = Field(default=0.0, description="Users start evenly over this many seconds instead of all at 0.")
 
 
 class TraceArrivals(Spec):

@@ -22,9 +22,7 @@ class FixedTokens(Spec):
 class UniformTokens(Spec):
     """Every whole number from min to max is equally likely."""
 
-    kind: Literal["uniform"] = Field(
-        description="Whole numbers from min to max, both included, equally likely."
-    )
+    kind: Literal["uniform"] = Field(description="Whole numbers from min to max, both included, equally likely.")
     min: Count = Field(description="Smallest length in tokens.")
     max: Count = Field(description="Largest length in tokens.")
 
@@ -41,15 +39,9 @@ class Lognormal(Spec):
     median: Positive | None = Field(
         default=None, description="Half of the draws are below this. Goes with p95 or sigma."
     )
-    mean: Positive | None = Field(
-        default=None, description="Average before min and max apply. Goes with sigma."
-    )
-    p95: Positive | None = Field(
-        default=None, description="95 in 100 draws are below this. Goes with median."
-    )
-    sigma: NonNegative | None = Field(
-        default=None, description="Standard deviation of the natural logarithm."
-    )
+    mean: Positive | None = Field(default=None, description="Average before min and max apply. Goes with sigma.")
+    p95: Positive | None = Field(default=None, description="95 in 100 draws are below this. Goes with median.")
+    sigma: NonNegative | None = Field(default=None, description="Standard deviation of the natural logarithm.")
     min: NonNegative | None = Field(
         default=None, description="Smaller draws become this (lengths are at least 1 anyway)."
     )
@@ -97,12 +89,8 @@ class EmpiricalTokens(Spec):
     """Lengths that were seen somewhere: a file, a list or a histogram. Give exactly one of the three."""
 
     kind: Literal["empirical"] = Field(description="Drawn, with replacement, from lengths that were seen.")
-    file: str | None = Field(
-        default=None, description="Text file with one length per line; relative to the scenario."
-    )
-    values: tuple[Count, ...] | None = Field(
-        default=None, min_length=1, description="The lengths themselves."
-    )
+    file: str | None = Field(default=None, description="Text file with one length per line; relative to the scenario.")
+    values: tuple[Count, ...] | None = Field(default=None, min_length=1, description="The lengths themselves.")
     histogram: tuple[tuple[Count, Count, NonNegative], ...] | None = Field(
         default=None, min_length=1, description="Bins [smallest, largest, weight]; uniform inside a bin."
     )
@@ -159,14 +147,10 @@ _SECONDS = (FixedSeconds, UniformSeconds, ExponentialSeconds, Lognormal)
 _AnyTokens = Annotated[
     FixedTokens | UniformTokens | Lognormal | ZipfTokens | EmpiricalTokens, Field(discriminator="kind")
 ]
-_AnySeconds = Annotated[
-    FixedSeconds | UniformSeconds | ExponentialSeconds | Lognormal, Field(discriminator="kind")
-]
+_AnySeconds = Annotated[FixedSeconds | UniformSeconds | ExponentialSeconds | Lognormal, Field(discriminator="kind")]
 
 expand_tokens = number_or_kind("tokens", *_TOKENS)
 expand_seconds = number_or_kind("seconds", *_SECONDS)
 
 TokensSpec = Annotated[_AnyTokens, BeforeValidator(expand_tokens, json_schema_input_type=Count | _AnyTokens)]
-SecondsSpec = Annotated[
-    _AnySeconds, BeforeValidator(expand_seconds, json_schema_input_type=NonNegative | _AnySeconds)
-]
+SecondsSpec = Annotated[_AnySeconds, BeforeValidator(expand_seconds, json_schema_input_type=NonNegative | _AnySeconds)]

@@ -40,9 +40,7 @@ class EngineSpec(Spec):
     watermark: Annotated[Share, Field(lt=1)] = Field(
         default=0.0, description="Share of blocks that admission keeps free."
     )
-    num_speculative_tokens: Whole = Field(
-        default=0, description="Draft tokens per step; 0 is no speculation."
-    )
+    num_speculative_tokens: Whole = Field(default=0, description="Draft tokens per step; 0 is no speculation.")
     acceptance: Accept | None = Field(
         default=None,
         description="Accepted draft tokens per verify step, for workloads that say nothing themselves.",
@@ -54,12 +52,7 @@ class EngineSpec(Spec):
         default=None, description="Token counts with a captured graph; vLLM's own rule if not given."
     )
     enforce_eager: bool = Field(default=False, description="No CUDA graphs at all.")
-    kv_cache_dtype: Literal["auto", "fp8"] = Field(
-        default="auto", description="Type of cached keys and values."
-    )
-    dtype: Literal["auto", "bfloat16", "float16", "fp8"] = Field(
-        default="auto", description="Type of weights and activations; auto is the model's own."
-    )
+    kv_cache_dtype: Literal["auto", "fp8"] = Field(default="auto", description="Type of cached keys and values.")
 
     @model_validator(mode="after")
     def _coherent(self) -> EngineSpec:

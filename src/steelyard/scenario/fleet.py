@@ -25,9 +25,7 @@ class PoolSpec(Spec):
     """Engines of one kind."""
 
     name: str = Field(default="serve", min_length=1, description="Label in the results.")
-    role: Literal["serve"] = Field(
-        default="serve", description="What the pool does: serve means prefill and decode."
-    )
+    role: Literal["serve"] = Field(default="serve", description="What the pool does: serve means prefill and decode.")
     gpu: str = Field(min_length=1, description=_GPU)
     replicas: Count = Field(default=1, description=_REPLICAS)
     tp: Count = Field(default=1, description=_TP)
@@ -70,9 +68,7 @@ def expand_fleet(value: Any) -> Any:
         return {"pools": [pool], **{key: value[key] for key in ("router",) if key in value}}
     for key in value:
         if key in ShortFleet.model_fields and key != "router":
-            raise mistake(
-                "belongs into a pool: give either pools, or gpu, replicas and tp without pools", key
-            )
+            raise mistake("belongs into a pool: give either pools, or gpu, replicas and tp without pools", key)
     return value
 
 

@@ -82,19 +82,13 @@ def _enter(place: Any, part: str | int, override: Override, depth: int) -> None:
     here = dotted(override.path[:depth])
     if isinstance(place, list):
         if not isinstance(part, int):
-            raise UserError(
-                f"--set {override.text}: {here} is a list; follow it by an index, such as {here}[0]"
-            )
+            raise UserError(f"--set {override.text}: {here} is a list; follow it by an index, such as {here}[0]")
         if part >= len(place):
-            raise UserError(
-                f"--set {override.text}: {here} has {len(place)} entries, so [{part}] does not exist"
-            )
+            raise UserError(f"--set {override.text}: {here} has {len(place)} entries, so [{part}] does not exist")
     elif not isinstance(place, dict):
         raise UserError(f"--set {override.text}: {here} is {brief(place)}, so it has no key {part!r}")
     elif isinstance(part, int):
-        raise UserError(
-            f"--set {override.text}: {here or 'a scenario'} is not a list, so [{part}] does not exist"
-        )
+        raise UserError(f"--set {override.text}: {here or 'a scenario'} is not a list, so [{part}] does not exist")
 
 
 def _expanded(key: str, value: Any, following: str | int) -> Any:

@@ -106,9 +106,7 @@ def brief(value: Any) -> str:
 
 
 def _has_deeper(errors: Sequence[ErrorDetails], location: Path) -> bool:
-    return any(
-        len(each["loc"]) > len(location) and each["loc"][: len(location)] == location for each in errors
-    )
+    return any(len(each["loc"]) > len(location) and each["loc"][: len(location)] == location for each in errors)
 
 
 def _sentence(kind: str, message: str, context: Mapping[str, Any], value: Any) -> str:
@@ -123,9 +121,7 @@ def _sentence(kind: str, message: str, context: Mapping[str, Any], value: Any) -
 
 
 def _figure(value: Any) -> str:
-    return (
-        f"{value:,g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
-    )
+    return f"{value:,g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _value(path: Path, data: Any, plain_only: bool) -> str:

@@ -56,9 +56,7 @@ def parse(text: str, path: Path) -> dict[str, Any]:
     if data is None:
         raise UserError(f"{path}: is empty; a scenario needs at least model, fleet and workload")
     if not isinstance(data, dict):
-        raise UserError(
-            f"{path}: holds {_kind(data)}; a scenario is a mapping with model, fleet and workload"
-        )
+        raise UserError(f"{path}: holds {_kind(data)}; a scenario is a mapping with model, fleet and workload")
     return data
 
 

@@ -20,11 +20,11 @@ class ModelRef(Spec):
     config: str = Field(
         min_length=1, description="Catalog name (`steelyard models`), or path of a config.json or folder."
     )
-    dtype: Literal["auto", "bfloat16", "float16", "float32", "fp8"] = Field(
+    dtype: Literal["auto", "bfloat16", "float16", "fp8"] = Field(
         default="auto", description="Type of the weights; auto is what the config says."
     )
-    quantization: Literal["fp8", "int8", "int4", "mxfp4", "nvfp4"] | None = Field(
-        default=None, description="Weight quantization on top of the config; none if not given."
+    quantization: Literal["none", "fp8", "int8", "int4", "nvfp4"] | None = Field(
+        default=None, description="Weight quantization; what the config says if not given, 16 bits if 'none'."
     )
 
 
@@ -48,20 +48,14 @@ class CostSpec(Spec):
 class Scenario(Spec):
     """What is simulated: a model on a fleet under a workload."""
 
-    name: str = Field(
-        default="scenario", min_length=1, description="Name of the run; the file's name if not given."
-    )
+    name: str = Field(default="scenario", min_length=1, description="Name of the run; the file's name if not given.")
     model: Model = Field(description="The model to serve.")
-    fleet: Fleet = Field(
-        description="What serves it. Short form: {gpu, replicas, tp, router, price_per_hour}."
-    )
+    fleet: Fleet = Field(description="What serves it. Short form: {gpu, replicas, tp, router, price_per_hour}.")
     engine: EngineSpec = Field(default=EngineSpec(), description="Engine settings, in vLLM's names.")
     workload: Workloads = Field(description="Who asks for what: one workload, a list, or {mix: [...]}.")
     slo: SloSpec = Field(default=SloSpec(), description="What counts as good service, in seconds.")
     cost: CostSpec = Field(default=CostSpec(source="auto"), description="The source of step times.")
-    seed: Whole = Field(
-        default=0, description="Seed of everything random; the same seed gives the same result."
-    )
+    seed: Whole = Field(default=0, description="Seed of everything random; the same seed gives the same result.")
 
     _base_dir: Path = PrivateAttr(default_factory=Path)
 

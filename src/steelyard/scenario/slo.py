@@ -43,9 +43,7 @@ class SloSpec(Spec):
     __pydantic_extra__: dict[str, Positive] = Field(init=False)
 
     ttft: Positive | None = Field(default=None, description="Longest time to first token of a good request.")
-    tpot: Positive | None = Field(
-        default=None, description="Longest average time per further token of a good request."
-    )
+    tpot: Positive | None = Field(default=None, description="Longest average time per further token of a good request.")
     e2e: Positive | None = Field(
         default=None, description="Longest time from submission to last token of a good request."
     )

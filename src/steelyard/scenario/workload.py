@@ -42,9 +42,7 @@ def expand_prefix(value: Any) -> Any:
     return value
 
 
-SharedPrefix = Annotated[
-    PrefixSpec, BeforeValidator(expand_prefix, json_schema_input_type=Count | PrefixSpec)
-]
+SharedPrefix = Annotated[PrefixSpec, BeforeValidator(expand_prefix, json_schema_input_type=Count | PrefixSpec)]
 
 
 class SessionSpec(Spec):
@@ -82,9 +80,7 @@ class ChoicePriority(Spec):
         if self.weights is None:
             return self
         if len(self.weights) != len(self.values):
-            raise mistake(
-                f"{len(self.weights)} weights for {len(self.values)} values; give one each", "weights"
-            )
+            raise mistake(f"{len(self.weights)} weights for {len(self.values)} values; give one each", "weights")
         if not any(self.weights):
             raise mistake("at least one weight must be above 0", "weights")
         return self
@@ -92,9 +88,7 @@ class ChoicePriority(Spec):
 
 _AnyPriority = Annotated[FixedPriority | ChoicePriority, Field(discriminator="kind")]
 expand_priority = number_or_kind("value", FixedPriority, ChoicePriority)
-PrioritySpec = Annotated[
-    _AnyPriority, BeforeValidator(expand_priority, json_schema_input_type=Integer | _AnyPriority)
-]
+PrioritySpec = Annotated[_AnyPriority, BeforeValidator(expand_priority, json_schema_input_type=Integer | _AnyPriority)]
 
 
 class AcceptSpec(Spec):
@@ -139,9 +133,7 @@ def expand_accept(value: Any) -> Any:
     return {"cycle": value} if isinstance(value, list | tuple) else value
 
 
-Accept = Annotated[
-    AcceptSpec, BeforeValidator(expand_accept, json_schema_input_type=tuple[Whole, ...] | AcceptSpec)
-]
+Accept = Annotated[AcceptSpec, BeforeValidator(expand_accept, json_schema_input_type=tuple[Whole, ...] | AcceptSpec)]
 
 TraceFormat = Literal["auto", "azure", "mooncake", "vllm-bench", "capture"]
 
@@ -149,9 +141,7 @@ TraceFormat = Literal["auto", "azure", "mooncake", "vllm-bench", "capture"]
 class TraceSpec(Spec):
     """Recorded requests: the trace gives prompts, outputs, what they share and, by default, the times."""
 
-    file: str = Field(
-        min_length=1, description="The trace (may be gzipped); relative to the scenario's folder."
-    )
+    file: str = Field(min_length=1, description="The trace (may be gzipped); relative to the scenario's folder.")
     format: TraceFormat = Field(
         default="auto",
         description="azure: CSV of TIMESTAMP, ContextTokens, GeneratedTokens; mooncake: JSON lines with "
@@ -164,9 +154,7 @@ class TraceSpec(Spec):
 class WorkloadSpec(Spec):
     """One stream of alike requests, synthetic or from a trace."""
 
-    name: str | None = Field(
-        default=None, min_length=1, description="Label of these requests in the results."
-    )
+    name: str | None = Field(default=None, min_length=1, description="Label of these requests in the results.")
     share: Positive | None = Field(
         default=None,
         description="Weight in a mix: this workload gets share / (sum of shares) of its rate (or users) and "
@@ -186,9 +174,7 @@ class WorkloadSpec(Spec):
         default=None,
         description="Opening tokens that requests share. A shorter prompt is raised to the prefix plus one.",
     )
-    session: SessionSpec | None = Field(
-        default=None, description="Makes each arrival a conversation of several turns."
-    )
+    session: SessionSpec | None = Field(default=None, description="Makes each arrival a conversation of several turns.")
     priority: PrioritySpec = Field(
         default=FixedPriority(kind="fixed", value=0),
         description="For engine.policy priority; lower is served first.",
@@ -206,9 +192,7 @@ class WorkloadSpec(Spec):
         if self.trace is not None:
             self._check_trace()
         elif isinstance(self.arrivals, TraceArrivals):
-            raise mistake(
-                "trace arrivals need a trace: give trace.file, or another kind of arrivals", "arrivals"
-            )
+            raise mistake("trace arrivals need a trace: give trace.file, or another kind of arrivals", "arrivals")
         else:
             for name, value in (("prompt", self.prompt), ("output", self.output)):
                 if value is None:
@@ -238,9 +222,7 @@ class MixSpec(Spec):
     arrivals: ArrivalsSpec | None = Field(
         default=None, description="Arrivals of workloads that give none of their own."
     )
-    requests: Count | None = Field(
-        default=None, description="Requests of workloads that give no requests or duration."
-    )
+    requests: Count | None = Field(default=None, description="Requests of workloads that give no requests or duration.")
     duration: Positive | None = Field(
         default=None, description="Duration of workloads that give no requests or duration."
     )
@@ -250,9 +232,7 @@ class MixSpec(Spec):
         if any(spec.share is not None for spec in self.mix):
             for i, spec in enumerate(self.mix):
                 if spec.share is None and spec.trace is None:
-                    raise mistake(
-                        "missing; give every workload of the mix a share, or none", "mix", i, "share"
-                    )
+                    raise mistake("missing; give every workload of the mix a share, or none", "mix", i, "share")
         for i, spec in enumerate(self.workloads()):
             _check_amount(spec, i)
         names = [spec.name for spec in self.mix if spec.name is not None]
@@ -290,13 +270,9 @@ def _check_amount(spec: WorkloadSpec, i: int) -> None:
     if spec.trace is not None:
         return
     if isinstance(spec.arrivals, BurstArrivals | ClosedArrivals) and spec.requests is None:
-        raise mistake(
-            f"missing; {spec.arrivals.kind} arrivals need a number of requests", "mix", i, "requests"
-        )
+        raise mistake(f"missing; {spec.arrivals.kind} arrivals need a number of requests", "mix", i, "requests")
     if isinstance(spec.arrivals, ClosedArrivals) and spec.duration is not None:
-        raise mistake(
-            "a closed loop ends when its requests are used up; give requests only", "mix", i, "duration"
-        )
+        raise mistake("a closed loop ends when its requests are used up; give requests only", "mix", i, "duration")
     if spec.requests is None and spec.duration is None:
         raise mistake("missing; give requests (a number), duration (seconds), or both", "mix", i, "requests")
 

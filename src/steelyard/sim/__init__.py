@@ -1,7 +1,7 @@
 """Virtual time: from a scenario to its result."""
 
 from steelyard.sim.result import Result
-from steelyard.sim.setup import Setup, set_up
 from steelyard.sim.run import simulate
+from steelyard.sim.setup import Setup, set_up
 
 __all__ = ["Result", "Setup", "set_up", "simulate"]

@@ -42,9 +42,7 @@ class Result:
         tables = [log.steps() for log in self.logs]
         names = list(tables[0])
         replica = np.repeat(np.arange(len(tables)), [len(table["end"]) for table in tables])
-        return {"replica": replica} | {
-            name: np.concatenate([table[name] for table in tables]) for name in names
-        }
+        return {"replica": replica} | {name: np.concatenate([table[name] for table in tables]) for name in names}
 
 
 def request_table(workload: Workload, desk: Desk, logs: list[EngineLog]) -> dict[str, Column]:
@@ -68,9 +66,7 @@ def request_table(workload: Workload, desk: Desk, logs: list[EngineLog]) -> dict
         finish[index[told]] = log.end[rows["last"][told].astype(np.int64)]
         for i, second in log.given_up.items():
             finish[i] = second
-            reason[i] = (
-                "client gave up" if status[i] == ABORTED else "could not be scheduled on an empty engine"
-            )
+            reason[i] = "client gave up" if status[i] == ABORTED else "could not be scheduled on an empty engine"
     output = np.minimum(workload.output, np.maximum(desk.max_model_len - workload.prompt, 1))
     done = status == FINISHED
     arrival = desk.arrival

@@ -16,21 +16,19 @@ from steelyard.sim.summary import summarise
 from steelyard.workload import build_workload
 
 
-def simulate(
-    scenario: Scenario, *, plain: bool = False, progress: Callable[[int, int], None] | None = None
-) -> Result:
+def simulate(scenario: Scenario, *, plain: bool = False, progress: Callable[[int, int], None] | None = None) -> Result:
     """Simulate a scenario to its end.
 
     ``plain`` takes every step one request at a time: the slow reference that the fast path must equal.
     ``progress`` is called now and then with (requests submitted, requests in all).
     """
     setup = set_up(scenario)
-    workload = build_workload(scenario.workload, scenario.seed, scenario.base_dir)
+    acceptance = scenario.engine.acceptance
+    workload = build_workload(scenario.workload, scenario.seed, scenario.base_dir, acceptance)
     desk = Desk(workload, setup.limits)
     reactive = bool(desk.followers)
     engines = [
-        Engine(setup.limits, setup.cost, desk.names, reactive=reactive, plain=plain)
-        for _ in range(setup.pool.replicas)
+        Engine(setup.limits, setup.cost, desk.names, reactive=reactive, plain=plain) for _ in range(setup.pool.replicas)
     ]
     router = make_router(scenario.fleet.router, len(engines), scenario.seed)
     total = len(workload)

@@ -47,7 +47,7 @@ def set_up(scenario: Scenario) -> Setup:
     engine = scenario.engine
     wanted = scenario.model
     model = load_model(wanted.config, base_dir=scenario.base_dir)
-    model = serve_as(model, wanted.dtype if wanted.dtype != "auto" else engine.dtype, wanted.quantization)
+    model = serve_as(model, wanted.dtype, wanted.quantization)
     gpu = find_gpu(pool.gpu)
     check_tp(model, pool.tp)
     check_fits_node(gpu, pool.tp)

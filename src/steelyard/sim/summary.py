@@ -18,9 +18,7 @@ Column = NDArray[Any]
 PERCENTILES = (50, 90, 95, 99)
 
 
-def summarise(
-    setup: Setup, requests: dict[str, Column], gaps: TokenGaps, logs: list[EngineLog]
-) -> dict[str, Any]:
+def summarise(setup: Setup, requests: dict[str, Column], gaps: TokenGaps, logs: list[EngineLog]) -> dict[str, Any]:
     """All headline figures, JSON-ready."""
     scenario, pool = setup.scenario, setup.pool
     finished = requests["status"] == "finished"
@@ -119,9 +117,7 @@ def _goodput(slo: SloSpec, requests: dict[str, Column], finished: Column, durati
     return {"requests_per_s": count / duration if duration > 0 else 0.0, "share": count / len(good)}
 
 
-def _slo(
-    slo: SloSpec, requests: dict[str, Column], finished: Column, gaps: TokenGaps
-) -> dict[str, dict[str, Any]]:
+def _slo(slo: SloSpec, requests: dict[str, Column], finished: Column, gaps: TokenGaps) -> dict[str, dict[str, Any]]:
     verdicts: dict[str, dict[str, Any]] = {}
     for limit in slo.percentiles():
         value: float | None = None

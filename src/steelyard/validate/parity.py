@@ -43,9 +43,7 @@ class Replay:
     finish: dict[int, float] = field(default_factory=dict)
     cached: dict[int, int] = field(default_factory=dict)
 
-    def step(
-        self, scheduled_at: float, end: float, tokens: dict[int, int], preempted: list[int], free: int
-    ) -> None:
+    def step(self, scheduled_at: float, end: float, tokens: dict[int, int], preempted: list[int], free: int) -> None:
         self.steps.append((scheduled_at, end, tokens, preempted, free))
 
 
@@ -88,9 +86,7 @@ def limits_of(golden: dict[str, Any]) -> Limits:
         ("arrival_clock", "time"),
     ):
         if config.get(key, plain) != plain:
-            raise UserError(
-                f"scenario {golden['name']}: config.{key}={config[key]!r} is not supported; only {plain!r}"
-            )
+            raise UserError(f"scenario {golden['name']}: config.{key}={config[key]!r} is not supported; only {plain!r}")
     longest = max(r["prompt_len"] + r["output_len"] for r in golden["requests"])
     drafts = config.get("num_speculative_tokens", 0)
     return Limits(
@@ -162,9 +158,7 @@ def compare(golden: dict[str, Any], *, plain: bool = False) -> Verdict:
         seen = replay(golden, plain=plain)
         difference = _first_difference(golden, seen)
     except KeyError as missing:
-        raise UserError(
-            f"scenario {golden.get('name', '?')}: the golden file lacks the key {missing}"
-        ) from None
+        raise UserError(f"scenario {golden.get('name', '?')}: the golden file lacks the key {missing}") from None
     return Verdict(golden["name"], difference, len(golden["steps"]))
 
 

@@ -40,14 +40,10 @@ def arrival_times(
             most = [] if duration is None else [math.floor(duration * rate) + 1]
             return np.arange(min([*most, *([] if n is None else [n])])) / rate
         case PoissonArrivals():
-            return _until(
-                lambda size: rng.standard_exponential(size), _steady(spec.rate * share), n, duration
-            )
+            return _until(lambda size: rng.standard_exponential(size), _steady(spec.rate * share), n, duration)
         case GammaArrivals():
             shape = spec.cv**-2
-            return _until(
-                lambda size: rng.standard_gamma(shape, size) / shape, _steady(spec.rate * share), n, duration
-            )
+            return _until(lambda size: rng.standard_gamma(shape, size) / shape, _steady(spec.rate * share), n, duration)
         case VaryingArrivals():
             profile = spec.profile
             clock = _wave(profile, share) if isinstance(profile, Wave) else _lines(profile, share)

@@ -63,9 +63,7 @@ def build_workload(mix: MixSpec, seed: int, base_dir: Path, acceptance: AcceptSp
             work = _drawn(spec, _Portion(done, done + share), dice, base_dir)
             done += share if spec.share is not None else 0.0
         if not len(work):
-            raise UserError(
-                f"workload {name!r} has no requests: its duration or its share of the mix is too small"
-            )
+            raise UserError(f"workload {name!r} has no requests: its duration or its share of the mix is too small")
         works.append(replace(_with_manners(work, spec, dice, acceptance), labels=[name]))
     return merge(works)
 
@@ -110,15 +108,11 @@ def _drawn(spec: WorkloadSpec, portion: _Portion, dice: _Dice, base_dir: Path) -
     else:
         work.at[first] = times
     if spec.requests is not None and n < portion.of(spec.requests):
-        work.notes.append(
-            f"{n} of {portion.of(spec.requests)} requests arrive before the duration or rate ends"
-        )
+        work.notes.append(f"{n} of {portion.of(spec.requests)} requests arrive before the duration or rate ends")
     return work
 
 
-def _arrivals(
-    spec: WorkloadSpec, portion: _Portion, dice: _Dice, base_dir: Path
-) -> tuple[Floats, Ints | None]:
+def _arrivals(spec: WorkloadSpec, portion: _Portion, dice: _Dice, base_dir: Path) -> tuple[Floats, Ints | None]:
     """When each request or session comes, and how many turns each session has (None where there are none).
 
     The number of requests is met exactly: the last session ends early if it has to.
@@ -158,9 +152,7 @@ def _groups(prefix: PrefixSpec | None, n: int, dice: _Dice) -> Ints:
     return np.zeros(n, dtype=np.int64) if prefix is None else draw_group(prefix, n, dice.of("group"))
 
 
-def _close_loop(
-    work: Workload, loop: ClosedArrivals, users: int, first: Ints, last: Ints, dice: _Dice
-) -> None:
+def _close_loop(work: Workload, loop: ClosedArrivals, users: int, first: Ints, last: Ints, dice: _Dice) -> None:
     """Chain requests (or sessions) so that each waits for the end of the same user's one before."""
     starters, others = first[:users], first[users:]
     work.at[starters] = loop.ramp * np.arange(len(starters)) / users
@@ -184,9 +176,7 @@ def _recorded(spec: WorkloadSpec, dice: _Dice, base_dir: Path) -> Workload:
         work.at, work.think = work.at / spec.arrivals.scale, work.think / spec.arrivals.scale
     elif isinstance(spec.arrivals, ClosedArrivals):
         if len(roots) < len(work):
-            raise UserError(
-                f"{path}: its requests already wait for each other; closed arrivals cannot be laid over"
-            )
+            raise UserError(f"{path}: its requests already wait for each other; closed arrivals cannot be laid over")
         work.at = np.full(len(work), np.nan)
         _close_loop(work, spec.arrivals, spec.arrivals.users, roots, roots, dice)
     else:

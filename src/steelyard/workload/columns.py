@@ -67,24 +67,16 @@ class Workload:
             ),
             "roots are not in order of time": bool((np.diff(self.at[roots]) >= 0).all()),
             "a follower has a time of its own": bool(np.isnan(self.at[~roots]).all()),
-            "a follower comes before its parent": bool(
-                (self.after < np.arange(n)).all() and (self.after >= -1).all()
-            ),
-            "a prompt or output is shorter than one token": bool(
-                (self.prompt >= 1).all() and (self.output >= 1).all()
-            ),
+            "a follower comes before its parent": bool((self.after < np.arange(n)).all() and (self.after >= -1).all()),
+            "a prompt or output is shorter than one token": bool((self.prompt >= 1).all() and (self.output >= 1).all()),
             "a pause is negative or endless": bool((self.think >= 0).all() and np.isfinite(self.think).all()),
             "a client gives up before asking": bool((self.abort > 0).all()),
             "content is longer than the prompt": not len(covered) or bool((covered <= self.prompt).all()),
             "a segment of content is empty or of no stream": all(
                 tokens > 0 and 0 <= stream < self.streams for stream, tokens in segments
             ),
-            "a stream is out of range": bool(
-                (self.stream >= -1).all() and (self.stream < self.streams).all()
-            ),
-            "a label is out of range": bool(
-                (self.label >= 0).all() and (self.label < len(self.labels)).all()
-            ),
+            "a stream is out of range": bool((self.stream >= -1).all() and (self.stream < self.streams).all()),
+            "a label is out of range": bool((self.label >= 0).all() and (self.label < len(self.labels)).all()),
         }
 
 
@@ -180,9 +172,7 @@ def _offsets(sizes: Sequence[int]) -> list[int]:
 
 def _shifted(columns: Sequence[Ints], offsets: Sequence[int]) -> Ints:
     """References moved to where their workload's things now are; -1 stays -1."""
-    moved = [
-        np.where(column < 0, -1, column + offset) for column, offset in zip(columns, offsets, strict=False)
-    ]
+    moved = [np.where(column < 0, -1, column + offset) for column, offset in zip(columns, offsets, strict=False)]
     return np.concatenate(moved)
 
 

@@ -37,7 +37,7 @@ def draw_tokens(spec: Tokens, n: int, rng: np.random.Generator, base_dir: Path) 
         case FixedTokens():
             return np.full(n, spec.tokens, dtype=np.int64)
         case UniformTokens():
-            return rng.integers(spec.min, spec.max, size=n, dtype=np.int64, endpoint=False)
+            return rng.integers(spec.min, spec.max, size=n, dtype=np.int64, endpoint=True)
         case Lognormal():
             return np.clip(np.rint(_lognormal(spec, n, rng)), 1, MOST).astype(np.int64)
         case ZipfTokens():

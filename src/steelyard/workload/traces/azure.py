@@ -59,9 +59,7 @@ def _nanoseconds(text: str, where: str) -> int:
         day, clock, fraction, zone = match.groups()
         moment = datetime.fromisoformat(f"{day} {clock}{zone or '+00:00'}".replace("Z", "+00:00"))
     except ValueError:
-        raise UserError(
-            f"{where}: TIMESTAMP must read like 2023-11-16 18:15:46.6805900 (found {text!r})"
-        ) from None
+        raise UserError(f"{where}: TIMESTAMP must read like 2023-11-16 18:15:46.6805900 (found {text!r})") from None
     whole = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return (whole.days * 86_400 + whole.seconds) * 10**9 + int((fraction or "0").ljust(9, "0"))
 

@@ -61,9 +61,7 @@ def read_bench(path: Path, limit: int | None = None) -> Workload:
         output.append(_length(row, _OUTPUT, given, "output", where))
         at.append(_time(row, where))
         if at and math.isnan(at[0]) != math.isnan(at[-1]):
-            raise UserError(
-                f"{where}: either every line gives an arrival time ({', '.join(_TIMES)}) or none does"
-            )
+            raise UserError(f"{where}: either every line gives an arrival time ({', '.join(_TIMES)}) or none does")
         sequences.append(_sequence(asked, given))
     first = min(at, default=0.0)
     work = recorded(path, [each - first for each in at] if first > _YEAR else at, prompt, output)

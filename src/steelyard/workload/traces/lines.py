@@ -26,9 +26,7 @@ def read_text(path: Path) -> str:
     except FileNotFoundError:
         raise UserError(f"{path}: no such trace file") from None
     except UnicodeDecodeError:
-        raise UserError(
-            f"{path}: not UTF-8 text; a trace is CSV, JSON or JSON lines, gzipped or not"
-        ) from None
+        raise UserError(f"{path}: not UTF-8 text; a trace is CSV, JSON or JSON lines, gzipped or not") from None
     except (OSError, EOFError, zlib.error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise UserError(f"{path}: the trace cannot be read: {reason}") from None

@@ -43,9 +43,7 @@ def _checked(ids: Any, before: dict[int, int], where: str) -> list[int]:
     previous = -1
     for each in ids:
         if before.setdefault(each, previous) != previous:
-            raise UserError(
-                f"{where}: hash id {each} follows another block than before; equal ids are equal prefixes"
-            )
+            raise UserError(f"{where}: hash id {each} follows another block than before; equal ids are equal prefixes")
         previous = each
     return ids
 

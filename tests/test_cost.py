@@ -1,0 +1,539 @@
+"""Step times and memory: the compiled tables against the operators they were made of, and against physics."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from steelyard.cost import (
+    CompiledCost,
+    Roofline,
+    compile_cost,
+    default_capture_sizes,
+    graph_plan,
+    plan_memory,
+    work_of,
+)
+from steelyard.cost.collectives import allgather, allreduce
+from steelyard.cost.host import HostCost
+from steelyard.cost.source import RowOperator
+from steelyard.errors import UserError
+from steelyard.hardware import find_gpu, gpu_names
+from steelyard.model import (
+    AttentionOperator,
+    Collective,
+    Gemm,
+    GroupedGemm,
+    ModelSpec,
+    check_tp,
+    head_operators,
+    kv_dtype_bytes,
+    load_model,
+    model_names,
+    operators,
+    parameters,
+)
+from steelyard.scenario import EngineSpec, scenario_from_dict
+
+CAPTURES = Path(__file__).resolve().parents[2] / "shared" / "data" / "h200-vllm-0.26"
+MODES = ("full_and_piecewise", "full_decode_only", "piecewise", "none")
+WINDOWED = ("mistral-7b-v0.1", "gemma-3-4b", "gpt-oss-20b")
+SOME_MODELS = ("llama-3.1-8b", "qwen3-30b-a3b", "deepseek-v2-lite", *WINDOWED)
+ENDLESS = 1 << 40  # more cached tokens than any GPU holds
+
+
+def compiled(model: str = "llama-3.1-8b", gpu: str = "h100", tp: int = 1, **engine: Any) -> CompiledCost:
+    spec = EngineSpec(**{"max_num_batched_tokens": 1024, **engine})
+    return compile_cost(load_model(model), tp, spec, Roofline(find_gpu(gpu), tp))
+
+
+@cache
+def remembered(model: str, mode: str, asynchronous: bool = True) -> CompiledCost:
+    return compiled(model, cudagraph=mode, async_scheduling=asynchronous)
+
+
+def decode_seconds(cost: CompiledCost, n: int, kv: int) -> float:
+    a, b, kv_max = cost.decode_line(n, kv)
+    assert kv <= kv_max
+    return a + b * kv
+
+
+def pieces(cost: CompiledCost, n: int) -> Iterator[tuple[int, int, float, float]]:
+    """(first kv, last kv, a, b) of each piece, as an engine meets them while its cache grows."""
+    kv = 0
+    while kv < ENDLESS:
+        a, b, kv_max = cost.decode_line(n, kv)
+        yield kv, kv_max, a, b
+        kv = kv_max + 1
+
+
+def slow_step(
+    model: ModelSpec, gpu: str, engine: EngineSpec, n: int, kv: int, chunks: Sequence[tuple[int, int]] = ()
+) -> float:
+    """A step's seconds the obvious way: every operator of every layer asked for by itself."""
+    source = Roofline(find_gpu(gpu))
+    kv_bytes = kv_dtype_bytes(model, engine.kv_cache_dtype)
+    tokens, sequences = n + sum(chunk for chunk, _ in chunks), n + len(chunks)
+    mode = "none" if engine.enforce_eager else engine.cudagraph
+    whole = not chunks and mode in ("full_and_piecewise", "full_decode_only")
+    sizes = default_capture_sizes(engine.max_num_seqs, engine.max_num_batched_tokens)
+    fitting = [size for size in sizes if size >= tokens]
+    captured = bool(fitting) and (whole or mode in ("full_and_piecewise", "piecewise"))
+    rows = fitting[0] if captured else tokens
+    seconds, kernels = 0.0, 0
+
+    def one(operator: RowOperator, count: int) -> float:
+        return float(source.rows(operator, np.array([float(count)]))[0])
+
+    for layer in model.layers:
+        for _ in range(layer.count):
+            for operator in operators(model, layer, 1):
+                kernels += 1
+                if not isinstance(operator, AttentionOperator):
+                    seconds += one(operator, rows)
+                    continue
+                for chunk, before in chunks:
+                    seconds += source.prefill_attention(operator, kv_bytes).seconds(chunk, before)
+                if n:
+                    fixed, slope = source.decode_attention(operator, kv_bytes)
+                    seconds += fixed + slope * (kv if operator.window is None else min(kv, n * operator.window))
+    for operator in head_operators(model, 1):
+        kernels += 1
+        assert not isinstance(operator, AttentionOperator)
+        per_sequence = not isinstance(operator, GroupedGemm) and operator.per == "sequence"
+        seconds += one(operator, sequences if per_sequence else rows)
+    host = HostCost(model.num_layers, kernels, overlapped=engine.async_scheduling)
+    return max(seconds, host.launch(sequences, captured=captured, whole=whole)) + host.serial
+
+
+# -- the compiled tables say what the operators say ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["qwen3-0.6b", "gemma-3-4b", "qwen3-30b-a3b"])
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_steps_cost_the_sum_of_their_operators(name: str, mode: Any, asynchronous: bool) -> None:
+    """Layers run at the padded size; the output head sees one row per request, as logits are taken after the graph."""
+    engine = EngineSpec(max_num_batched_tokens=1024, cudagraph=mode, async_scheduling=asynchronous)
+    model, cost = load_model(name), remembered(name, mode, asynchronous)
+    for n, each in ((1, 5), (3, 700), (100, 40), (250, 9000)):
+        expected = slow_step(model, "h100", engine, n, n * each)
+        assert decode_seconds(cost, n, n * each) == pytest.approx(expected, rel=1e-12)
+    mixes: list[tuple[int, int, list[tuple[int, int]]]] = [
+        (0, 0, [(1000, 0)]),
+        (0, 0, [(7, 5000), (300, 20)]),
+        (70, 70_000, [(9, 0)]),
+        (200, 9000, [(600, 3000)]),
+    ]
+    for n, kv, chunks in mixes:
+        expected = slow_step(model, "h100", engine, n, kv, chunks)
+        assert cost.mixed(n, kv, chunks) == pytest.approx(expected, rel=1e-12)
+        assert cost.mixed(n, kv, chunks) == cost.mixed(n, kv, list(chunks)), "asking twice changes nothing"
+
+
+@pytest.mark.parametrize("name", SOME_MODELS)
+@pytest.mark.parametrize("mode", ["piecewise", "none"])
+@settings(deadline=None, max_examples=60)
+@given(n=st.integers(1, 256), each=st.integers(1, 40_000))
+def test_a_decode_step_is_a_mixed_step_without_chunks(name: str, mode: str, n: int, each: int) -> None:
+    """Where both are launched alike, it must not matter which of the two questions the engine asks."""
+    cost = remembered(name, mode)
+    assert decode_seconds(cost, n, n * each) == pytest.approx(cost.mixed(n, n * each, []), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", SOME_MODELS)
+@settings(deadline=None, max_examples=60)
+@given(n=st.integers(1, 256), each=st.integers(1, 40_000))
+def test_a_whole_graph_is_never_slower_than_its_pieces(name: str, n: int, each: int) -> None:
+    """Only the host's part differs, and only a step that waits for the host gets faster by it."""
+    cost = remembered(name, "full_and_piecewise")
+    whole, in_pieces = decode_seconds(cost, n, n * each), cost.mixed(n, n * each, [])
+    assert whole <= in_pieces * (1 + 1e-12)
+    if whole > decode_seconds(cost, n, n) * 1.5:  # well above the host's floor
+        assert whole == pytest.approx(in_pieces, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", SOME_MODELS)
+@pytest.mark.parametrize("mode", MODES)
+def test_decode_pieces_join_without_gaps_or_steps(name: str, mode: str) -> None:
+    cost, source = remembered(name, mode), Roofline(find_gpu("h100"))
+    model = load_model(name)
+    kv_bytes = kv_dtype_bytes(model, "auto")
+    steepest = sum(
+        layer.count * source.decode_attention(op, kv_bytes)[1]
+        for layer in model.layers
+        for op in operators(model, layer, 1)
+        if isinstance(op, AttentionOperator)
+    )
+    for n in (1, 2, 8, 9, 100, 255, 256):
+        end, last = -1, None
+        for first, kv_max, a, b in pieces(cost, n):
+            assert first == end + 1 and kv_max >= first
+            assert a > 0 and 0 <= b <= steepest * (1 + 1e-12)
+            if last is not None:
+                rise = (a + b * first) - last
+                assert -1e-15 <= rise <= steepest * (1 + 1e-9), f"a jump of {rise} s at kv={first}, n={n}"
+            end, last = kv_max, a + b * kv_max
+        assert end >= ENDLESS
+
+
+def test_a_line_holds_from_any_kv_to_its_end() -> None:
+    """An engine asks once and runs on to kv_max: the answer may not depend on where it asked."""
+    cost = remembered("gpt-oss-20b", "full_and_piecewise")
+    for first, kv_max, a, b in pieces(cost, 40):
+        for kv in {first, min(first + 1, kv_max), (first + min(kv_max, ENDLESS)) // 2, kv_max}:
+            assert cost.decode_line(40, kv) == (a, b, kv_max)
+
+
+# -- more work never takes less time ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SOME_MODELS)
+@pytest.mark.parametrize("mode", ["full_and_piecewise", "none"])
+def test_more_decodes_never_take_less_time(name: str, mode: str) -> None:
+    cost = remembered(name, mode)
+    for kv in (256, 20_000, 2_000_000):
+        times = [decode_seconds(cost, n, kv) for n in range(1, 257)]
+        assert all(after >= before - 1e-15 for before, after in pairwise(times))
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "qwen3-30b-a3b", "gemma-3-4b"])
+@pytest.mark.parametrize("before", [0, 3000])
+def test_a_longer_chunk_never_takes_less_time(name: str, before: int) -> None:
+    """If it did, padding the shorter one would be the better kernel."""
+    cost = compiled(name, max_num_batched_tokens=4096)
+    times = [cost.mixed(0, 0, [(tokens, before)]) for tokens in range(1, 4097)]
+    drops = [
+        (tokens, shorter, longer)
+        for tokens, (shorter, longer) in enumerate(pairwise(times), 1)
+        if longer < shorter * (1 - 1e-9)
+    ]
+    assert not drops, f"{len(drops)} drops, the first from {drops[0][0]} tokens on: {drops[0]}"
+
+
+def test_more_context_never_takes_less_time() -> None:
+    for name in SOME_MODELS:
+        cost = remembered(name, "full_and_piecewise")
+        times = [cost.mixed(10, 10_000, [(100, before)]) for before in range(0, 20_000, 97)]
+        assert all(after >= before - 1e-15 for before, after in pairwise(times))
+
+
+def test_every_step_of_a_capture_plateau_costs_the_same_rows() -> None:
+    """9 to 16 tokens run as 16: only the output head and the host see the difference."""
+    cost = remembered("llama-3.1-8b", "full_and_piecewise")
+    plateau = [decode_seconds(cost, n, 100_000) for n in range(9, 17)]
+    assert max(plateau) / min(plateau) < 1.002
+    assert decode_seconds(cost, 17, 100_000) > max(plateau)
+
+
+def test_short_chunks_of_many_requests_share_the_gpu() -> None:
+    """Verifying three drafts each reads the cache once, as a plain decode does; 64 such chunks are no 64 lone ones."""
+    cost = remembered("llama-3.1-8b", "full_and_piecewise")
+    plain = decode_seconds(cost, 64, 64 * 2000)
+    verify = cost.mixed(0, 0, [(4, 2000)] * 64)
+    assert verify < 2 * plain, f"{verify * 1e3:.1f} ms against {plain * 1e3:.1f} ms for one token each"
+
+
+def test_synchronous_scheduling_costs_at_least_as_much() -> None:
+    for mode in MODES:
+        overlapped, serial = remembered("llama-3.1-8b", mode, True), remembered("llama-3.1-8b", mode, False)
+        for n, kv in ((1, 1), (8, 4000), (255, 900_000)):
+            assert decode_seconds(serial, n, kv) > decode_seconds(overlapped, n, kv)
+            assert serial.mixed(n, kv, [(33, 5)]) > overlapped.mixed(n, kv, [(33, 5)])
+
+
+# -- physics ------------------------------------------------------------------------------------------------------
+
+
+def dense_bytes_read(model: ModelSpec) -> float:
+    """The least that a step of one token must read: all weights it passes through, at their smallest."""
+    size = model.dtype_bytes if model.quantization is None else 0.5
+    return parameters(model).active_without_embedding * size
+
+
+@pytest.mark.parametrize("name", sorted(model_names()))
+def test_every_model_of_the_catalog_compiles_within_the_rooflines(name: str) -> None:
+    gpu, model = find_gpu("b200"), load_model(name)
+    engine = EngineSpec(max_num_batched_tokens=512)
+    tp = next(tp for tp in (1, 2, 4, 8) if fits(model, "b200", tp, engine))
+    cost = compile_cost(model, tp, engine, Roofline(gpu, tp))
+    peak = gpu.peak(model.compute if model.quantization is None else model.quantization.compute or model.compute)
+    head = model.vocab * model.hidden
+    for n, kv in ((1, 1), (256, 100_000)):
+        seconds = decode_seconds(cost, n, kv)
+        assert math.isfinite(seconds)
+        assert seconds >= dense_bytes_read(model) / tp / gpu.memory_bandwidth
+    for tokens in (1, 512):
+        seconds = cost.mixed(0, 0, [(tokens, 1000)])
+        flops = 2 * tokens * (parameters(model).active_without_embedding - head) / tp
+        assert math.isfinite(seconds) and seconds >= flops / peak
+    assert math.isfinite(cost.mixed(3, 3000, [(64, 64)]))
+
+
+def fits(model: ModelSpec, gpu: str, tp: int, engine: EngineSpec) -> bool:
+    try:
+        check_tp(model, tp)
+        plan_memory(model, find_gpu(gpu), tp, engine, graph_plan(engine))
+    except UserError:
+        return False
+    return True
+
+
+def test_decode_reads_the_cache_at_no_more_than_peak_bandwidth() -> None:
+    model, gpu = load_model("llama-3.1-8b"), find_gpu("h100")
+    cost = remembered("llama-3.1-8b", "full_and_piecewise")
+    per_token = 2 * 8 * 128 * 2 * 32  # k and v, heads, dims, bytes, layers
+    extra = decode_seconds(cost, 64, 400_000) - decode_seconds(cost, 64, 200_000)
+    assert extra >= 200_000 * per_token / gpu.memory_bandwidth
+    assert work_of(model, 1, "auto").kv_bytes == per_token
+    half = compiled("llama-3.1-8b", kv_cache_dtype="fp8")
+    assert decode_seconds(half, 64, 400_000) - decode_seconds(half, 64, 200_000) == pytest.approx(extra / 2)
+
+
+def test_windows_bound_what_decode_reads() -> None:
+    """Every layer of this model sees at most 4,096 tokens of a request."""
+    cost = remembered("mistral-7b-v0.1", "full_and_piecewise")
+    assert decode_seconds(cost, 10, 10 * 4096) > decode_seconds(cost, 10, 10 * 3000)
+    assert decode_seconds(cost, 10, 10 * 4096) == pytest.approx(decode_seconds(cost, 10, 10 * 30_000), rel=1e-12)
+
+
+def test_experts_are_paid_for_when_touched() -> None:
+    """128 experts, 8 per token: one token reads 8, a few hundred read them all."""
+    model = load_model("qwen3-30b-a3b")
+    grouped = [op for op in operators(model, model.layers[0], 1) if isinstance(op, GroupedGemm)]
+    assert [(op.experts, op.top_k) for op in grouped] == [(128, 8), (128, 8)]
+    source, gpu = Roofline(find_gpu("h200")), find_gpu("h200")
+    for op in grouped:
+        times = source.rows(op, np.array([0.0, 1, 2, 4, 8, 16, 32, 64, 128, 256]))
+        assert times[0] == 0 and (np.diff(times) > 0).all()
+        one, all_of_them = (
+            count * op.k * op.n * op.weight_bytes / gpu.memory_bandwidth for count in (op.top_k, op.experts)
+        )
+        assert one <= times[1] <= 2 * one + 5e-6
+        assert times[1] + times[1] > times[2] > times[1], "two tokens share some experts, but not all"
+        assert 0.999 * all_of_them <= times[-1] <= 2 * all_of_them
+    dense, sparse = (compiled(name, "h200") for name in ("llama-3.1-8b", "qwen3-30b-a3b"))
+    growth = [decode_seconds(cost, 64, 64_000) / decode_seconds(cost, 1, 1000) for cost in (dense, sparse)]
+    assert growth[1] > 3 * growth[0]
+
+
+# -- tensor parallelism -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("mebibytes", "microseconds"), [(8, 61), (16, 100), (32, 173)])
+def test_allreduce_over_four_h200_takes_what_was_measured(mebibytes: int, microseconds: float) -> None:
+    seconds = float(allreduce(find_gpu("h200"), 4, np.array([mebibytes * 2.0**20]))[0])
+    assert seconds == pytest.approx(microseconds * 1e-6, rel=0.1)
+
+
+@pytest.mark.parametrize("gpu", sorted(gpu_names()))
+def test_collectives_grow_with_size_and_ranks_and_are_free_alone(gpu: str) -> None:
+    chip = find_gpu(gpu)
+    sizes = np.logspace(2, 9, 50)
+    for collective in (allreduce, allgather):
+        assert (collective(chip, 1, sizes) == 0).all()
+        two, four, eight = (collective(chip, ranks, sizes) for ranks in (2, 4, 8))
+        assert (np.diff(two) > 0).all() and (two > 0).all()
+        assert (four >= two).all() and (eight >= four).all()
+        assert (two[-1:] >= sizes[-1:] / 2 / chip.peer_bandwidth).all(), "faster than the link"
+
+
+def test_two_gpus_halve_the_matrices_and_add_collectives() -> None:
+    model, gpu = load_model("llama-3.1-8b"), find_gpu("h100")
+    layer = model.layers[0]
+    rows = np.array([64.0])
+
+    def seconds(tp: int, kind: type[Gemm] | type[Collective]) -> float:
+        found = [op for op in operators(model, layer, tp) if isinstance(op, kind)]
+        return float(sum(Roofline(gpu, tp).rows(op, rows)[0] for op in found))
+
+    assert seconds(2, Gemm) == pytest.approx(seconds(1, Gemm) / 2, rel=0.1)
+    assert seconds(1, Collective) == 0
+    assert len([op for op in operators(model, layer, 2) if isinstance(op, Collective)]) == 2
+    assert seconds(2, Collective) > 10e-6
+    one, two = compiled(), compiled(tp=2)
+    for n, kv in ((1, 1000), (64, 64_000), (256, 256_000)):
+        both = decode_seconds(one, n, kv), decode_seconds(two, n, kv)
+        assert both[0] / 2 < both[1] < both[0]
+    many, few = compiled(max_num_batched_tokens=8192), compiled(tp=2, max_num_batched_tokens=8192)
+    assert many.mixed(0, 0, [(8192, 0)]) / 2 < few.mixed(0, 0, [(8192, 0)]) < many.mixed(0, 0, [(8192, 0)])
+
+
+# -- CUDA graphs --------------------------------------------------------------------------------------------------
+
+TO_256 = (1, 2, 4, *(8 * i for i in range(1, 33)))
+
+
+@pytest.mark.parametrize(
+    ("seqs", "tokens", "expected"),
+    [
+        (128, 2048, TO_256),
+        (256, 8192, (*TO_256, *(256 + 16 * i for i in range(1, 17)))),
+        (1024, 8192, (*TO_256, *(256 + 16 * i for i in range(1, 17)))),
+        (8, 8192, (1, 2, 4, 8, 16)),
+        (10, 8192, (1, 2, 4, 8, 16)),
+        (3, 8192, (1, 2, 4)),
+        (1, 8192, (1, 2)),
+        (256, 300, (*TO_256, 272, 288)),
+    ],
+)
+def test_capture_sizes_follow_vllms_rule(seqs: int, tokens: int, expected: tuple[int, ...]) -> None:
+    assert default_capture_sizes(seqs, tokens) == expected
+
+
+def captures() -> list[Path]:
+    return sorted(CAPTURES.glob("*/meta.json"))
+
+
+@pytest.mark.skipif(not captures(), reason="no captures of a real engine in ../shared/data")
+@pytest.mark.parametrize("path", captures(), ids=lambda path: path.parent.name)
+def test_a_real_engine_captured_these_sizes_and_had_these_blocks(path: Path) -> None:
+    meta = json.loads(path.read_text())
+    engine = EngineSpec(
+        max_num_seqs=meta["max_num_seqs"],
+        max_num_batched_tokens=meta["max_num_batched_tokens"],
+        gpu_memory_utilization=meta["gpu_memory_utilization"],
+        block_size=meta["block_size"],
+    )
+    plan = graph_plan(engine)
+    assert list(plan.sizes) == meta["capture_sizes"]
+    memory = plan_memory(load_model(str(path.parent)), find_gpu("h200"), 1, engine, plan)
+    assert memory.blocks + 1 == pytest.approx(meta["num_gpu_blocks"], rel=0.02)
+    assert memory.summary()["num_gpu_blocks"] == memory.blocks + 1
+
+
+@pytest.mark.parametrize(
+    ("mode", "decode_only", "mixed"),
+    [
+        ("full_and_piecewise", 16, 16),
+        ("full_decode_only", 16, None),
+        ("piecewise", 16, 16),
+        ("none", None, None),
+    ],
+)
+def test_which_steps_replay_a_graph(mode: Any, decode_only: int | None, mixed: int | None) -> None:
+    plan = graph_plan(EngineSpec(cudagraph=mode))
+    assert plan.padded(9, decode_only=True) == decode_only
+    assert plan.padded(9, decode_only=False) == mixed
+    assert plan.padded(513, decode_only=True) is None and plan.padded(513, decode_only=False) is None
+    eager = graph_plan(EngineSpec(cudagraph=mode, enforce_eager=True))
+    assert eager.sizes == () and eager.padded(9, decode_only=True) is None
+
+
+def test_given_capture_sizes_are_used() -> None:
+    plan = graph_plan(EngineSpec(cudagraph_capture_sizes=(3, 50)))
+    assert [plan.padded(n, decode_only=True) for n in (1, 3, 4, 50, 51)] == [3, 3, 50, 50, None]
+    cost = compiled(cudagraph_capture_sizes=(3, 50))
+    assert decode_seconds(cost, 4, 9000) == pytest.approx(decode_seconds(cost, 50, 9000), rel=0.03)
+
+
+def test_capture_sizes_beyond_the_largest_step_do_no_harm() -> None:
+    """No step has more tokens than max_num_batched_tokens; a larger graph must be refused clearly, or never used."""
+    try:
+        scenario_from_dict(
+            {
+                "model": "llama-3.1-8b",
+                "fleet": {"gpu": "h100"},
+                "engine": {"max_num_batched_tokens": 1024, "cudagraph_capture_sizes": [8, 4096]},
+                "workload": {"arrivals": {"kind": "burst"}, "requests": 1, "prompt": 1, "output": 1},
+            }
+        )
+    except UserError as error:
+        assert "cudagraph_capture_sizes" in str(error)
+        return
+    cost = compiled(cudagraph_capture_sizes=(8, 4096))
+    assert math.isfinite(decode_seconds(cost, 9, 9)) and math.isfinite(cost.mixed(0, 0, [(900, 0)]))
+
+
+def test_eager_steps_pay_for_every_kernel() -> None:
+    whole, in_pieces, none = (
+        decode_seconds(remembered("qwen3-0.6b", mode), 1, 1) for mode in ("full_and_piecewise", "piecewise", "none")
+    )
+    assert whole < in_pieces <= none
+    eager = compiled("qwen3-0.6b", enforce_eager=True)
+    assert decode_seconds(eager, 1, 1) == none
+
+
+# -- memory -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "seqs", "tokens", "measured"),
+    [
+        ("llama-3.1-8b", 256, 8192, 57_489),
+        ("llama-3.1-8b", 128, 2048, 57_537),
+        ("qwen3-30b-a3b", 128, 2048, 48_196),
+    ],
+)
+def test_blocks_are_those_of_a_real_h200(name: str, seqs: int, tokens: int, measured: int) -> None:
+    engine = EngineSpec(max_num_seqs=seqs, max_num_batched_tokens=tokens)
+    memory = plan_memory(load_model(name), find_gpu("h200"), 1, engine, graph_plan(engine))
+    assert memory.blocks + 1 == pytest.approx(measured, rel=0.02)
+
+
+@pytest.mark.parametrize("tp", [1, 2, 8])
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "qwen3-30b-a3b", "deepseek-v2-lite", "gpt-oss-20b"])
+def test_the_parts_of_memory_stay_within_the_whole(name: str, tp: int) -> None:
+    engine = EngineSpec()
+    model, gpu = load_model(name), find_gpu("h100")
+    if not fits(model, "h100", tp, engine):
+        check_tp(model, 1)
+        pytest.skip(f"{name} does not split {tp} ways")
+    memory = plan_memory(model, gpu, tp, engine, graph_plan(engine))
+    parts = memory.weights + memory.activations + memory.graphs + memory.runtime
+    assert parts + (memory.blocks + 1) * memory.block_bytes <= memory.usable <= memory.total
+    assert parts + (memory.blocks + 2) * memory.block_bytes > memory.usable, "another block would fit"
+    assert memory.summary()["kv_bytes"] == memory.kv == memory.blocks * memory.block_bytes
+
+
+def test_given_blocks_are_taken_or_refused() -> None:
+    model, gpu = load_model("llama-3.1-8b"), find_gpu("h100")
+    engine = EngineSpec(num_gpu_blocks=1000)
+    assert plan_memory(model, gpu, 1, engine, graph_plan(engine)).blocks == 999
+    engine = EngineSpec(num_gpu_blocks=1_000_000)
+    with pytest.raises(UserError, match=r"num_gpu_blocks.*1000000.*at most \d+"):
+        plan_memory(model, gpu, 1, engine, graph_plan(engine))
+
+
+def test_a_model_that_does_not_fit_is_refused_with_advice() -> None:
+    engine = EngineSpec()
+    with pytest.raises(UserError) as refused:
+        plan_memory(load_model("llama-3.1-70b"), find_gpu("h100"), 1, engine, graph_plan(engine))
+    message = str(refused.value)
+    assert "llama-3.1-70b" in message and "H100" in message
+    assert re.search(r"1[23]\d\.\d GiB", message), "its weights"
+    assert re.search(r"7\d\.\d GiB", message), "what the GPU offers"
+    assert "fleet.tp=4" in message
+
+
+@pytest.mark.parametrize("gpu", ["h100", "a100-40", "l40s", "rtx-4090", "mi300x"])
+def test_advice_on_what_would_fit_is_true(gpu: str) -> None:
+    engine = EngineSpec()
+    untrue = []
+    for name in model_names():
+        model = load_model(name)
+        try:
+            plan_memory(model, find_gpu(gpu), 1, engine, graph_plan(engine))
+        except UserError as error:
+            advised = re.search(r"fleet\.tp=(\d+) would fit", str(error))
+            if advised and not fits(model, gpu, int(advised[1]), engine):
+                untrue.append(f"{name}: {advised[0]}")
+    assert not untrue
+
+
+def test_a_step_that_is_too_large_is_not_blamed_on_the_weights() -> None:
+    """16 GiB of weights fit an 80 GB GPU; it is the activations of a million tokens that do not."""
+    engine = EngineSpec(max_num_batched_tokens=2_000_000)
+    with pytest.raises(UserError, match="max_num_batched_tokens"):
+        plan_memory(load_model("llama-3.1-8b"), find_gpu("h100"), 1, engine, graph_plan(engine))

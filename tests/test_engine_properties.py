@@ -1,0 +1,343 @@
+"""What must hold of an engine in any world: the fast path equals the plain one, and nothing is lost or invented."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from math import inf, nextafter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine_worlds import (
+    RISING_COSTS,
+    Ask,
+    PiecewiseCost,
+    Run,
+    World,
+    serve,
+    settled,
+    vectorised_from,
+    worlds,
+)
+from steelyard.engine import ABORTED, FINISHED, REJECTED, BlockNames, Engine, EngineLog, Limits, Request
+from steelyard.validate.parity import LinearCost
+
+ANY_WORLD = st.one_of(worlds(), worlds(), worlds(speculation=True))
+SHORT_STRETCHES = st.sampled_from([2, 5, 96])
+
+
+def assert_same_records(one: EngineLog, other: EngineLog) -> None:
+    """All that a log keeps per request and the time of every step, to the last bit."""
+    assert one.ends == other.ends
+    assert one.restarts == other.restarts
+    for name, column in one.ended.items():
+        assert column.tolist() == other.ended[name].tolist(), name
+    assert one.given_up == other.given_up
+    assert sorted(one.breaks) == sorted(other.breaks)
+
+
+# -- the fast path ----------------------------------------------------------------------------------------------------
+
+
+@settled(250)
+@given(ANY_WORLD, SHORT_STRETCHES)
+def test_fast_path_takes_the_same_steps(world: World, vector: int) -> None:
+    with vectorised_from(vector):
+        fast = serve(world, plain=False)
+    plain = serve(world, plain=True)
+    for mine, theirs in zip(fast.steps, plain.steps, strict=False):
+        assert mine == theirs
+    assert len(fast.steps) == len(plain.steps)
+    assert (fast.ended, fast.end, fast.arrival) == (plain.ended, plain.end, plain.arrival)
+    assert_same_records(fast.engine.log, plain.engine.log)
+
+
+@settled(250)
+@given(ANY_WORLD, SHORT_STRETCHES)
+def test_fast_path_takes_the_same_steps_when_nobody_looks(world: World, vector: int) -> None:
+    with vectorised_from(vector):
+        fast = serve(world, plain=False, watch=False)
+    plain = serve(world, plain=True, watch=False)
+    assert (fast.ended, fast.end, fast.arrival) == (plain.ended, plain.end, plain.arrival)
+    assert_same_records(fast.engine.log, plain.engine.log)
+    mine, theirs = fast.engine.log.steps(), plain.engine.log.steps()
+    for name in set(mine) - {"free_blocks"}:
+        assert mine[name].tolist() == theirs[name].tolist(), name
+    stretches = fast.engine.log.stretches()
+    first = stretches["step"]
+    assert stretches["free_blocks"].tolist() == theirs["free_blocks"][first].tolist()
+
+
+def test_a_burst_with_long_tails_is_the_same_bit_for_bit() -> None:
+    rng = np.random.default_rng(7)
+    outputs = np.minimum(rng.lognormal(5.5, 1.5, size=64).astype(int) + 1, 4096)
+    outputs[5] = 4096
+    asks = tuple(Ask(int(p), int(o)) for p, o in zip(rng.integers(16, 512, size=64), outputs, strict=True))
+    for asynchronous in (False, True):
+        for cost in (LinearCost(0.011, 3e-5, 7e-8), PiecewiseCost(5000)):
+            limits = Limits(blocks=3000, max_model_len=8192, max_num_seqs=48, async_scheduling=asynchronous)
+            world = World(limits, cost, asks)
+            fast, plain = (serve(world, plain=plain, watch=False) for plain in (False, True))
+            assert_same_records(fast.engine.log, plain.engine.log)
+            assert len(fast.engine.log.stretches()["step"]) < len(fast.engine.log.ends) / 10
+
+
+# -- nothing is lost --------------------------------------------------------------------------------------------------
+
+
+@settled(150)
+@given(st.one_of(ANY_WORLD, worlds(everyone_fits=False)), st.booleans())
+def test_every_request_ends_once_and_every_block_is_free_again(world: World, plain: bool) -> None:
+    run = serve(world, plain=plain)
+    everyone = list(range(len(world.asks)))
+    assert sorted([*run.ended, *run.refused]) == everyone
+    engine, scheduler = run.engine, run.engine.scheduler
+    assert sorted(engine.log.ended["index"].tolist()) == sorted(run.ended)
+    assert engine.outstanding == 0 and engine.idle
+    assert scheduler.kv.free == world.limits.blocks
+    assert not scheduler.running and not scheduler.singles and not scheduler.waiting and not scheduler.group.size
+    for i in run.ended:
+        status = run.row(i)["status"]
+        assert status == FINISHED or (status == ABORTED and world.asks[i].abort < inf)
+        if status == ABORTED:
+            assert run.end[i] >= run.arrival[i] + world.asks[i].abort
+
+
+@settled(150)
+@given(ANY_WORLD)
+def test_tokens_are_conserved(world: World) -> None:
+    run = serve(world, plain=True)
+    for i in run.ended:
+        row = run.row(i)
+        mine = [each for each in run.brought if each.index == i]
+        delivered = sum(each.delivered for each in mine)
+        if row["status"] != FINISHED:
+            assert delivered < world.output(i)
+            continue
+        assert delivered == world.output(i)
+        if not row["preemptions"]:
+            scheduled = sum(tokens.get(i, 0) for _, _, tokens, _, _ in run.steps)
+            lost = sum(each.tokens if each.wasted else each.rejected + each.clipped for each in mine)
+            assert scheduled - lost == world.asks[i].prompt - row["hit"] + world.output(i) - 1
+
+
+@settled(150)
+@given(ANY_WORLD, st.booleans())
+def test_first_and_last_token_are_where_tokens_were_handed_out(world: World, plain: bool) -> None:
+    run = serve(world, plain=plain)
+    steps = emitting_steps(run if plain else serve(world, plain=True))
+    for i in run.ended:
+        row = run.row(i)
+        expected = steps.get(i, [-1])
+        assert (row["first"], row["last"]) == (expected[0], expected[-1])
+        if row["status"] == FINISHED:
+            assert run.end[i] == run.engine.log.ends[expected[-1]]
+
+
+@settled(150)
+@given(ANY_WORLD, st.booleans())
+def test_gaps_are_those_between_tokens(world: World, plain: bool) -> None:
+    run = serve(world, plain=plain)
+    steps = emitting_steps(run if plain else serve(world, plain=True))
+    ends = run.engine.log.end
+    enumerated = [float(ends[b] - ends[a]) for own in steps.values() for a, b in pairwise(own)]
+    seconds, count = run.engine.log.gaps()
+    assert (count > 0).all()
+    assert np.sort(np.repeat(seconds, count)).tolist() == sorted(enumerated)
+
+
+def emitting_steps(plain: Run) -> dict[int, list[int]]:
+    """The steps that brought each request at least one token, from watching the plain engine hand them out."""
+    steps: dict[int, list[int]] = {}
+    for each in plain.brought:
+        if each.delivered:
+            steps.setdefault(each.index, []).append(each.step)
+    return steps
+
+
+# -- every single step ------------------------------------------------------------------------------------------------
+
+
+@settled(150)
+@given(ANY_WORLD, st.booleans())
+def test_time_only_moves_forward(world: World, plain: bool) -> None:
+    run = serve(world, plain=plain)
+    log = run.engine.log
+    start, end = log.start(), log.end
+    scheduled = np.array([step[0] for step in run.steps])
+    assert end.tolist() == [step[1] for step in run.steps]
+    assert (np.diff(scheduled) >= 0).all()
+    assert (start < end).all() and (start[1:] >= end[:-1]).all() and (scheduled <= start).all()
+    assert (start[:1] == scheduled[:1]).all()
+    for i in run.ended:
+        row = run.row(i)
+        if row["scheduled"] >= 0:
+            assert run.arrival[i] <= row["scheduled"] <= run.end[i]
+            first = next(step for step in run.steps if i in step[2])
+            assert first[0] == row["scheduled"]
+
+
+@settled(150)
+@given(ANY_WORLD, st.booleans())
+def test_no_step_exceeds_the_limits(world: World, plain: bool) -> None:
+    limits = world.limits
+    run = serve(world, plain=plain)
+    running: set[int] = set()
+    for _, _, tokens, preempted, free in run.steps:
+        assert tokens and all(n > 0 for n in tokens.values())
+        assert sum(tokens.values()) <= limits.max_num_batched_tokens
+        assert len(tokens) <= limits.max_num_seqs
+        assert 0 <= free <= limits.blocks
+        running -= set(preempted)
+        if preempted:
+            assert set(tokens) <= running, "a step that preempted has admitted someone"
+        running |= set(tokens)
+
+
+@settled(150)
+@given(worlds())
+def test_cached_tokens_are_whole_blocks_short_of_the_prompt(world: World) -> None:
+    run = serve(world, plain=False)
+    for i in run.ended:
+        row = run.row(i)
+        assert row["hit"] % world.limits.block_size == 0
+        assert 0 <= row["hit"] < world.asks[i].prompt
+        if not world.limits.enable_prefix_caching or not (world.asks[i].content or world.asks[i].stream >= 0):
+            assert row["hit"] == 0
+
+
+@settled(150)
+@given(ANY_WORLD, st.booleans())
+def test_the_step_table_tells_what_was_seen(world: World, plain: bool) -> None:
+    run = serve(world, plain=plain)
+    table, stretches = run.engine.log.steps(), run.engine.log.stretches()
+    computed: dict[int, float] = {}
+    calm = not run.engine.log.ended["preemptions"].any() and not world.limits.speculative_tokens
+    for k, (_, end, tokens, preempted, free) in enumerate(run.steps):
+        row = {name: column[k].item() for name, column in table.items()}
+        chunks = [n for n in tokens.values() if n > 1]
+        assert (row["step"], row["end"], row["n_decode"]) == (k, end, len(tokens) - len(chunks))
+        assert (row["prefill_tokens"], row["prefill_requests"]) == (sum(chunks), len(chunks))
+        assert row["preempted"] == len(preempted)
+        assert len(tokens) <= row["running"] <= world.limits.max_num_seqs
+        if k in stretches["step"] or k + 1 in stretches["step"] or k + 1 == len(run.steps):
+            assert row["free_blocks"] == free
+        for i, n in tokens.items():
+            computed[i] = computed.get(i, run.row(i)["hit"]) + n
+        if calm:
+            assert row["kv_decode"] == sum(computed[i] for i, n in tokens.items() if n == 1)
+
+
+def test_the_first_step_starts_when_the_engine_does() -> None:
+    for at in (0.0, 3.0):
+        log = serve(World(Limits(8, 64), LinearCost(1.0, 0.0, 0.0), (Ask(4, 4, at=at),)), plain=False).engine.log
+        for _ in range(20):
+            np.full(len(log.ends), 77.0)  # dirty the memory that the next array may get
+            assert log.start()[0] == at
+
+
+# -- what does not fit ------------------------------------------------------------------------------------------------
+
+
+@settled(200)
+@given(
+    prompt=st.integers(1, 40),
+    output=st.integers(1, 40),
+    blocks=st.integers(1, 12),
+    size=st.integers(1, 8),
+    budget=st.integers(1, 60),
+    switches=st.tuples(*[st.booleans()] * 4),
+)
+def test_refused_exactly_if_it_cannot_run_alone(
+    prompt: int, output: int, blocks: int, size: int, budget: int, switches: tuple[bool, bool, bool, bool]
+) -> None:
+    chunked, asynchronous, reserve, plain = switches
+    if not chunked:
+        budget = max(budget, prompt + output)
+    limits = Limits(
+        blocks,
+        max_model_len=100,
+        block_size=size,
+        max_num_batched_tokens=budget,
+        enable_chunked_prefill=chunked,
+        async_scheduling=asynchronous,
+        reserve_full_prompt=reserve,
+    )
+    engine = Engine(limits, LinearCost(1.0, 0.0, 0.0), BlockNames(size), plain=plain)
+    engine.submit(Request(0, 0.0, prompt, output), 0.0)
+    engine.advance(1e6)
+    assert engine.idle, "the engine never gets done"
+    fits = limits.refusal(prompt, output) is None
+    assert engine.log.ended["status"].tolist() == [FINISHED if fits else REJECTED]
+    assert engine.scheduler.kv.free == blocks
+
+
+def test_refusal_says_what_is_too_small() -> None:
+    limits = Limits(4, max_model_len=100, block_size=16, max_num_batched_tokens=32, enable_chunked_prefill=False)
+    assert limits.refusal(32, 33) is None
+    assert "needs 5 KV blocks" in (limits.refusal(32, 34) or "")
+    assert "max_num_batched_tokens 32" in (limits.refusal(33, 1) or "")
+    assert "max_model_len 100" in (limits.refusal(100, 1) or "")
+
+
+# -- what a driver relies on ------------------------------------------------------------------------------------------
+
+
+@settled(200)
+@given(worlds(followers=False, costs=RISING_COSTS), st.booleans())
+def test_no_request_ends_before_the_bound(world: World, plain: bool) -> None:
+    engine = Engine(world.limits, world.cost, plain=plain)
+    for i, ask in enumerate(world.asks):
+        engine.submit(world.request(i, 0.0, engine.scheduler.names), 0.0, ask.abort)
+    bound = 0.0
+    while not engine.idle:
+        bound = max(bound, engine.next_end_bound())
+        engine.advance(nextafter(engine.clock, inf))
+        for r in engine.finished:
+            assert engine.end_of(r) >= bound
+        if engine.finished:
+            engine.finished.clear()
+            bound = 0.0
+    assert engine.next_end_bound() == inf
+
+
+def test_an_abort_lets_the_follower_in_at_once() -> None:
+    """Whoever asks again at the second of an abort is there when that second's step is scheduled."""
+    limits = Limits(64, 256, async_scheduling=False)
+    asks = (Ask(4, 40), Ask(4, 40, abort=5.5), Ask(4, 4, after=1))
+    run = serve(World(limits, LinearCost(1.0, 0.0, 0.0), asks), plain=False)
+    assert (run.end[1], run.arrival[2]) == (6.0, 6.0)
+    assert run.row(2)["scheduled"] == 6.0
+
+
+@settled(60)
+@given(worlds(), st.lists(st.floats(0.01, 30), max_size=12))
+def test_pausing_changes_nothing(world: World, pauses: list[float]) -> None:
+    """A driver may stop an engine at any second in between and go on."""
+    world = replace(world, asks=tuple(replace(ask, after=-1, at=0.0, think=0.0) for ask in world.asks))
+
+    def run(stops: list[float]) -> EngineLog:
+        engine = Engine(world.limits, world.cost)
+        for i, ask in enumerate(world.asks):
+            engine.submit(world.request(i, 0.0, engine.scheduler.names), 0.0, ask.abort)
+        for second in stops:
+            engine.advance(second)
+        return engine.log
+
+    assert_same_records(run([*sorted(pauses), inf]), run([inf]))
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_steps_run_when_vllm_would_run_them(asynchronous: bool) -> None:
+    """Two requests by hand: the second comes during the first's prefill and joins at the next scheduling point."""
+    limits = Limits(64, 64, block_size=4, async_scheduling=asynchronous)
+    run = serve(World(limits, LinearCost(1.0, 0.0, 0.0), (Ask(8, 3), Ask(3, 2, at=0.5))), plain=False)
+    joined = 2 if asynchronous else 1  # a step in flight was scheduled at 0 already
+    tokens = [step[2] for step in run.steps]
+    assert tokens[0] == {0: 8}
+    assert tokens[joined] == {0: 1, 1: 3}
+    assert [step[1] for step in run.steps] == [float(k + 1) for k in range(len(run.steps))]
+    assert run.end == {0: 3.0, 1: joined + 2.0}
