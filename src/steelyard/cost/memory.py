@@ -69,8 +69,8 @@ def plan_memory(model: ModelSpec, gpu: Gpu, tp: int, engine: EngineSpec, graphs:
         raise UserError(_no_room(model, gpu, tp, engine, weights, usable, left))
     if blocks * block_bytes > left:
         raise UserError(
-            f"engine.num_gpu_blocks: {blocks} blocks take {_gib(blocks * block_bytes)}, but only {_gib(left)} are left on "
-            f"{gpu.full_name} beside {model.name}; at most {left // block_bytes} blocks fit"
+            f"engine.num_gpu_blocks: {blocks} blocks take {_gib(blocks * block_bytes)}, but only {_gib(left)} are left "
+            f"on {gpu.full_name} beside {model.name}; at most {left // block_bytes} blocks fit"
         )
     return MemoryPlan(
         total=gpu.memory_bytes,

@@ -1,8 +1,8 @@
 """One serving engine in virtual time: vLLM v1's scheduling decisions, step for step.
 
-The decisions are made one request at a time by `Scheduler`, exactly as the engine's own code does. Requests
-that merely decode are moved into a `DecodeGroup` and carried as sums; while nothing but the group runs, a whole stretch of
-steps is taken at once. Both short cuts give the same bits as the plain path (``plain=True``), which stays as reference.
+The decisions are made one request at a time by `Scheduler`, exactly as the engine's own code does. Requests that merely
+decode are moved into a `DecodeGroup` and carried as sums; while nothing but the group runs, a whole stretch of steps is
+taken at once. Both short cuts give the same bits as the plain path (``plain=True``), which stays as reference.
 """
 
 from __future__ import annotations

@@ -262,9 +262,9 @@ class Scheduler:
         """Tokens a waiting request lacks, and the drafts that pad it to a full verify step where only one is left."""
         tokens = r.prompt + r.outputs - computed
         drafts = self.limits.speculative_tokens
-        if drafts and tokens == 1 and not after_prefill and (company or computed):
-            if computed + 2 + drafts <= self.limits.max_model_len:
-                return 1 + drafts, drafts
+        lone_token = tokens == 1 and not after_prefill and (company or computed > 0)
+        if drafts and lone_token and computed + 2 + drafts <= self.limits.max_model_len:
+            return 1 + drafts, drafts
         return tokens, 0
 
     def _fit(self, r: Request, hits: list[Block], tokens: int) -> bool:

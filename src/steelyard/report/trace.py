@@ -96,10 +96,8 @@ def _choose(result: Result, cap: int) -> _Shown:
 def _earliest(times: np.ndarray, most: int) -> np.ndarray:
     """Indices of the `most` earliest rows in order of time, ties by row; rows without a time come last."""
     times = np.nan_to_num(times, nan=np.inf)
-    if len(times) > most:
-        within = np.flatnonzero(times <= np.partition(times, most)[most])
-    else:
-        within = np.arange(len(times))
+    latest = np.partition(times, most)[most] if len(times) > most else np.inf
+    within = np.flatnonzero(times <= latest)
     return within[np.argsort(times[within], kind="stable")][:most]
 
 

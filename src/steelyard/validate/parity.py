@@ -59,8 +59,7 @@ class Verdict:
 def read_golden(path: Path) -> Iterator[dict[str, Any]]:
     """The scenarios of a golden file, one JSON object a line, gzipped or not."""
     try:
-        opened = gzip.open(path, "rt") if path.suffix == ".gz" else path.open()
-        with opened as lines:
+        with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
             for number, line in enumerate(lines, 1):
                 if not line.strip():
                     continue
