@@ -341,3 +341,24 @@ def test_steps_run_when_vllm_would_run_them(asynchronous: bool) -> None:
     assert tokens[joined] == {0: 1, 1: 3}
     assert [step[1] for step in run.steps] == [float(k + 1) for k in range(len(run.steps))]
     assert run.end == {0: 3.0, 1: joined + 2.0}
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_equals_do_not_preempt_each_other_for_ever(asynchronous: bool) -> None:
+    """Either request fits alone; of two equal ones the first to run is the first victim, and so on in turn."""
+    limits = Limits(
+        blocks=6,
+        max_model_len=64,
+        block_size=1,
+        max_num_batched_tokens=2,
+        long_prefill_token_threshold=1,
+        enable_prefix_caching=False,
+        priority=True,
+        async_scheduling=asynchronous,
+        reserve_full_prompt=False,
+    )
+    engine = Engine(limits, LinearCost(1.0, 0.0, 0.0))
+    for i in range(2):
+        engine.submit(Request(i, 0.0, prompt=4, output=3), 0.0)
+    engine.advance(2000.0)
+    assert engine.idle

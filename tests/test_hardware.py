@@ -112,7 +112,7 @@ def test_names_are_found_as_people_write_them(spelling: str, name: str) -> None:
 
 
 def test_an_unknown_gpu_is_answered_with_the_nearest() -> None:
-    with pytest.raises(UserError, match=r"gpu: 'h201' is not in the catalog; did you mean .*'h200'"):
+    with pytest.raises(UserError, match=r"'h201' is not a GPU of the catalog; did you mean .*'h200'"):
         find_gpu("h201")
 
 
@@ -132,5 +132,5 @@ def test_peers_talk_over_pcie_where_there_is_no_nvlink() -> None:
 def test_tensor_parallelism_stays_in_a_node() -> None:
     check_fits_node(find_gpu("h100"), 8)
     check_fits_node(find_gpu("gb200"), 16)
-    with pytest.raises(UserError, match=r"tp: 16 .* at most 8"):
+    with pytest.raises(UserError, match=r"16 GPUs .* at most 8"):
         check_fits_node(find_gpu("h100"), 16)

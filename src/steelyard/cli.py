@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import time
@@ -16,7 +17,7 @@ from rich.table import Table
 from steelyard.errors import UserError
 from steelyard.hardware import find_gpu, gpu_names
 from steelyard.model import model_names
-from steelyard.report import check_writable, choose_output_dir, print_summary, summary_json, write_result
+from steelyard.report import choose_output_dir, print_summary, summary_json, write_result
 from steelyard.scenario import json_schema, load_scenario
 from steelyard.sim import simulate
 from steelyard.validate.parity import Verdict, compare, read_golden
@@ -83,12 +84,11 @@ def simulate_command(
     """Simulate a scenario and write its result folder."""
     loaded = load_scenario(scenario, set_ or [])
     folder = choose_output_dir(out, loaded.name, overwrite)
-    check_writable(folder)
     with LateProgress("simulating") as progress:
         result = simulate(loaded, progress=progress)
     write_result(result, folder, trace=trace)
     if json_:
-        sys.stdout.write(summary_json(result))
+        sys.stdout.buffer.write(summary_json(result).encode())
     else:
         print_summary(result, _out)
         _out.print(f"\nresult folder: {folder}", soft_wrap=True, highlight=False)
@@ -155,12 +155,12 @@ def gpus() -> None:
 
 
 def main() -> None:
-    """Entry point: a user's mistake is one message and exit code 2, an interruption 130."""
+    """Entry point: a user's mistake is one message and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show a letter is no reason to fail
     try:
         app()
     except UserError as error:
         _err.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        _err.print("interrupted; nothing was written")
-        sys.exit(130)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class UserError(Exception):
@@ -11,6 +12,15 @@ class UserError(Exception):
 
     The command line prints it as it stands and exits with code 2.
     """
+
+
+@contextmanager
+def blaming(where: str) -> Iterator[None]:
+    """Put the place a mistake was made (file and key) before whatever message comes from inside."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
 
 
 def nearest(word: str, choices: Iterable[str], most: int = 3) -> list[str]:

@@ -5,7 +5,7 @@ from steelyard.cost.graphs import GraphPlan, default_capture_sizes, graph_plan
 from steelyard.cost.memory import MemoryPlan, plan_memory
 from steelyard.cost.roofline import Roofline
 from steelyard.cost.source import PROVENANCES, CostSource, Provenance
-from steelyard.cost.work import Work, work_of
+from steelyard.cost.work import Stretches, Work, work_of
 
 __all__ = [
     "PROVENANCES",
@@ -15,6 +15,7 @@ __all__ = [
     "MemoryPlan",
     "Provenance",
     "Roofline",
+    "Stretches",
     "Work",
     "compile_cost",
     "default_capture_sizes",

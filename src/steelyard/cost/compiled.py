@@ -8,7 +8,7 @@ import numpy as np
 
 from steelyard.cost.graphs import GraphPlan, graph_plan
 from steelyard.cost.host import HostCost
-from steelyard.cost.source import CostSource, Floats, PrefillLine
+from steelyard.cost.source import CostSource, Floats, PrefillAttention
 from steelyard.model import (
     AttentionOperator,
     Collective,
@@ -49,7 +49,7 @@ class CompiledCost:
         token_seconds: Floats,
         head_seconds: Floats,
         decode: tuple[DecodeAttention, ...],
-        prefill: tuple[tuple[int, PrefillLine], ...],
+        prefill: tuple[tuple[int, PrefillAttention], ...],
         graphs: GraphPlan,
         host: HostCost,
     ) -> None:
@@ -74,12 +74,8 @@ class CompiledCost:
 
     def mixed(self, n: int, kv: int, chunks: list[tuple[int, int]]) -> float:
         """Seconds of a step with n decodes and prefill chunks of (tokens, context before them)."""
-        tokens = n
-        attention = 0.0
-        for chunk in chunks:
-            tokens += chunk[0]
-            seconds = self._seen.get(chunk)
-            attention += self._prefill_seconds(chunk) if seconds is None else seconds
+        tokens = n + sum(chunk for chunk, _ in chunks)
+        attention = self._prefill_seconds(chunks) if chunks else 0.0
         if n:
             for part in self._decode:
                 seen = kv if part.window is None else min(kv, n * part.window)
@@ -90,11 +86,14 @@ class CompiledCost:
         host = self._host.launch(sequences, captured=padded is not None, whole=False)
         return max(gpu, host) + self._host.serial
 
-    def _prefill_seconds(self, chunk: tuple[int, int]) -> float:
-        """Attention over a chunk, remembered: prompts of one length recur."""
-        seconds = sum(layers * line.seconds(*chunk) for layers, line in self._prefill)
-        if len(self._seen) < _MOST_REMEMBERED:
-            self._seen[chunk] = seconds
+    def _prefill_seconds(self, chunks: list[tuple[int, int]]) -> float:
+        """Attention over a step's chunks; a lone chunk is remembered, since prompts of one length recur."""
+        lone = chunks[0] if len(chunks) == 1 else None
+        if lone is not None and lone in self._seen:
+            return self._seen[lone]
+        seconds = sum(layers * prefill.seconds(chunks) for layers, prefill in self._prefill)
+        if lone is not None and len(self._seen) < _MOST_REMEMBERED:
+            self._seen[lone] = seconds
         return seconds
 
     def _make_lines(self, n: int) -> tuple[tuple[int, float, float], ...]:
@@ -103,7 +102,7 @@ class CompiledCost:
         rows = n if padded is None else padded
         host = self._host.launch(n, captured=padded is not None, whole=self._graphs.full)
         serial = self._host.serial
-        fixed = self._tokens[rows] + self._head[min(rows, len(self._head) - 1)]
+        fixed = self._tokens[rows] + self._head[n]  # logits are taken of the real rows only
         bounds = sorted({n * part.window for part in self._decode if part.window is not None} | {_NO_LIMIT})
         pieces: list[tuple[int, float, float]] = []
         start = 0
@@ -133,7 +132,7 @@ def compile_cost(model: ModelSpec, tp: int, engine: EngineSpec, source: CostSour
     token_seconds = np.zeros_like(rows)
     head_seconds = np.zeros(engine.max_num_seqs + 1)
     decode: list[DecodeAttention] = []
-    prefill: list[tuple[int, PrefillLine]] = []
+    prefill: list[tuple[int, PrefillAttention]] = []
     kernels = 0
     for layer in model.layers:
         for operator in operators(model, layer, tp):

@@ -38,8 +38,9 @@ def graph_plan(engine: EngineSpec) -> GraphPlan:
     sizes = engine.cudagraph_capture_sizes
     if sizes is None:
         sizes = default_capture_sizes(engine.max_num_seqs, engine.max_num_batched_tokens)
+    reachable = tuple(size for size in sizes if size <= engine.max_num_batched_tokens)
     return GraphPlan(
-        sizes=sizes if mode != "none" else (),
+        sizes=reachable if mode != "none" else (),
         full=mode in ("full_and_piecewise", "full_decode_only"),
         pieces=mode in ("full_and_piecewise", "piecewise"),
     )

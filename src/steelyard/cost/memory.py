@@ -66,7 +66,8 @@ def plan_memory(model: ModelSpec, gpu: Gpu, tp: int, engine: EngineSpec, graphs:
     left = usable - weights - activations - captured - RUNTIME_BYTES
     blocks = engine.num_gpu_blocks if engine.num_gpu_blocks is not None else left // block_bytes
     if left <= 0 or blocks < 2:
-        raise UserError(_no_room(model, gpu, tp, engine, weights, usable, left))
+        taken = {"weights": weights, "activations": activations, "captured graphs": captured, "runtime": RUNTIME_BYTES}
+        raise UserError(_no_room(model, gpu, tp, engine, taken))
     if blocks * block_bytes > left:
         raise UserError(
             f"engine.num_gpu_blocks: {blocks} blocks take {_gib(blocks * block_bytes)}, but only {_gib(left)} are left "
@@ -106,14 +107,27 @@ def _graph_bytes(model: ModelSpec, tp: int, graphs: GraphPlan) -> int:
     return len(graphs.sizes) * kinds * kernels * GRAPH_BYTES_PER_KERNEL
 
 
-def _no_room(model: ModelSpec, gpu: Gpu, tp: int, engine: EngineSpec, weights: int, usable: int, left: int) -> str:
-    fits = next((n for n in (2, 4, 8) if n > tp and n <= gpu.gpus_per_node and weights * tp / n < 0.9 * usable), None)
-    advice = f"fleet.tp={fits} would fit" if fits else "take a larger GPU, a higher tp or smaller weights"
+def _no_room(model: ModelSpec, gpu: Gpu, tp: int, engine: EngineSpec, taken: dict[str, int]) -> str:
+    usable = gpu.memory_bytes * engine.gpu_memory_utilization
+    parts = ", ".join(f"{name} {_gib(size)}" for name, size in taken.items())
     return (
-        f"model {model.name} does not fit: its weights take {_gib(weights)} per GPU at tp={tp}, and "
-        f"{gpu.full_name} offers {_gib(usable)} (gpu_memory_utilization {engine.gpu_memory_utilization}), which leaves "
-        f"{_gib(max(left, 0))} for the KV cache; {advice}"
+        f"model {model.name} does not fit on {gpu.full_name} at tp={tp}: per GPU it needs {parts}, and "
+        f"gpu_memory_utilization {engine.gpu_memory_utilization} of its memory is {_gib(usable)}, which leaves no room "
+        f"for KV blocks; {_advice(model, gpu, tp, usable, taken)}"
     )
+
+
+def _advice(model: ModelSpec, gpu: Gpu, tp: int, usable: float, taken: dict[str, int]) -> str:
+    if taken["activations"] > taken["weights"]:
+        return "lower engine.max_num_batched_tokens or engine.max_num_seqs"
+    spare = usable - sum(taken.values()) + taken["weights"]
+    for wider in range(tp + 1, gpu.gpus_per_node + 1):
+        try:
+            if weight_bytes(model, tp=wider) < 0.9 * spare:
+                return f"fleet.tp={wider} would fit"
+        except UserError:
+            continue  # the model does not split that way
+    return "take a larger GPU or smaller weights"
 
 
 def _gib(count: float) -> str:

@@ -6,6 +6,7 @@ Numbers from here are labelled *analytic*; measured profiles replace them operat
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +24,9 @@ GROUPED_MEMORY = 0.70
 ATTENTION_ARITHMETIC = 0.60
 ATTENTION_MEMORY = 0.80
 ELEMENTWISE_MEMORY = 0.75
-TILE = 128  # rows and columns that one streaming multiprocessor works on at a time
+TILE_ROWS, TILE_COLUMNS = 64, 128  # of a GEMM's result that one streaming multiprocessor works on at a time
+QUERY_TILE = 128  # query rows (tokens times heads that share keys) of one attention tile
+KEY_SPLIT = 1024  # keys from which an attention tile's work is shared out further
 
 
 @dataclass(frozen=True)
@@ -45,10 +48,10 @@ class Roofline:
         return self._elementwise(operator, rows)
 
     def _gemm(self, gemm: Gemm, rows: Floats) -> Floats:
-        flops = 2.0 * rows * gemm.k * gemm.n
         moved = gemm.k * gemm.n * gemm.weight_bytes + 2.0 * rows * (gemm.k + gemm.n)
-        peak = self.gpu.peak(gemm.compute) * GEMM_ARITHMETIC * self._tile_use(rows, gemm.n)
-        return self._bound(rows, flops / peak, moved / (self.gpu.memory_bandwidth * GEMM_MEMORY))
+        flops = 2.0 * gemm.k * self._worked_on(rows, gemm.n)
+        arithmetic = flops / (self.gpu.peak(gemm.compute) * GEMM_ARITHMETIC)
+        return self._bound(rows, arithmetic, moved / (self.gpu.memory_bandwidth * GEMM_MEMORY))
 
     def _grouped(self, gemm: GroupedGemm, rows: Floats) -> Floats:
         """Experts that no token chose are not read; the rest see their share of the rows each."""
@@ -67,11 +70,12 @@ class Roofline:
     def _bound(rows: Floats, arithmetic: Floats, memory: Floats) -> Floats:
         return np.where(rows > 0, np.maximum(arithmetic, memory) + KERNEL_SECONDS, 0.0)
 
-    def _tile_use(self, rows: Floats, columns: int) -> Floats:
-        """The share of multiprocessors at work: the last wave of tiles is seldom full."""
-        tiles = np.ceil(np.maximum(rows, 1.0) / TILE) * np.ceil(columns / TILE)
-        waves = tiles / self.gpu.sms
-        return np.where(waves < 1.0, 1.0, waves / np.ceil(waves))
+    def _worked_on(self, rows: Floats, columns: int) -> Floats:
+        """Elements of the result that take time: all of each wave of tiles, once there is more than one wave."""
+        tiles = np.ceil(rows / TILE_ROWS) * np.ceil(columns / TILE_COLUMNS)
+        waves = np.ceil(tiles / self.gpu.sms)
+        whole_waves = waves * self.gpu.sms * TILE_ROWS * TILE_COLUMNS
+        return np.where(tiles < self.gpu.sms, rows * columns, whole_waves)
 
     def decode_attention(self, operator: AttentionOperator, kv_bytes: float) -> tuple[float, float]:
         arithmetic = operator.decode.flops_per_pair / (self.gpu.peak(operator.compute) * ATTENTION_ARITHMETIC)
@@ -82,35 +86,37 @@ class Roofline:
         return _Prefill(
             per_pair=operator.prefill.flops_per_pair / (self.gpu.peak(operator.compute) * ATTENTION_ARITHMETIC),
             per_token=operator.kv_elements * kv_bytes / (self.gpu.memory_bandwidth * ATTENTION_MEMORY),
-            tile_rows=_tile_rows(operator.prefill),
+            shape=operator.prefill,
             sms=self.gpu.sms,
             window=operator.window,
         )
-
-
-def _tile_rows(shape: AttentionShape) -> float:
-    """Query tiles per prompt token over all heads."""
-    return shape.heads / TILE
 
 
 @dataclass(frozen=True)
 class _Prefill:
     """Pairs of query and key tokens at the arithmetic rate, but at least the cache read once.
 
-    A short chunk has fewer query tiles than the GPU has multiprocessors, and runs that much slower.
+    A step with fewer tiles of work than the GPU has multiprocessors runs that much slower.
     """
 
     per_pair: float
     per_token: float
-    tile_rows: float
+    shape: AttentionShape
     sms: int
     window: int | None
 
-    def seconds(self, tokens: int, before: int) -> float:
-        if self.window is not None:
-            before = min(before, self.window)
-            pairs = min(tokens * before + tokens * (tokens + 1) // 2, tokens * self.window)
-        else:
-            pairs = tokens * before + tokens * (tokens + 1) // 2
-        busy = min(1.0, max(tokens * self.tile_rows, 1.0) / self.sms)
-        return KERNEL_SECONDS + max(pairs * self.per_pair / busy, (before + tokens) * self.per_token)
+    def seconds(self, chunks: Sequence[tuple[int, int]]) -> float:
+        pairs = keys = 0
+        tiles = 0.0
+        sharing = self.shape.heads // self.shape.kv_heads
+        for tokens, before in chunks:
+            seen = before if self.window is None else min(before, self.window)
+            own = tokens * seen + tokens * (tokens + 1) // 2
+            if self.window is not None:
+                own = min(own, tokens * self.window)
+            pairs += own
+            keys += seen + tokens
+            rows = max(1.0, tokens * sharing / QUERY_TILE)
+            tiles += self.shape.kv_heads * rows * max(1.0, own / tokens / KEY_SPLIT)
+        busy = min(1.0, tiles / self.sms)
+        return KERNEL_SECONDS + max(pairs * self.per_pair / busy, keys * self.per_token)

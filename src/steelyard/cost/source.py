@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, Protocol
 
 import numpy as np
@@ -32,14 +33,14 @@ class CostSource(Protocol):
         """(seconds, seconds per cached token): one decode step over a batch, of one layer."""
         ...
 
-    def prefill_attention(self, operator: AttentionOperator, kv_bytes: float) -> PrefillLine:
-        """How long one layer takes over a chunk of a prompt."""
+    def prefill_attention(self, operator: AttentionOperator, kv_bytes: float) -> PrefillAttention:
+        """How long one layer takes over the prompt chunks of a step."""
         ...
 
 
-class PrefillLine(Protocol):
-    """Prefill attention of one layer as a function of the chunk."""
+class PrefillAttention(Protocol):
+    """Prefill attention of one layer as a function of a step's chunks."""
 
-    def seconds(self, tokens: int, before: int) -> float:
-        """Seconds for ``tokens`` new tokens after ``before`` cached ones."""
+    def seconds(self, chunks: Sequence[tuple[int, int]]) -> float:
+        """Seconds for chunks of (new tokens, cached tokens before them), all in one kernel."""
         ...

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.cost.compiled import operator_is_per_sequence
+from steelyard.hardware import Gpu
 from steelyard.model import (
     AttentionOperator,
     Gemm,
@@ -22,59 +23,101 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Work:
-    """Per GPU: what tokens, output rows and pairs of attending tokens cost in arithmetic and in bytes moved."""
+class Stretches:
+    """Work asked for, one row per stretch of steps alike."""
 
-    flops_per_token: float
-    flops_per_row: float
-    flops_per_prefill_pair: float
-    flops_per_decode_pair: float
+    steps: Ints
+    decodes: Ints  # per step
+    decode_keys: Ints  # cached tokens that decodes attend to, over all steps
+    prefill_tokens: Ints  # per step
+    prefill_requests: Ints  # per step
+    prefill_pairs: Ints  # query and key tokens that meet, over all steps
+
+
+@dataclass(frozen=True)
+class AttentionWork:
+    """One kind of layer: seconds at peak per pair of tokens, bytes per cached token, and the window."""
+
+    prefill_pair: float
+    decode_pair: float
+    kv_bytes: float
+    window: int | None
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a model costs at the very least on a GPU: seconds at peak arithmetic, bytes that must be read."""
+
+    per_token: float
+    per_row: float  # of the output head: one per request and step
     weight_bytes: float  # read once per step, whatever its size
     experts: tuple[tuple[float, int, int], ...]  # (bytes of all experts, experts, chosen per token)
-    kv_bytes: float  # per cached token read
+    attention: tuple[AttentionWork, ...]
 
-    def flops(self, tokens: Ints, rows: Ints, prefill_pairs: Ints, decode_pairs: Ints) -> float:
-        """Arithmetic of many steps, given per-stretch totals."""
-        return float(
-            tokens.sum() * self.flops_per_token
-            + rows.sum() * self.flops_per_row
-            + prefill_pairs.sum() * self.flops_per_prefill_pair
-            + decode_pairs.sum() * self.flops_per_decode_pair
-        )
+    def seconds_at_peak(self, done: Stretches) -> float:
+        """GPU seconds the arithmetic would take at the peak rate of each data type."""
+        tokens = (done.decodes + done.prefill_tokens) * done.steps
+        rows = (done.decodes + done.prefill_requests) * done.steps
+        total = float(tokens.sum()) * self.per_token + float(rows.sum()) * self.per_row
+        for part in self.attention:
+            pairs = _seen(done.prefill_pairs, done.prefill_tokens * done.steps, part.window)
+            keys = _seen(done.decode_keys, done.decodes * done.steps, part.window)
+            total += float(pairs.sum()) * part.prefill_pair + float(keys.sum()) * part.decode_pair
+        return total
 
-    def bytes(self, steps: Ints, tokens_per_step: Ints, kv_tokens: Ints) -> float:
-        """Weights and cache that many steps have to read."""
-        total = float(steps.sum()) * self.weight_bytes + float(kv_tokens.sum()) * self.kv_bytes
+    def bytes(self, done: Stretches) -> float:
+        """Weights and cache that the steps had to read."""
+        total = float(done.steps.sum()) * self.weight_bytes
         for size, experts, chosen in self.experts:
-            touched = 1.0 - (1.0 - chosen / experts) ** tokens_per_step
-            total += size * float((touched * steps).sum())
+            touched = 1.0 - (1.0 - chosen / experts) ** (done.decodes + done.prefill_tokens)
+            total += size * float((touched * done.steps).sum())
+        for part in self.attention:
+            keys = _seen(done.decode_keys, done.decodes * done.steps, part.window)
+            total += float(keys.sum()) * part.kv_bytes
         return total
 
 
-def work_of(model: ModelSpec, tp: int, kv_cache_dtype: str) -> Work:
+def _seen(pairs: Ints, queries: Ints, window: int | None) -> Ints:
+    """Pairs inside the window: no query sees more keys than that."""
+    return pairs if window is None else np.minimum(pairs, queries * window)
+
+
+def work_of(model: ModelSpec, gpu: Gpu, tp: int, kv_cache_dtype: str) -> Work:
     """The work coefficients of a model, per GPU of a tensor-parallel group."""
-    token = row = prefill = decode = weights = kv = 0.0
+    token = row = weights = 0.0
     experts: list[tuple[float, int, int]] = []
+    attention: list[AttentionWork] = []
     kv_bytes = kv_dtype_bytes(model, kv_cache_dtype)
     for layer in model.layers:
         for operator in operators(model, layer, tp):
             if isinstance(operator, Gemm):
-                token += layer.count * 2.0 * operator.k * operator.n
+                token += layer.count * _gemm_seconds(operator, gpu)
                 weights += layer.count * operator.k * operator.n * operator.weight_bytes
             elif isinstance(operator, GroupedGemm):
-                token += layer.count * 2.0 * operator.top_k * operator.k * operator.n
+                token += layer.count * operator.top_k * _gemm_seconds(operator, gpu)
                 size = layer.count * operator.experts * operator.k * operator.n * operator.weight_bytes
                 experts.append((size, operator.experts, operator.top_k))
             elif isinstance(operator, AttentionOperator):
-                prefill += layer.count * operator.prefill.flops_per_pair
-                decode += layer.count * operator.decode.flops_per_pair
-                kv += layer.count * operator.kv_elements * kv_bytes
+                attention.append(_attention_work(operator, gpu, layer.count, kv_bytes))
     for operator in head_operators(model, tp):
         if isinstance(operator, Gemm):
-            flops = 2.0 * operator.k * operator.n
             weights += operator.k * operator.n * operator.weight_bytes
             if operator_is_per_sequence(operator):
-                row += flops
+                row += _gemm_seconds(operator, gpu)
             else:
-                token += flops
-    return Work(token, row, prefill, decode, weights, tuple(experts), kv)
+                token += _gemm_seconds(operator, gpu)
+    return Work(token, row, weights, tuple(experts), tuple(attention))
+
+
+def _gemm_seconds(gemm: Gemm | GroupedGemm, gpu: Gpu) -> float:
+    return 2.0 * gemm.k * gemm.n / gpu.peak(gemm.compute)
+
+
+def _attention_work(operator: AttentionOperator, gpu: Gpu, layers: int, kv_bytes: float) -> AttentionWork:
+    peak = gpu.peak(operator.compute)
+    return AttentionWork(
+        prefill_pair=layers * operator.prefill.flops_per_pair / peak,
+        decode_pair=layers * operator.decode.flops_per_pair / peak,
+        kv_bytes=layers * operator.kv_elements * kv_bytes,
+        window=operator.window,
+    )

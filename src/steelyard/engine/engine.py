@@ -21,6 +21,7 @@ from steelyard.engine.scheduler import Batch, Scheduler
 
 _VECTOR_STEPS = 96  # from here on numpy beats a Python loop
 _MOST_STEPS = 65536  # bound on one vectorised stretch
+_NEVER = 1 << 60
 
 
 class StepCost(Protocol):
@@ -91,17 +92,18 @@ class Engine:
         if abort_at != float("inf"):
             heappush(self._aborts, (abort_at, r.index, r))
 
-    def advance(self, until: float) -> None:
-        """Take every scheduling decision that falls before ``until``."""
+    def advance(self, until: float, pause_after: int = _NEVER) -> None:
+        """Take every scheduling decision that falls before ``until``, or until so many requests have ended."""
+        pause = 1 if self.reactive else pause_after
         while self.clock < until and (self.outstanding or self._flight is not None):
             if self._aborts and self._aborts[0][0] <= self.clock:
                 self._abort_due()
-                if self.reactive and self.finished:
+                if len(self.finished) >= pause:
                     return
             horizon = min(until, self._aborts[0][0]) if self._aborts else until
             if not (self.scheduler.only_decodes() and self._stretch(horizon)):
                 self._one_step()
-            if self.reactive and self.finished:
+            if len(self.finished) >= pause:
                 return
 
     def end_of(self, r: Request) -> float:
@@ -118,6 +120,8 @@ class Engine:
         group = self.scheduler.group
         a, b, _ = self.cost.decode_line(group.size, group.tokens + group.size)
         steps = group.ends[0][0] + 1 - self.step
+        if group.blocks_needed(self.step, steps) > self.scheduler.kv.free:
+            steps = group.steps_that_fit(self.step, self.scheduler.kv.free, steps)  # a preemption may come then
         seconds = (a + b * (group.tokens + group.size)) * steps
         bound = max(self.clock, self._gpu_free) + seconds * (1 - 1e-9)
         return min(bound, max(self.clock, self._aborts[0][0])) if self._aborts else bound
@@ -216,9 +220,8 @@ class Engine:
             if r.status >= FINISHED:
                 continue
             self.scheduler.ungroup(self.step, self._flight)
-            if r.in_flight and r.last == self.step - 1:
-                r.last = r.last - 1 if r.last > r.first else -1
-                r.first = r.first if r.last >= 0 else -1
+            if r.in_flight:
+                r.unsay(self.step - 1)
             self._end(r, ABORTED)
 
     # -- many decode steps at once ------------------------------------------------------------------------------
@@ -232,7 +235,7 @@ class Engine:
         first = self.step
         count = group.ends[0][0] + 1 - first
         pending = flight is not None and bool(flight.entries)
-        if pending and (self.reactive or scheduler.waiting or scheduler.kv.order_matters or self.observer):
+        if pending and (self.reactive or scheduler.waiting):
             count = 1
         kv = group.tokens + size
         a, b, kv_max = self.cost.decode_line(size, kv)
@@ -243,40 +246,47 @@ class Engine:
             count = group.steps_that_fit(first, free, count)
             if not count:
                 return False
-        free_at_start = free - group.phase[first % group.block_size]
-        before = self.clock, self._gpu_free
+        clock = self.clock
         done = self._run_decodes(count, size, kv, a, b, until)
-        if self.observer is not None:
-            self._show_stretch(self.observer, before, done)
-        scheduler.kv.take(group.blocks_needed(first, done))
-        group.tokens += size * done
-        running, waiting = len(scheduler.running), len(scheduler.waiting)
-        self.log.rows.extend((first, size, kv, 0, 0, 0, running, waiting, free_at_start, scheduler.kv.free, 0))
         self.step = first + done
+        if pending:  # the step in flight returns after the first of these
+            assert flight is not None
+            self._book(first, 1, clock)
+            for r in scheduler.update(flight):
+                self._end(r, FINISHED)
+            flight.entries = []
+            if done > 1:
+                self._book(first + 1, done - 1, None)
+        else:
+            self._book(first, done, clock)
         left = group.leave_ended(self.step)
-        if not self.limits.async_scheduling:
+        if flight is None:
             for r in left:
                 scheduler.kv.complete(r, r.computed)
                 self._end(r, FINISHED)
             return True
-        assert flight is not None  # members of the group always have a token in flight
-        if pending:
-            for r in scheduler.update(flight):
-                self._end(r, FINISHED)
-            flight.entries = []
         flight.step = self.step - 1
         flight.end = self._gpu_free
         if left:
             scheduler.await_last_token(left, flight)
         return True
 
-    def _show_stretch(self, observer: StepObserver, before: tuple[float, float], done: int) -> None:
-        group, free, first = self.scheduler.group, self.scheduler.kv.free, self.step
-        tokens = {r.index: 1 for _, _, r in group.ends}
-        ends = self.log.ends[first:]
-        points = [before[0], *([before[1]] if self._flight is not None else []), *ends]
-        for i in range(done):
-            observer.step(points[i], ends[i], tokens, [], free - group.blocks_needed(first, i + 1))
+    def _book(self, first: int, count: int, clock: float | None) -> None:
+        """Take the blocks of decode steps that have been run, and log them; the first was scheduled at ``clock``."""
+        scheduler, group = self.scheduler, self.scheduler.group
+        size, free = group.size, scheduler.kv.free
+        at_first = free - group.phase[first % group.block_size]
+        if self.observer is not None:
+            tokens = {r.index: 1 for _, _, r in group.ends}
+            ends, lag = self.log.ends, 1 if self._flight is None else 2
+            for step in range(first, first + count):
+                at = clock if clock is not None and step == first else ends[step - lag]
+                self.observer.step(at, ends[step], tokens, [], free - group.blocks_needed(first, step + 1 - first))
+        scheduler.kv.take(group.blocks_needed(first, count))
+        kv = group.tokens + size
+        group.tokens += size * count
+        running, waiting = len(scheduler.running), len(scheduler.waiting)
+        self.log.rows.extend((first, size, kv, 0, 0, 0, running, waiting, at_first, scheduler.kv.free, 0))
 
     def _run_decodes(self, count: int, size: int, kv: int, a: float, b: float, until: float) -> int:
         """Append the ends of up to ``count`` steps, stopping where the next scheduling point reaches ``until``."""

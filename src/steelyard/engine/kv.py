@@ -38,11 +38,6 @@ class KVCache:
         self._table: dict[int, Block] = {}
         self._twins: dict[int, list[Block]] = {}
 
-    @property
-    def order_matters(self) -> bool:
-        """Whether it makes a difference which free block is taken first."""
-        return self._named_free > 0
-
     # -- what a prefix hits -------------------------------------------------------------------------------------
 
     def match(self, r: Request) -> list[Block]:

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.engine.request import Request
+from steelyard.engine.request import FINISHED, Request
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -48,7 +48,7 @@ class EngineLog:
     def done(self, r: Request) -> None:
         """A request has ended (or was given up): keep its figures, let go of the object."""
         self.requests.extend((r.index, r.status, r.first, r.last, r.hit, r.preemptions, r.scheduled))
-        if r.breaks:
+        if r.breaks and r.status == FINISHED:
             self.breaks.extend(r.breaks)
 
     @cached_property
@@ -65,7 +65,7 @@ class EngineLog:
 
     def start(self) -> Floats:
         """Start second of every step: where the one before ended, unless the engine had been idle."""
-        start = np.empty(len(self.ends))
+        start = np.zeros(len(self.ends))
         start[1:] = self.end[:-1]
         for step, second in self.restarts:
             start[step] = second
@@ -95,14 +95,14 @@ class EngineLog:
         return steps
 
     def gaps(self) -> tuple[Floats, Ints]:
-        """Time between a request's output tokens, as (seconds, how many), without looking at one token.
+        """Time between the output tokens of finished requests, as (seconds, how many), without looking at one token.
 
         A request that emits from step f to step l has the gaps of steps f+1..l, so the number of requests per step
         gap is a running sum; where emission skipped steps (preemption) those are taken out and the long gap put in.
         """
         end = self.end
         ended = self.ended
-        emitted = ended["first"] >= 0
+        emitted = ended["status"] == FINISHED
         room = len(end) + 1
         change = np.bincount(ended["first"][emitted] + 1, minlength=room)
         change -= np.bincount(ended["last"][emitted] + 1, minlength=room)

@@ -96,3 +96,26 @@ class Request:
         self.first = -1  # step of the first output token
         self.last = -1  # step of the newest output token
         self.breaks: list[tuple[int, int]] | None = None  # (last, next) where emission skipped steps
+
+    def emit(self, step: int) -> None:
+        """Note that a step brings output tokens."""
+        if self.last == step:
+            return
+        if self.first < 0:
+            self.first = step
+        elif self.last != step - 1:
+            if self.breaks is None:
+                self.breaks = []
+            self.breaks.append((self.last, step))
+        self.last = step
+
+    def unsay(self, step: int) -> None:
+        """Take a step's tokens back, since they will never be delivered."""
+        if self.last != step:
+            return
+        if self.first == step:
+            self.first = self.last = -1
+        elif self.breaks and self.breaks[-1][1] == step:
+            self.last = self.breaks.pop()[0]
+        else:
+            self.last -= 1

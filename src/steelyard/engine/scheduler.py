@@ -236,8 +236,6 @@ class Scheduler:
                 continue
             hits = self.kv.match(r) if r.keys else []
             computed = len(hits) * limits.block_size
-            if not r.preemptions:
-                r.hit = computed
             tokens, drafts = self._first_tokens(r, computed, company, after_prefill)
             if drafts and tokens > budget:
                 break
@@ -275,6 +273,7 @@ class Scheduler:
     def _start(self, r: Request, computed: int, now: float) -> None:
         if r.status == WAITING:
             r.scheduled = now
+            r.hit = computed
         r.status = RUNNING
         r.computed = computed
         self._admissions += 1
@@ -320,7 +319,7 @@ class Scheduler:
     # -- the group ----------------------------------------------------------------------------------------------
 
     def _join(self, r: Request, step: int) -> None:
-        _emit(r, step)
+        r.emit(step)
         r.in_flight = 0
         r.placeholders = 0
         del self.singles[r]
@@ -375,7 +374,7 @@ class Scheduler:
                     r.computed -= rejected
                 if r.placeholders:
                     r.placeholders -= rejected
-            _emit(r, batch.step)
+            r.emit(batch.step)
             delivered = min(entry.sampled, r.output - r.outputs)
             r.outputs += delivered
             if asynchronous and not stale:
@@ -387,16 +386,3 @@ class Scheduler:
             elif not asynchronous and self.limits.speculative_tokens:
                 r.drafts = 0 if r.chunking else self.limits.speculative_tokens
         return ended
-
-
-def _emit(r: Request, step: int) -> None:
-    """Note that a step brings a request output tokens."""
-    if r.last == step:
-        return
-    if r.first < 0:
-        r.first = step
-    elif r.last != step - 1:
-        if r.breaks is None:
-            r.breaks = []
-        r.breaks.append((r.last, step))
-    r.last = step

@@ -21,26 +21,29 @@ from steelyard.fleet.routers import Router, Sticky
 _END, _ARRIVE, _WAKE = 0, 1, 2
 
 Progress = Callable[[int], None]
-_REPORT_EVERY = 2000
+_REPORT_EVERY = 64
 
 
 class _Meter:
-    """Tells how many requests have been submitted, now and then."""
+    """Counts ended requests and tells the progress now and then."""
 
-    def __init__(self, progress: Progress | None) -> None:
+    def __init__(self, progress: Progress | None, done: int) -> None:
         self._progress = progress
-        self._count = 0
+        self._done = done
+        self._told = done
 
-    def tick(self) -> None:
-        self._count += 1
-        if self._progress is not None and self._count % _REPORT_EVERY == 0:
-            self._progress(self._count)
+    def ended(self, count: int) -> None:
+        self._done += count
+        if self._progress is not None and self._done - self._told >= _REPORT_EVERY:
+            self._told = self._done
+            self._progress(self._done)
 
 
 def run_fleet(engines: Sequence[Engine], desk: Desk, router: Router, progress: Progress | None = None) -> None:
     """Serve the whole workload; engines' logs and the desk's columns then tell what happened."""
-    meter = _Meter(progress)
-    stays_apart = not router.looks_at_load and (not desk.followers or isinstance(router, Sticky))
+    meter = _Meter(progress, len(desk.refused))
+    homes_known = isinstance(router, Sticky) and not desk.refused
+    stays_apart = not router.looks_at_load and (not desk.followers or homes_known)
     if stays_apart:
         _run_apart(engines, desk, router, meter)
     else:
@@ -48,49 +51,51 @@ def run_fleet(engines: Sequence[Engine], desk: Desk, router: Router, progress: P
 
 
 def _run_apart(engines: Sequence[Engine], desk: Desk, router: Router, meter: _Meter) -> None:
-    sessions = desk.session[desk.roots].tolist()
-    chosen = np.array([router.choose(session, ()) for session in sessions], dtype=np.int64)
-    queues = np.split(desk.roots[np.argsort(chosen, kind="stable")], np.cumsum(np.bincount(chosen))[:-1])
-    for replica, rows in zip(np.unique(chosen).tolist(), (queue for queue in queues if len(queue)), strict=True):
-        desk.replica[rows] = replica
+    roots = np.array([i for i in desk.roots.tolist() if i not in desk.refused], dtype=np.int64)
+    sessions = desk.session[roots].tolist()
+    replica = np.array([router.choose(session, ()) for session in sessions], dtype=np.int64)
+    desk.replica[roots] = replica
+    order = roots[np.argsort(replica, kind="stable")]
+    bounds = np.cumsum(np.bincount(replica, minlength=len(engines)))[:-1]
+    for engine, rows in zip(engines, np.split(order, bounds), strict=True):
         if desk.followers:
-            _run_with_followers(engines[replica], replica, rows.tolist(), desk, meter)
+            _run_with_followers(engine, rows, desk, meter)
         else:
-            _run_open_loop(engines[replica], rows, desk, meter)
+            _run_open_loop(engine, rows, desk, meter)
 
 
 def _run_open_loop(engine: Engine, rows: NDArray[np.int64], desk: Desk, meter: _Meter) -> None:
-    advance, submit, abort_at, tick = engine.advance, engine.submit, desk.abort_at, meter.tick
+    advance, submit, abort_at = engine.advance, engine.submit, desk.abort_at
+    finished = engine.finished
     for r in desk.requests(rows):
-        tick()
         advance(r.arrival)
         submit(r, r.arrival, abort_at(r))
-        engine.finished.clear()
-    advance(inf)
-    engine.finished.clear()
+        if len(finished) >= _REPORT_EVERY:
+            meter.ended(len(finished))
+            finished.clear()
+    while not engine.idle:
+        advance(inf, pause_after=_REPORT_EVERY)
+        meter.ended(len(finished))
+        finished.clear()
 
 
-def _run_with_followers(engine: Engine, replica: int, queue: list[int], desk: Desk, meter: _Meter) -> None:
-    pending = [(float(desk.workload.at[i]), i) for i in queue]
+def _run_with_followers(engine: Engine, rows: NDArray[np.int64], desk: Desk, meter: _Meter) -> None:
+    pending = list(zip(desk.workload.at[rows].tolist(), rows.tolist(), strict=True))
     heapify(pending)
     while pending or not engine.idle:
         engine.advance(pending[0][0] if pending else inf)
         if engine.finished:
+            meter.ended(len(engine.finished))
             for r in engine.finished:
                 for child in desk.followers.get(r.index, ()):
                     heappush(pending, (engine.end_of(r) + desk.think(child), child))
             engine.finished.clear()
         elif pending:
             now, i = heappop(pending)
-            meter.tick()
             desk.arrival[i] = now
-            desk.replica[i] = replica
-            if i in desk.refused:
-                for child in desk.followers.get(i, ()):
-                    heappush(pending, (now + desk.think(child), child))
-            else:
-                r = desk.request(i, now)
-                engine.submit(r, now, desk.abort_at(r))
+            desk.replica[i] = desk.replica[desk.session[i]]
+            r = desk.request(i, now)
+            engine.submit(r, now, desk.abort_at(r))
 
 
 class _Together:
@@ -121,7 +126,6 @@ class _Together:
 
     def _arrive(self, now: float, i: int) -> None:
         desk = self.desk
-        self.meter.tick()
         desk.arrival[i] = now
         if i in desk.refused:
             self._follow(now, i)
@@ -149,6 +153,7 @@ class _Together:
 
     def _collect(self, replica: int) -> None:
         engine = self.engines[replica]
+        self.meter.ended(len(engine.finished))
         for r in engine.finished:
             heappush(self.heap, (engine.end_of(r), _END, r.index, replica))
         engine.finished.clear()

@@ -18,7 +18,7 @@ def find_gpu(name: str) -> Gpu:
     """The GPU called `name`; case, spaces, dashes and the vendor's name do not matter."""
     gpu = _by_spelling().get(_plain(name))
     if gpu is None:
-        raise UserError(f"gpu: {name!r} is not in the catalog; {did_you_mean(name, _catalog())}")
+        raise UserError(f"{name!r} is not a GPU of the catalog; {did_you_mean(name, _catalog())}")
     return gpu
 
 

@@ -53,6 +53,6 @@ def check_fits_node(gpu: Gpu, tp: int) -> None:
     """Tensor parallelism talks twice per layer: refuse a group that would leave the fast links."""
     if tp > gpu.gpus_per_node:
         raise UserError(
-            f"tp: {tp} GPUs do not fit one node of {gpu.full_name}; "
+            f"{tp} GPUs do not fit one node of {gpu.full_name}; "
             f"tp can be at most {gpu.gpus_per_node}, the GPUs that share its fast links"
         )

@@ -34,7 +34,7 @@ def check_tp(model: ModelSpec, tp: int) -> None:
     if problem is None:
         return
     works = [str(size) for size in range(1, _MOST_TP + 1) if next(_problems(model, size), None) is None]
-    raise UserError(f"tp: {tp} does not fit {model.name}: {problem}; tp can be {', '.join(works)}")
+    raise UserError(f"{tp} does not fit {model.name}: {problem}; tp can be {', '.join(works)}")
 
 
 def _problems(model: ModelSpec, tp: int) -> Iterator[str]:

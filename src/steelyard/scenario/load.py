@@ -26,7 +26,7 @@ def load_scenario(path: Path, overrides: Sequence[str] = ()) -> Scenario:
         line = line_of(text, key)
         return f"{path}:{line}" if line else str(path)
 
-    return _checked(data, source, changes).based_in(path.parent)
+    return _checked(data, source, changes).based_in(path.parent, str(path))
 
 
 def scenario_from_dict(
@@ -38,7 +38,7 @@ def scenario_from_dict(
     """The scenario in plain data; relative paths start from ``base_dir`` (else the working directory)."""
     changes = [parse_override(text) for text in overrides]
     scenario = _checked(apply_overrides(dict(data), changes), lambda _: source, changes)
-    return scenario if base_dir is None else scenario.based_in(base_dir)
+    return scenario.based_in(base_dir or Path(), source)
 
 
 def json_schema() -> dict[str, Any]:

@@ -58,16 +58,23 @@ class Scenario(Spec):
     seed: Whole = Field(default=0, description="Seed of everything random; the same seed gives the same result.")
 
     _base_dir: Path = PrivateAttr(default_factory=Path)
+    _source: str = PrivateAttr(default="scenario")
 
     @property
     def base_dir(self) -> Path:
         """The folder that relative paths of the scenario start from."""
         return self._base_dir
 
-    def based_in(self, folder: Path) -> Scenario:
-        """The same scenario with its relative paths starting from another folder."""
+    @property
+    def source(self) -> str:
+        """What messages about the scenario call it: its file, if it came from one."""
+        return self._source
+
+    def based_in(self, folder: Path, source: str | None = None) -> Scenario:
+        """The same scenario with its relative paths starting from another folder, and told to be from ``source``."""
         copy = self.model_copy()
         copy._base_dir = folder
+        copy._source = source or self._source
         return copy
 
     @model_validator(mode="after")

@@ -20,7 +20,7 @@ def simulate(scenario: Scenario, *, plain: bool = False, progress: Callable[[int
     """Simulate a scenario to its end.
 
     ``plain`` takes every step one request at a time: the slow reference that the fast path must equal.
-    ``progress`` is called now and then with (requests submitted, requests in all).
+    ``progress`` is called now and then with (requests that have ended, requests in all).
     """
     setup = set_up(scenario)
     acceptance = scenario.engine.acceptance

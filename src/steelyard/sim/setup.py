@@ -16,9 +16,10 @@ from steelyard.cost import (
     work_of,
 )
 from steelyard.engine import Limits
+from steelyard.errors import UserError, blaming
 from steelyard.hardware import Gpu, check_fits_node, find_gpu
 from steelyard.model import ModelSpec, check_tp, load_model, serve_as
-from steelyard.scenario import PoolSpec, Scenario
+from steelyard.scenario import EngineSpec, PoolSpec, Scenario
 
 
 @dataclass(frozen=True)
@@ -43,15 +44,18 @@ class Setup:
 
 def set_up(scenario: Scenario) -> Setup:
     """Find model and GPU, plan memory, compile costs; refuses what cannot work."""
-    pool = scenario.fleet.pools[0]
-    engine = scenario.engine
-    wanted = scenario.model
-    model = load_model(wanted.config, base_dir=scenario.base_dir)
-    model = serve_as(model, wanted.dtype, wanted.quantization)
-    gpu = find_gpu(pool.gpu)
-    check_tp(model, pool.tp)
-    check_fits_node(gpu, pool.tp)
-    memory = plan_memory(model, gpu, pool.tp, engine, graph_plan(engine))
+    pool, engine, wanted = scenario.fleet.pools[0], scenario.engine, scenario.model
+    with blaming(f"{scenario.source}: model"):
+        model = load_model(wanted.config, base_dir=scenario.base_dir)
+        model = serve_as(model, wanted.dtype, wanted.quantization)
+    with blaming(f"{scenario.source}: fleet.gpu"):
+        gpu = find_gpu(pool.gpu)
+    with blaming(f"{scenario.source}: fleet.tp"):
+        check_tp(model, pool.tp)
+        check_fits_node(gpu, pool.tp)
+    with blaming(scenario.source):
+        memory = plan_memory(model, gpu, pool.tp, engine, graph_plan(engine))
+        limits = _limits(engine, model, memory)
     source = Roofline(gpu, pool.tp)
     return Setup(
         scenario=scenario,
@@ -59,19 +63,28 @@ def set_up(scenario: Scenario) -> Setup:
         model=model,
         gpu=gpu,
         memory=memory,
-        limits=_limits(scenario, model, memory),
+        limits=limits,
         source=source,
         cost=compile_cost(model, pool.tp, engine, source),
-        work=work_of(model, pool.tp, engine.kv_cache_dtype),
+        work=work_of(model, gpu, pool.tp, engine.kv_cache_dtype),
     )
 
 
-def _limits(scenario: Scenario, model: ModelSpec, memory: MemoryPlan) -> Limits:
-    engine = scenario.engine
+def _limits(engine: EngineSpec, model: ModelSpec, memory: MemoryPlan) -> Limits:
+    longest = engine.max_model_len or model.max_position
+    if longest > model.max_position:
+        raise UserError(
+            f"engine.max_model_len: {longest} is more than {model.name} can take; at most {model.max_position} tokens"
+        )
+    if not engine.enable_chunked_prefill and engine.max_num_batched_tokens < longest:
+        raise UserError(
+            f"engine.max_num_batched_tokens: {engine.max_num_batched_tokens} is less than max_model_len {longest}, and "
+            "without chunked prefill a whole prompt must fit one step; raise the one or set the other lower"
+        )
     return Limits(
         blocks=memory.blocks,
         block_size=engine.block_size,
-        max_model_len=engine.max_model_len or model.max_position,
+        max_model_len=longest,
         max_num_seqs=engine.max_num_seqs,
         max_num_batched_tokens=engine.max_num_batched_tokens,
         long_prefill_token_threshold=engine.long_prefill_token_threshold,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.cost import PROVENANCES
+from steelyard.cost import PROVENANCES, Stretches
 from steelyard.engine import EngineLog
 from steelyard.scenario import SloSpec
 from steelyard.sim.gaps import TokenGaps
@@ -141,26 +141,29 @@ def _prefix_cache(requests: dict[str, Column]) -> dict[str, float | int]:
 def _use(setup: Setup, logs: list[EngineLog], duration: float) -> dict[str, Any]:
     """How busy GPUs and KV blocks were, weighted by time; idle time counts as unused."""
     total = setup.limits.blocks
-    busy = held = flops = moved = 0.0
+    busy = held = at_peak = moved = 0.0
     fewest = total
     for log in logs:
         if not len(log.ends):
             continue
         rows = log.stretches()
-        start, count = log.start(), rows["steps"]
-        began, ended = start[rows["step"]], log.end[rows["step"] + count - 1]
+        count = rows["steps"]
+        began, ended = log.start()[rows["step"]], log.end[rows["step"] + count - 1]
         busy += float((ended - began).sum())
         free = (rows["free_blocks"] + rows["free_after"]) / 2
         held += float(((total - free) * (ended - began)).sum())
         fewest = min(fewest, int(rows["free_blocks"].min()), int(rows["free_after"].min()))
-        decode = rows["n_decode"]
-        kv = rows["kv_decode"] * count + decode * (count * (count - 1) // 2)
-        tokens = decode + rows["prefill_tokens"]
-        sampled = (decode + rows["prefill_requests"]) * count
-        flops += setup.work.flops(tokens * count, sampled, rows["prefill_pairs"], kv)
-        moved += setup.work.bytes(count, tokens, kv)
+        done = Stretches(
+            steps=count,
+            decodes=rows["n_decode"],
+            decode_keys=rows["kv_decode"] * count + rows["n_decode"] * (count * (count - 1) // 2),
+            prefill_tokens=rows["prefill_tokens"],
+            prefill_requests=rows["prefill_requests"],
+            prefill_pairs=rows["prefill_pairs"],
+        )
+        at_peak += setup.work.seconds_at_peak(done)
+        moved += setup.work.bytes(done)
     room = duration * setup.pool.replicas
-    peak = setup.gpu.peak(setup.model.compute)
     return {
         "kv": {
             "blocks_per_replica": total,
@@ -168,7 +171,7 @@ def _use(setup: Setup, logs: list[EngineLog], duration: float) -> dict[str, Any]
             "mean_use": held / (total * room) if room > 0 else 0.0,
             "peak_use": 1 - fewest / total,
         },
-        "mfu": flops / (peak * room) if room > 0 else 0.0,
+        "mfu": at_peak / room if room > 0 else 0.0,
         "mbu": moved / (setup.gpu.memory_bandwidth * room) if room > 0 else 0.0,
         "busy": busy / room if room > 0 else 0.0,
     }

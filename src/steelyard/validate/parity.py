@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,10 +65,13 @@ def read_golden(path: Path) -> Iterator[dict[str, Any]]:
                 if not line.strip():
                     continue
                 try:
-                    yield json.loads(line)
+                    golden = json.loads(line)
                 except json.JSONDecodeError as error:
                     raise UserError(f"{path}:{number}: not a JSON object: {error}") from None
-    except (OSError, UnicodeDecodeError, EOFError) as error:
+                if not isinstance(golden, dict):
+                    raise UserError(f"{path}:{number}: not a JSON object but {line.strip()[:40]}")
+                yield golden
+    except (OSError, UnicodeDecodeError, EOFError, zlib.error) as error:
         raise UserError(f"{path}: cannot be read as a golden file: {error}") from None
 
 
@@ -153,12 +157,14 @@ def _requests(golden: dict[str, Any], names: BlockNames, caching: bool) -> list[
 
 def compare(golden: dict[str, Any], *, plain: bool = False) -> Verdict:
     """Replay one golden scenario and find the first thing that differs."""
+    name = str(golden.get("name", "without a name"))
     try:
-        seen = replay(golden, plain=plain)
-        difference = _first_difference(golden, seen)
+        difference = _first_difference(golden, replay(golden, plain=plain))
+        return Verdict(golden["name"], difference, len(golden["steps"]))
     except KeyError as missing:
-        raise UserError(f"scenario {golden.get('name', '?')}: the golden file lacks the key {missing}") from None
-    return Verdict(golden["name"], difference, len(golden["steps"]))
+        raise UserError(f"scenario {name}: the golden file lacks the key {missing}") from None
+    except (TypeError, ValueError, IndexError, AttributeError) as error:
+        raise UserError(f"scenario {name}: not as a golden file should be: {error}") from None
 
 
 def _first_difference(golden: dict[str, Any], seen: Replay) -> str | None:
