@@ -79,7 +79,7 @@ def _measure(case: str, scenario: Scenario, repeats: int, *, plain: bool = False
     cpu, result = timed(scenario, repeats, plain=plain)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     summary = result.summary
-    return Measured(case, summary["requests"]["total"], summary["replicas"], summary["steps"], cpu, peak)
+    return Measured(case, summary["requests"], summary["replicas"], summary["steps"], cpu, peak)
 
 
 def _serve(replicas: int, requests: int, repeats: int = 1, router: str = "round-robin") -> Callable[[str], Measured]:

@@ -15,7 +15,7 @@ import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from steelyard.engine import FINISHED, BlockNames, Chain, Engine, Limits, Request, StepCost, extend
+from steelyard.engine import FINISHED, BlockNames, Chain, Engine, EngineLog, Limits, Request, StepCost, extend
 from steelyard.engine.scheduler import Batch
 from steelyard.validate.parity import LinearCost
 from steelyard.workload import Workload
@@ -251,6 +251,16 @@ def _note_tokens(engine: Engine, brought: list[Brought]) -> None:
         return ended
 
     engine.scheduler.update = noting  # type: ignore[method-assign]
+
+
+def assert_same_records(one: EngineLog, other: EngineLog) -> None:
+    """All that a log keeps per request and the time of every step, to the last bit."""
+    assert one.ends == other.ends
+    assert one.restarts == other.restarts
+    for name, column in one.ended.items():
+        assert column.tolist() == other.ended[name].tolist(), name
+    assert one.given_up == other.given_up
+    assert sorted(one.breaks) == sorted(other.breaks)
 
 
 @contextmanager

@@ -48,7 +48,8 @@ def test_a_run_on_eighty_columns() -> None:
 def test_large_numbers_still_fit() -> None:
     result = make_result(60, 2)
     result.summary["throughput"] = dict.fromkeys(result.summary["throughput"], 12_345_678.9)
-    result.summary["requests"] |= {"total": 100_000_000, "finished": 99_999_999}
+    result.summary |= {"requests": 100_000_000}
+    result.summary["outcomes"]["finished"] = 99_999_999
     result.summary["kv"]["blocks_per_replica"] = 10_000_000
     text = printed(result)
     assert max(map(len, text.splitlines())) <= 80

@@ -118,7 +118,7 @@ def test_overwriting_replaces_our_files_and_no_others(tmp_path: Path) -> None:
     (tmp_path / "run" / "my-notes.txt").write_text("keep me")
     write_result(make_result(20), tmp_path / "run")
     assert names(tmp_path / "run") == {*BASIC, "my-notes.txt"}
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["requests"]["total"] == 20
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["requests"] == 20
 
 
 def test_full_disk_is_one_clear_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,11 +78,12 @@ def no_steps(result: Any) -> Any:
     result.requests["reason"][:] = "prompt of 99999 tokens is longer than max_model_len 8192"
     result.steps = {key: column[:0] for key, column in result.steps.items()}
     result.itl = (np.empty(0), np.empty(0, dtype=np.int64))
-    total = result.summary["requests"]["total"]
+    total = result.summary["requests"]
     summary = _summary(result.requests, result.steps, result.itl[0], 1, result.summary["name"], None)
     result.summary = {
         **summary,
-        "requests": {"total": total, "finished": 0, "rejected": total, "aborted": 0},
+        "requests": total,
+        "outcomes": {"finished": 0, "rejected": total, "aborted": 0},
         "cost": {"usd": 0.0, "usd_per_million_output_tokens": None, "usd_per_million_tokens": None},
         "mfu": float("nan"),
     }
@@ -191,8 +192,8 @@ def _summary(
         "gpu": "H100-SXM-80GB",
         "gpus": replicas,
         "replicas": replicas,
-        "requests": {
-            "total": len(done),
+        "requests": len(done),
+        "outcomes": {
             "finished": int(done.sum()),
             "rejected": int((~done).sum()),
             "aborted": 0,

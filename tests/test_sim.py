@@ -362,7 +362,7 @@ def test_token_gaps_leave_out_requests_that_did_not_finish() -> None:
     """As the other latencies do: an aborted request's tokens were not what anybody got."""
     run = scenario(workload=workload(output={"kind": "uniform", "min": 50, "max": 400}, abort_after=1.5))
     result = simulate(run)
-    assert 0 < result.summary["requests"]["aborted"] < 40
+    assert 0 < result.summary["outcomes"]["aborted"] < 40
     assert result.summary["itl"]["count"] == sum(row["output"] - 1 for row in finished(result))
 
 
@@ -432,7 +432,8 @@ def test_unservable_requests_are_turned_away_and_the_rest_is_served() -> None:
             ],
         )
     )
-    assert result.summary["requests"] == {"total": 15, "finished": 10, "rejected": 5, "aborted": 0}
+    assert result.summary["requests"] == 15
+    assert result.summary["outcomes"] == {"finished": 10, "rejected": 5, "aborted": 0}
     for row in rows(result):
         if row["label"] == "fine":
             assert row["status"] == "finished" and row["reason"] == ""
@@ -450,7 +451,7 @@ def test_a_rejected_request_has_no_replica(router: str, session: dict[str, int] 
     asked = workload(requests=6, prompt=5000, **({"session": session} if session else {}))
     fleet = {"gpu": "h100", "replicas": 2, "router": router}
     result = simulate(scenario(fleet=fleet, engine={"max_model_len": 2000}, workload=asked))
-    assert result.summary["requests"]["rejected"] == 6
+    assert result.summary["outcomes"]["rejected"] == 6
     assert result.requests["replica"].tolist() == [-1] * 6
     assert result.summary["steps"] == 0 and result.summary["duration_s"] == 0
 
@@ -466,7 +467,7 @@ def test_turns_after_a_rejected_one_still_come() -> None:
 def test_outputs_stop_at_the_models_length() -> None:
     result = simulate(scenario(engine={"max_model_len": 150}, workload=workload(output=500)))
     assert set(result.requests["output"].tolist()) == {50}
-    assert result.summary["requests"]["finished"] == 40
+    assert result.summary["outcomes"]["finished"] == 40
 
 
 def test_impatient_clients_leave_when_they_said() -> None:
@@ -475,7 +476,7 @@ def test_impatient_clients_leave_when_they_said() -> None:
         engine={"max_num_seqs": 16},
     )
     result = simulate(run)
-    counts = result.summary["requests"]
+    counts = result.summary["outcomes"]
     assert counts["aborted"] > 5 and counts["finished"] > 5 and counts["aborted"] + counts["finished"] == 80
     longest = float(step_seconds(result).max())
     for row in rows(result):
@@ -503,7 +504,7 @@ def test_who_never_ran_found_nothing_in_the_cache(plain: bool) -> None:
 def test_a_request_given_up_after_a_preemption_leaves_no_gap() -> None:
     """Between its last token before the preemption and nothing after it there is no gap to count."""
     fast, plain = both_ways("awkward:424")
-    assert fast.summary["preemptions"] > 0 and fast.summary["requests"]["aborted"] > 0
+    assert fast.summary["preemptions"] > 0 and fast.summary["outcomes"]["aborted"] > 0
     assert fast.summary["itl"] == pytest.approx(plain.summary["itl"], rel=1e-9)
 
 
@@ -622,7 +623,7 @@ def test_accepted_drafts_shorten_the_run(place: str) -> None:
         asked = workload(requests=5, output=41)
         (engine if place == "engine" else asked)["acceptance" if place == "engine" else "accept"] = accepted
         result = simulate(scenario(engine=engine, workload=asked))
-        assert result.summary["requests"]["finished"] == 5
+        assert result.summary["outcomes"]["finished"] == 5
         return int(result.summary["steps"])
 
     assert steps([0]) == 41
@@ -722,8 +723,12 @@ CASES = [
 def test_short_cuts_change_nothing(name: str) -> None:
     fast, plain = both_ways(name)
     assert_same(fast.requests, plain.requests)
-    counts = fast.summary["requests"]
-    assert counts["finished"] + counts["rejected"] + counts["aborted"] == counts["total"] == len(fast.requests["id"])
+    counts = fast.summary["outcomes"]
+    assert (
+        counts["finished"] + counts["rejected"] + counts["aborted"]
+        == fast.summary["requests"]
+        == len(fast.requests["id"])
+    )
     for before, after in (("arrival", "scheduled"), ("scheduled", "first_token"), ("first_token", "finish")):
         assert not (fast.requests[after] < fast.requests[before]).any(), f"{after} before {before}"
     assert not np.isnan(fast.requests["e2e"][fast.requests["status"] == "finished"]).any()
@@ -759,7 +764,7 @@ def test_a_whole_rollout_burst_is_a_matter_of_a_moment() -> None:
     clock = os.times()
     result = simulate(run)
     spent = os.times().user - clock.user
-    assert result.summary["requests"]["finished"] == 512
+    assert result.summary["outcomes"]["finished"] == 512
     assert result.requests["output"].max() > 20_000
     assert spent < 3
 

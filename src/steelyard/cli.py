@@ -91,7 +91,9 @@ def simulate_command(
         sys.stdout.buffer.write(summary_json(result).encode())
     else:
         print_summary(result, _out)
-        _out.print(f"\nresult folder: {folder}", soft_wrap=True, highlight=False)
+        _out.print(
+            f"\nresult folder: {folder}\nreport:        {folder / 'report.html'}", soft_wrap=True, highlight=False
+        )
 
 
 @app.command()

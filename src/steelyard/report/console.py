@@ -72,13 +72,13 @@ def _latency(summary: Summary) -> Table:
 
 
 def _throughput(summary: Summary) -> Table:
-    asked, rates = summary["requests"], summary["throughput"]
-    lost = [kind for kind in ("rejected", "aborted") if asked[kind]]
+    outcomes, rates = summary["outcomes"], summary["throughput"]
+    lost = [kind for kind in ("rejected", "aborted") if outcomes[kind]]
     return _facts(
         "Throughput",
         [
-            ("requests", count(asked["total"])),
-            *[(f"  {kind}", count(asked[kind])) for kind in (["finished", *lost] if lost else [])],
+            ("requests", count(summary["requests"])),
+            *[(f"  {kind}", count(outcomes[kind])) for kind in (["finished", *lost] if lost else [])],
             ("duration", seconds(pick(summary, "duration_s"))),
             ("requests/s", significant(pick(rates, "requests_per_s"))),
             ("tokens/s in", significant(pick(rates, "input_tokens_per_s"))),

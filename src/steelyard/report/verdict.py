@@ -89,7 +89,7 @@ def workload_line(result: Result) -> str:
 
 def outcome(summary: Summary) -> str:
     """What the fleet did with the workload, in one or two sentences."""
-    asked = summary["requests"]
+    asked = {"total": summary["requests"], **summary["outcomes"]}
     if not asked["finished"]:
         return f"No request finished: of {count(asked['total'])}, {_lost(asked)}."
     rate = significant(pick(summary, "throughput", "output_tokens_per_s"))
