@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from math import inf, nextafter
 from pathlib import Path
@@ -26,12 +27,23 @@ from steelyard.validate.parity import LinearCost
 BLIND = ["round-robin", "random", "sticky"]
 ROUTERS = [*BLIND, "least-outstanding", "power-of-two", "prefix-aware"]
 REPLICAS = st.integers(1, 4)
+
+
+def patient(world: World) -> World:
+    """Nobody asks again at the very second of an abort, when other engines may have scheduled already."""
+    asks = (
+        replace(ask, think=0.5) if ask.after >= 0 and world.asks[ask.after].abort < inf and not ask.think else ask
+        for ask in world.asks
+    )
+    return replace(world, asks=tuple(asks))
+
+
 FLEET_WORLDS = st.one_of(
     worlds(most=14, costs=RISING_COSTS),
     worlds(most=14, costs=RISING_COSTS, followers=False),
     worlds(most=14, costs=RISING_COSTS, everyone_fits=False),
     worlds(most=8, costs=RISING_COSTS, speculation=True),
-)
+).map(patient)
 
 
 # -- the fleet as it is run -------------------------------------------------------------------------------------------
@@ -59,7 +71,7 @@ class Fleet:
             log = engine.log
             for index, status, last in zip(*(log.ended[k].tolist() for k in ("index", "status", "last")), strict=True):
                 assert index not in ends
-                ends[index] = log.ends[last] if status == FINISHED else log.given_up[index]
+                ends[index] = log.ends[last] if status == FINISHED else log.given_up[index][0]
         return ends
 
     def digest(self) -> str:

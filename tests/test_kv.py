@@ -168,25 +168,17 @@ Call = tuple[str, int, int]
 CALLS: st.SearchStrategy[list[Call]] = st.lists(
     st.tuples(
         st.sampled_from(["admit", "admit", "grow", "grow", "complete", "complete", "name", "release"]),
-        st.integers(0, 7),
+        st.integers(0, 5),
         st.integers(1, 9),
     ),
+    min_size=20,
     max_size=60,
 )
-OPENINGS: list[Chain] = [
-    (),
-    ((0, 4),),
-    ((0, 9),),
-    ((0, 4), (1, 8)),
-    ((0, 4), (2, 8)),
-    ((3, 30),),
-    ((0, 40),),
-    ((1, 6),),
-]
+OPENINGS: list[Chain] = [((0, 40),), ((0, 4), (1, 8)), ((0, 40),), ((0, 4), (1, 8)), ((0, 40),), ()]
 
 
 class Bench:
-    """One cache and its own eight requests, which are as far as the calls have brought them."""
+    """One cache and its own requests, some with equal prompts, as far as the calls have brought them."""
 
     def __init__(self, kv: KVCache, names: BlockNames) -> None:
         self.kv = kv
@@ -309,6 +301,21 @@ def test_equal_content_computed_twice_outlives_one_of_its_blocks() -> None:
     assert len(kv.match(request(3, [1], 5))) == 1
     assert kv.grow(taker, 16)
     assert len(kv.match(request(3, [1], 5))) == 0
+
+
+def test_a_hit_takes_the_block_that_was_complete_first() -> None:
+    kv = KVCache(4, block_size=4, caching=True)
+    equals, other = [request(i, [1], 4) for i in range(3)], request(3, [9], 4)
+    for r in (*equals, other):
+        assert kv.admit(r, [], 4, 0, watermark=False)
+        kv.complete(r, 4)
+    for r in (equals[0], equals[1], other, equals[2]):
+        kv.release(r)
+    assert kv.admit(request(4, [], 4), [], 4, 0, watermark=False)  # the oldest goes
+    hitter = request(5, [1], 5)
+    assert kv.admit(hitter, kv.match(hitter), 5, 0, watermark=False)  # takes the second, and a new block
+    assert len(kv.match(request(6, [9], 5))) == 0
+    assert kv.free == 1 and len(kv.match(request(7, [1], 5))) == 1
 
 
 def test_the_last_token_is_always_computed() -> None:

@@ -22,6 +22,7 @@ from steelyard.engine.scheduler import Batch, Scheduler
 _VECTOR_STEPS = 96  # from here on numpy beats a Python loop
 _MOST_STEPS = 65536  # bound on one vectorised stretch
 _NEVER = 1 << 60
+_MOST_FRUITLESS = 64  # preemptions in a row without any progress: equals can preempt each other for ever
 
 
 class StepCost(Protocol):
@@ -109,7 +110,7 @@ class Engine:
     def end_of(self, r: Request) -> float:
         """The second at which a request ended."""
         given_up = self.log.given_up.get(r.index)
-        return self.log.ends[r.last] if given_up is None else given_up
+        return self.log.ends[r.last] if given_up is None else given_up[0]
 
     def next_end_bound(self) -> float:
         """No request ends before this second, if nothing is submitted meanwhile (infinite when idle)."""
@@ -131,13 +132,16 @@ class Engine:
     def _one_step(self) -> None:
         scheduler = self.scheduler
         batch = scheduler.schedule(self.step, self.clock, self._flight)
+        if scheduler.fruitless > _MOST_FRUITLESS:
+            scheduler.fruitless = 0
+            self._end(batch.preempted[-1], REJECTED, "preempted again and again, and nobody got any further")
         flight = self._flight
         if batch.empty:
             if flight is not None:
                 self._flight = None
                 self._complete(flight)
             elif self.outstanding and not batch.preempted:
-                self._end(scheduler.refuse_head(), REJECTED)
+                self._end(scheduler.refuse_head(), REJECTED, "cannot be scheduled even on an empty engine")
             return
         self._launch(batch)
         if self.observer is not None:
@@ -205,12 +209,12 @@ class Engine:
         for r in ended:
             self._end(r, FINISHED)
 
-    def _end(self, r: Request, status: int) -> None:
+    def _end(self, r: Request, status: int, why: str = "") -> None:
         self.scheduler.remove(r)
         r.status = status
         self.outstanding -= 1
         if status != FINISHED:
-            self.log.given_up[r.index] = self.clock
+            self.log.given_up[r.index] = (self.clock, why)
         self.log.done(r)
         self.finished.append(r)
 
@@ -222,7 +226,7 @@ class Engine:
             self.scheduler.ungroup(self.step, self._flight)
             if r.in_flight:
                 r.unsay(self.step - 1)
-            self._end(r, ABORTED)
+            self._end(r, ABORTED, "the client gave up")
 
     # -- many decode steps at once ------------------------------------------------------------------------------
 

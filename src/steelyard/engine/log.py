@@ -43,7 +43,7 @@ class EngineLog:
         self.restarts: list[tuple[int, float]] = []  # (step, start) where the engine had been idle
         self.requests = array("d")  # _ENDED, flat
         self.breaks: list[tuple[int, int]] = []
-        self.given_up: dict[int, float] = {}  # when a request was aborted or refused
+        self.given_up: dict[int, tuple[float, str]] = {}  # when and why a request was aborted or refused
 
     def done(self, r: Request) -> None:
         """A request has ended (or was given up): keep its figures, let go of the object."""

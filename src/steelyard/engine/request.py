@@ -31,6 +31,7 @@ class Request:
         "computed",
         "drafts",
         "first",
+        "furthest",
         "grouped",
         "held",
         "hit",
@@ -92,6 +93,7 @@ class Request:
 
         self.hit = 0  # prompt tokens found in the cache at first admission
         self.preemptions = 0
+        self.furthest = 0  # most tokens computed before any preemption
         self.scheduled = -1.0  # second of first admission
         self.first = -1  # step of the first output token
         self.last = -1  # step of the newest output token

@@ -69,6 +69,7 @@ class Scheduler:
         self.waiting: WaitingQueue = ByPriority() if limits.priority else FirstCome()
         self._groups = not plain and not limits.speculative_tokens
         self._admissions = 0
+        self.fruitless = 0  # preemptions since any request got further than ever before
         self._head_blocked = False  # the first waiting request lacked blocks, and none have been freed since
 
     # -- queues -------------------------------------------------------------------------------------------------
@@ -119,6 +120,7 @@ class Scheduler:
             if self._group_fits(step, threshold):
                 self.kv.take(group.phase[step % group.block_size])
                 group.tokens += group.size
+                self.fruitless = 0
                 batch.decodes = group.size
                 batch.kv = group.tokens
                 budget -= group.size
@@ -203,6 +205,8 @@ class Scheduler:
         del self.running[r]
         self.singles.pop(r, None)
         r.status = PREEMPTED
+        r.furthest = max(r.furthest, r.computed)
+        self.fruitless += 1
         r.computed = 0
         r.drafts = 0
         r.stale = r.in_flight
@@ -295,6 +299,8 @@ class Scheduler:
             else:
                 batch.chunks.append((tokens, r.computed))
             r.computed += tokens
+            if r.computed > r.furthest:
+                self.fruitless = 0
             r.in_flight += tokens
             r.chunking = r.computed < r.prompt + r.outputs + r.placeholders
             if not r.chunking:

@@ -112,16 +112,18 @@ class LeastOutstanding:
 
 
 class PowerOfTwo:
-    """The less loaded of two replicas drawn at random."""
+    """The less loaded of two different replicas drawn at random."""
 
     looks_at_load = True
 
     def __init__(self, replicas: int, seed: int) -> None:
         self._load = [0] * replicas
         self._draws = _Draws(replicas, seed)
+        self._others = _Draws(max(replicas - 1, 1), seed + 1)
 
     def choose(self, session: int, names: Sequence[int]) -> int:
-        first, second = self._draws.next(), self._draws.next()
+        first = self._draws.next()
+        second = (first + 1 + self._others.next()) % len(self._load)
         replica = second if self._load[second] < self._load[first] else first
         self._load[replica] += 1
         return replica

@@ -64,9 +64,8 @@ def request_table(workload: Workload, desk: Desk, logs: list[EngineLog]) -> dict
         told = rows["first"] >= 0
         first[index[told]] = log.end[rows["first"][told].astype(np.int64)]
         finish[index[told]] = log.end[rows["last"][told].astype(np.int64)]
-        for i, second in log.given_up.items():
-            finish[i] = second
-            reason[i] = "client gave up" if status[i] == ABORTED else "could not be scheduled on an empty engine"
+        for i, (second, why) in log.given_up.items():
+            finish[i], reason[i] = second, why
     output = np.minimum(workload.output, np.maximum(desk.max_model_len - workload.prompt, 1))
     done = status == FINISHED
     arrival = desk.arrival
