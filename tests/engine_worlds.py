@@ -281,6 +281,8 @@ def settled(examples: int) -> settings:
 
 _GRID = st.integers(0, 24).map(float)
 _ANYWHEN = st.floats(0, 12, allow_nan=False).map(lambda t: round(t, 3))
+_ENDLESS = st.just(inf)
+_LIMITED = st.sampled_from([inf, inf, inf, 0.25, 1.0, 2.0, 5.5, 9.0])
 _LINEAR = st.sampled_from(
     [
         LinearCost(1.0, 0.0, 0.0),
@@ -302,15 +304,17 @@ def ask_lists(
     draw: st.DrawFn, *, most: int = 10, followers: bool = True, aborts: bool = True, drafts: int = 0
 ) -> tuple[Ask, ...]:
     """Requests that come alone and in bursts, share openings, go on with conversations, branch, and give up."""
-    times = draw(st.sampled_from([_GRID, _ANYWHEN, st.just(0.0)]))
+    times = draw(st.sampled_from([st.just(0.0), st.sampled_from([0.0, 1.0, 2.5]), _GRID, _ANYWHEN]))
     lengths = draw(st.sampled_from([st.integers(1, 12), st.integers(1, 40)]))
-    outputs = draw(st.sampled_from([st.integers(1, 6), st.integers(1, 40), st.sampled_from([1, 2, 3, 60, 150])]))
+    outputs = draw(st.sampled_from([st.integers(1, 6), st.integers(5, 40), st.sampled_from([1, 2, 3, 60, 150])]))
+    joins = draw(st.sampled_from([0, 1, 3])) if followers else 0  # of four asks this many wait for another's end
+    patience = draw(st.sampled_from([_ENDLESS, _ENDLESS, _LIMITED])) if aborts else _ENDLESS
     sharing = draw(st.sampled_from(["nothing", "openings", "conversations"]))
     asks: list[Ask] = []
     continued: set[int] = set()  # asks whose stream somebody goes on with already
     streams = 4  # 0..3 are the openings
-    for i in range(draw(st.integers(1, most))):
-        after = draw(st.integers(-1, i - 1)) if followers and i and draw(st.booleans()) else -1
+    for i in range(draw(st.sampled_from([1, *range(3, most + 1)]))):
+        after = draw(st.integers(0, i - 1)) if i and draw(st.integers(1, 4)) <= joins else -1
         ask = Ask(
             prompt=draw(lengths),
             output=draw(outputs),
@@ -318,7 +322,7 @@ def ask_lists(
             after=after,
             think=draw(st.sampled_from([0.0, 0.0, 0.5, 3.0])) if after >= 0 else 0.0,
             priority=draw(st.integers(0, 2)),
-            abort=draw(st.sampled_from([inf, inf, inf, 0.25, 1.0, 2.0, 5.5, 9.0])) if aborts else inf,
+            abort=draw(patience),
             accept=tuple(draw(st.lists(st.integers(0, drafts), max_size=3))) if drafts else (),
         )
         content: Chain = ()
@@ -365,7 +369,7 @@ def _in_order(asks: list[Ask]) -> tuple[Ask, ...]:
 @st.composite
 def limits_for(draw: st.DrawFn, asks: tuple[Ask, ...], *, drafts: int = 0, everyone_fits: bool = True) -> Limits:
     """Settings under which blocks and budget are scarce; nobody is refused unless that is allowed."""
-    size = draw(st.sampled_from([1, 2, 3, 4, 8, 16]) | st.integers(1, 16))
+    size = draw(st.sampled_from([1, 2, 2, 3, 4, 4, 8, 16]) | st.integers(1, 16))
     longest = max(ask.prompt + ask.output for ask in asks)
     prompts = max(ask.prompt for ask in asks)
     length = longest + drafts + 1
@@ -376,11 +380,11 @@ def limits_for(draw: st.DrawFn, asks: tuple[Ask, ...], *, drafts: int = 0, every
     chunked = draw(st.booleans()) or not everyone_fits
     least = max(1 + drafts, 1 if chunked else longest + drafts)
     return Limits(
-        blocks=fewest + draw(st.sampled_from([0, 0, 1, 2, need, 4 * need])),
+        blocks=fewest + draw(st.sampled_from([0, 0, 0, 1, 2, need // 2, 4 * need])),
         max_model_len=length,
         block_size=size,
-        max_num_seqs=draw(st.integers(1, 8)),
-        max_num_batched_tokens=least + draw(st.sampled_from([0, 1, 3, 8, 20, 64])),
+        max_num_seqs=draw(st.sampled_from([1, 2, 3, 4, 5, 8, 8])),
+        max_num_batched_tokens=least + draw(st.sampled_from([0, 1, 3, 8, 20, 64, 200])),
         long_prefill_token_threshold=draw(st.sampled_from([0, 0, 1, 3, 5, 16])) if chunked else 0,
         enable_chunked_prefill=chunked,
         enable_prefix_caching=draw(st.sampled_from([True, True, False])),
@@ -401,14 +405,16 @@ def worlds(
     aborts: bool = True,
     speculation: bool = False,
     everyone_fits: bool = True,
+    equals: bool = False,
     costs: st.SearchStrategy[StepCost] = ANY_COSTS,
 ) -> World:
     """A whole world: asks, an engine that is a little too small for them, and what steps cost."""
     drafts = draw(st.integers(1, 3)) if speculation else 0
     asks = draw(ask_lists(most=most, followers=followers, aborts=aborts, drafts=drafts))
     limits = draw(limits_for(asks, drafts=drafts, everyone_fits=everyone_fits))
-    if limits.priority and limits.blocks * limits.block_size < sum(ask.prompt + ask.output + 32 for ask in asks):
-        # Equals that preempt each other can go on for ever, in vLLM too: where blocks are scarce nobody is equal.
+    scarce = limits.blocks * limits.block_size < sum(ask.prompt + ask.output + 32 for ask in asks)
+    if limits.priority and scarce and not equals:
+        # Equals can preempt each other until the engine gives one of them up; with ranks somebody always gets on.
         ranks = draw(st.permutations(range(len(asks))))
         asks = tuple(replace(ask, priority=rank) for ask, rank in zip(asks, ranks, strict=True))
     return World(limits, draw(costs), asks)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +9,7 @@ from typing import Any
 
 from steelyard.engine import BlockNames, Engine, Limits, Request
 from steelyard.errors import UserError
+from steelyard.workload.traces.lines import json_lines
 
 TIME_TOLERANCE = 1e-6
 
@@ -59,20 +57,7 @@ class Verdict:
 
 def read_golden(path: Path) -> Iterator[dict[str, Any]]:
     """The scenarios of a golden file, one JSON object a line, gzipped or not."""
-    try:
-        with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
-            for number, line in enumerate(lines, 1):
-                if not line.strip():
-                    continue
-                try:
-                    golden = json.loads(line)
-                except json.JSONDecodeError as error:
-                    raise UserError(f"{path}:{number}: not a JSON object: {error}") from None
-                if not isinstance(golden, dict):
-                    raise UserError(f"{path}:{number}: not a JSON object but {line.strip()[:40]}")
-                yield golden
-    except (OSError, UnicodeDecodeError, EOFError, zlib.error) as error:
-        raise UserError(f"{path}: cannot be read as a golden file: {error}") from None
+    return (golden for _, golden in json_lines(path, None))
 
 
 def limits_of(golden: dict[str, Any]) -> Limits:

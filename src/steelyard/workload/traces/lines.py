@@ -24,12 +24,12 @@ def read_text(path: Path) -> str:
         data = path.read_bytes()
         return (gzip.decompress(data) if data.startswith(_GZIP_MAGIC) else data).decode("utf-8-sig")
     except FileNotFoundError:
-        raise UserError(f"{path}: no such trace file") from None
+        raise UserError(f"{path}: no such file") from None
     except UnicodeDecodeError:
-        raise UserError(f"{path}: not UTF-8 text; a trace is CSV, JSON or JSON lines, gzipped or not") from None
+        raise UserError(f"{path}: not UTF-8 text; CSV, JSON or JSON lines are read here, gzipped or not") from None
     except (OSError, EOFError, zlib.error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise UserError(f"{path}: the trace cannot be read: {reason}") from None
+        raise UserError(f"{path}: cannot be read: {reason}") from None
 
 
 def text_lines(path: Path) -> Iterator[tuple[int, str]]:
