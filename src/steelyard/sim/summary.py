@@ -52,7 +52,6 @@ def summarise(setup: Setup, requests: dict[str, Column], gaps: TokenGaps, logs: 
         **_use(setup, logs, duration),
         "gpu_hours": gpu_hours,
         "cost": _cost(price, gpu_hours, prompt, output),
-        "provenance": {name: float(name == setup.source.provenance) for name in PROVENANCES},
         "memory": setup.memory.summary(),
     }
 
@@ -143,6 +142,7 @@ def _use(setup: Setup, logs: list[EngineLog], duration: float) -> dict[str, Any]
     """How busy GPUs and KV blocks were, weighted by time; idle time counts as unused."""
     total = setup.limits.blocks
     busy = held = at_peak = moved = 0.0
+    by_provenance = np.zeros(len(PROVENANCES))
     fewest = total
     for log in logs:
         if not len(log.ends):
@@ -164,6 +164,7 @@ def _use(setup: Setup, logs: list[EngineLog], duration: float) -> dict[str, Any]
         )
         at_peak += setup.work.seconds_at_peak(done)
         moved += setup.work.bytes(done)
+        by_provenance += setup.cost.by_provenance(done)
     room = duration * setup.pool.replicas
     return {
         "kv": {
@@ -175,7 +176,14 @@ def _use(setup: Setup, logs: list[EngineLog], duration: float) -> dict[str, Any]
         "mfu": at_peak / room if room > 0 else 0.0,
         "mbu": moved / (setup.gpu.memory_bandwidth * room) if room > 0 else 0.0,
         "busy": busy / room if room > 0 else 0.0,
+        "provenance": _shares(by_provenance),
     }
+
+
+def _shares(seconds: Column) -> dict[str, float]:
+    """What share of the GPU's time each kind of figure stands for."""
+    total = float(seconds.sum())
+    return {name: float(part) / total if total else 0.0 for name, part in zip(PROVENANCES, seconds, strict=True)}
 
 
 def _cost(price: float, gpu_hours: float, prompt: int, output: int) -> dict[str, float | None]:
