@@ -94,7 +94,7 @@ def slow_step(
     seconds, kernels = 0.0, 0
 
     def one(operator: RowOperator, count: int) -> float:
-        return float(source.rows(operator, np.array([float(count)]))[0])
+        return float(source.rows(operator, np.array([float(count)])).seconds[0])
 
     for layer in model.layers:
         for _ in range(layer.count):
@@ -106,8 +106,8 @@ def slow_step(
                 if chunks:
                     seconds += source.prefill_attention(operator, kv_bytes).seconds(chunks)
                 if n:
-                    fixed, slope = source.decode_attention(operator, kv_bytes)
-                    seconds += fixed + slope * (kv if operator.window is None else min(kv, n * operator.window))
+                    seen = kv if operator.window is None else min(kv, n * operator.window)
+                    seconds += float(source.decode_attention(operator, kv_bytes, n).at(np.array([seen]))[0])
     for operator in head_operators(model, 1):
         kernels += 1
         assert not isinstance(operator, AttentionOperator)
@@ -171,7 +171,7 @@ def test_decode_pieces_join_without_gaps_or_steps(name: str, mode: str) -> None:
     model = load_model(name)
     kv_bytes = kv_dtype_bytes(model, "auto")
     steepest = sum(
-        layer.count * source.decode_attention(op, kv_bytes)[1]
+        layer.count * float(np.diff(source.decode_attention(op, kv_bytes, 1).at(np.array([1.0, 2.0])))[0])
         for layer in model.layers
         for op in operators(model, layer, 1)
         if isinstance(op, AttentionOperator)
@@ -315,7 +315,7 @@ def test_experts_are_paid_for_when_touched() -> None:
     assert [(op.experts, op.top_k) for op in grouped] == [(128, 8), (128, 8)]
     source, gpu = Roofline(find_gpu("h200")), find_gpu("h200")
     for op in grouped:
-        times = source.rows(op, np.array([0.0, 1, 2, 4, 8, 16, 32, 64, 128, 256]))
+        times = source.rows(op, np.array([0.0, 1, 2, 4, 8, 16, 32, 64, 128, 256])).seconds
         assert times[0] == 0 and (np.diff(times) > 0).all()
         one, all_of_them = (
             count * op.k * op.n * op.weight_bytes / gpu.memory_bandwidth for count in (op.top_k, op.experts)
@@ -356,7 +356,7 @@ def test_two_gpus_halve_the_matrices_and_add_collectives() -> None:
 
     def seconds(tp: int, kind: type[Gemm] | type[Collective]) -> float:
         found = [op for op in operators(model, layer, tp) if isinstance(op, kind)]
-        return float(sum(Roofline(gpu, tp).rows(op, rows)[0] for op in found))
+        return float(sum(Roofline(gpu, tp).rows(op, rows).seconds[0] for op in found))
 
     assert seconds(2, Gemm) == pytest.approx(seconds(1, Gemm) / 2, rel=0.1)
     assert seconds(1, Collective) == 0

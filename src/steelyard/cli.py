@@ -18,8 +18,10 @@ from steelyard.errors import UserError
 from steelyard.hardware import find_gpu, gpu_names
 from steelyard.model import model_names
 from steelyard.report import choose_output_dir, print_summary, summary_json, write_result
+from steelyard.report.validation import print_validation, write_validation_page
 from steelyard.scenario import json_schema, load_scenario
 from steelyard.sim import simulate
+from steelyard.validate.compare import validate
 from steelyard.validate.parity import Verdict, compare, read_golden
 
 app = typer.Typer(
@@ -118,6 +120,24 @@ def parity(
     same = sum(verdict.difference is None for verdict in verdicts)
     typer.echo(f"{same}/{len(verdicts)} scenarios identical")
     raise typer.Exit(0 if same == len(verdicts) else 1)
+
+
+@app.command("validate")
+def validate_command(
+    capture: Annotated[Path, typer.Argument(help="Capture folder: meta.json, config.json and NAME.* workloads.")],
+    gpu: Annotated[str | None, typer.Option(help="GPU to simulate; the capture's own if not given.")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print all figures as JSON to standard output.")] = False,
+    report: Annotated[Path | None, typer.Option(help="Also write an HTML page with both curves of everything.")] = None,
+) -> None:
+    """Replay what a real engine was asked, and compare with what it did."""
+    with LateProgress("replaying") as progress:
+        validation = validate(capture, gpu=gpu, progress=progress)
+    if report is not None:
+        write_validation_page(validation, report)
+    if json_:
+        typer.echo(json.dumps(validation.as_dict(), indent=2, allow_nan=False))
+    else:
+        print_validation(validation, _out)
 
 
 @app.command()

@@ -1,17 +1,21 @@
 """How long and how much: operators to seconds and bytes, compiled to tables."""
 
-from steelyard.cost.compiled import CompiledCost, compile_cost
+from steelyard.cost.bundle import Bundle, shipped_bundle
+from steelyard.cost.compiled import CompiledCost, Stretches, compile_cost
 from steelyard.cost.graphs import GraphPlan, default_capture_sizes, graph_plan
+from steelyard.cost.measured import Measured
 from steelyard.cost.memory import MemoryPlan, plan_memory
 from steelyard.cost.roofline import Roofline
 from steelyard.cost.source import PROVENANCES, CostSource, Provenance
-from steelyard.cost.work import Stretches, Work, work_of
+from steelyard.cost.work import Work, work_of
 
 __all__ = [
     "PROVENANCES",
+    "Bundle",
     "CompiledCost",
     "CostSource",
     "GraphPlan",
+    "Measured",
     "MemoryPlan",
     "Provenance",
     "Roofline",
@@ -21,5 +25,6 @@ __all__ = [
     "default_capture_sizes",
     "graph_plan",
     "plan_memory",
+    "shipped_bundle",
     "work_of",
 ]

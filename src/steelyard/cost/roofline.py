@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from steelyard.cost.collectives import allgather, allreduce
-from steelyard.cost.source import Floats, Provenance, RowOperator
+from steelyard.cost.source import ANALYTIC, Curve, Estimate, Floats, RowOperator
 from steelyard.hardware import Gpu
 from steelyard.model import AttentionOperator, AttentionShape, Collective, Elementwise, Gemm, GroupedGemm
 
@@ -35,9 +35,11 @@ class Roofline:
 
     gpu: Gpu
     tp: int = 1
-    provenance: Provenance = "analytic"
 
-    def rows(self, operator: RowOperator, rows: Floats) -> Floats:
+    def rows(self, operator: RowOperator, rows: Floats) -> Estimate:
+        return Estimate.all_of(self._seconds(operator, rows), ANALYTIC)
+
+    def _seconds(self, operator: RowOperator, rows: Floats) -> Floats:
         if isinstance(operator, Gemm):
             return self._gemm(operator, rows)
         if isinstance(operator, GroupedGemm):
@@ -77,10 +79,10 @@ class Roofline:
         whole_waves = waves * self.gpu.sms * TILE_ROWS * TILE_COLUMNS
         return np.where(tiles < self.gpu.sms, rows * columns, whole_waves)
 
-    def decode_attention(self, operator: AttentionOperator, kv_bytes: float) -> tuple[float, float]:
+    def decode_attention(self, operator: AttentionOperator, kv_bytes: float, requests: int) -> Curve:
         arithmetic = operator.decode.flops_per_pair / (self.gpu.peak(operator.compute) * ATTENTION_ARITHMETIC)
         memory = operator.kv_elements * kv_bytes / (self.gpu.memory_bandwidth * ATTENTION_MEMORY)
-        return KERNEL_SECONDS, max(arithmetic, memory)
+        return Curve((0, 1), (KERNEL_SECONDS, KERNEL_SECONDS + max(arithmetic, memory)), ANALYTIC)
 
     def prefill_attention(self, operator: AttentionOperator, kv_bytes: float) -> _Prefill:
         return _Prefill(
@@ -104,6 +106,7 @@ class _Prefill:
     shape: AttentionShape
     sms: int
     window: int | None
+    provenance: int = ANALYTIC
 
     def seconds(self, chunks: Sequence[tuple[int, int]]) -> float:
         pairs = keys = 0

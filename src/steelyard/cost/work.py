@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.cost.compiled import operator_is_per_sequence
+from steelyard.cost.compiled import Stretches, operator_is_per_sequence
 from steelyard.hardware import Gpu
 from steelyard.model import (
     AttentionOperator,
@@ -20,18 +20,6 @@ from steelyard.model import (
 )
 
 Ints = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Stretches:
-    """Work asked for, one row per stretch of steps alike."""
-
-    steps: Ints
-    decodes: Ints  # per step
-    decode_keys: Ints  # cached tokens that decodes attend to, over all steps
-    prefill_tokens: Ints  # per step
-    prefill_requests: Ints  # per step
-    prefill_pairs: Ints  # query and key tokens that meet, over all steps
 
 
 @dataclass(frozen=True)

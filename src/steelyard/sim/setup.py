@@ -7,19 +7,21 @@ from dataclasses import dataclass
 from steelyard.cost import (
     CompiledCost,
     CostSource,
+    Measured,
     MemoryPlan,
     Roofline,
     Work,
     compile_cost,
     graph_plan,
     plan_memory,
+    shipped_bundle,
     work_of,
 )
 from steelyard.engine import Limits
 from steelyard.errors import UserError, blaming
 from steelyard.hardware import Gpu, check_fits_node, find_gpu
 from steelyard.model import ModelSpec, check_tp, load_model, serve_as
-from steelyard.scenario import EngineSpec, PoolSpec, Scenario
+from steelyard.scenario import CostSpec, EngineSpec, PoolSpec, Scenario
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,6 @@ class Setup:
     gpu: Gpu
     memory: MemoryPlan
     limits: Limits
-    source: CostSource
     cost: CompiledCost
     work: Work
 
@@ -56,7 +57,7 @@ def set_up(scenario: Scenario) -> Setup:
     with blaming(scenario.source):
         memory = plan_memory(model, gpu, pool.tp, engine, graph_plan(engine))
         limits = _limits(engine, model, memory)
-    source = Roofline(gpu, pool.tp)
+    source = _source(scenario.cost, gpu, pool.tp)
     return Setup(
         scenario=scenario,
         pool=pool,
@@ -64,10 +65,15 @@ def set_up(scenario: Scenario) -> Setup:
         gpu=gpu,
         memory=memory,
         limits=limits,
-        source=source,
         cost=compile_cost(model, pool.tp, engine, source),
         work=work_of(model, gpu, pool.tp, engine.kv_cache_dtype),
     )
+
+
+def _source(wanted: CostSpec, gpu: Gpu, tp: int) -> CostSource:
+    """The best source there is: a measured profile of the GPU where the package ships one, else the roofline."""
+    bundle = shipped_bundle(gpu.name) if wanted.source == "auto" else None
+    return Roofline(gpu, tp) if bundle is None else Measured(gpu, bundle, tp)
 
 
 def _limits(engine: EngineSpec, model: ModelSpec, memory: MemoryPlan) -> Limits:

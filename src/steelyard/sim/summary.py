@@ -52,7 +52,6 @@ def summarise(setup: Setup, requests: dict[str, Column], gaps: TokenGaps, logs: 
         **_use(setup, logs, duration),
         "gpu_hours": gpu_hours,
         "cost": _cost(price, gpu_hours, prompt, output),
-        "provenance": {name: float(name == setup.source.provenance) for name in PROVENANCES},
         "memory": setup.memory.summary(),
     }
 
@@ -142,28 +141,20 @@ def _prefix_cache(requests: dict[str, Column]) -> dict[str, float | int]:
 def _use(setup: Setup, logs: list[EngineLog], duration: float) -> dict[str, Any]:
     """How busy GPUs and KV blocks were, weighted by time; idle time counts as unused."""
     total = setup.limits.blocks
-    busy = held = at_peak = moved = 0.0
+    busy = held = 0.0
     fewest = total
+    tables = []
     for log in logs:
         if not len(log.ends):
             continue
         rows = log.stretches()
-        count = rows["steps"]
-        began, ended = log.start()[rows["step"]], log.end[rows["step"] + count - 1]
-        busy += float((ended - began).sum())
+        tables.append(rows)
+        took = log.end[rows["step"] + rows["steps"] - 1] - log.start()[rows["step"]]
+        busy += float(took.sum())
         free = (rows["free_blocks"] + rows["free_after"]) / 2
-        held += float(((total - free) * (ended - began)).sum())
+        held += float(((total - free) * took).sum())
         fewest = min(fewest, int(rows["free_blocks"].min()), int(rows["free_after"].min()))
-        done = Stretches(
-            steps=count,
-            decodes=rows["n_decode"],
-            decode_keys=rows["kv_decode"] * count + rows["n_decode"] * (count * (count - 1) // 2),
-            prefill_tokens=rows["prefill_tokens"],
-            prefill_requests=rows["prefill_requests"],
-            prefill_pairs=rows["prefill_pairs"],
-        )
-        at_peak += setup.work.seconds_at_peak(done)
-        moved += setup.work.bytes(done)
+    done = _work_done(tables)
     room = duration * setup.pool.replicas
     return {
         "kv": {
@@ -172,10 +163,32 @@ def _use(setup: Setup, logs: list[EngineLog], duration: float) -> dict[str, Any]
             "mean_use": held / (total * room) if room > 0 else 0.0,
             "peak_use": 1 - fewest / total,
         },
-        "mfu": at_peak / room if room > 0 else 0.0,
-        "mbu": moved / (setup.gpu.memory_bandwidth * room) if room > 0 else 0.0,
+        "mfu": setup.work.seconds_at_peak(done) / room if room > 0 else 0.0,
+        "mbu": setup.work.bytes(done) / (setup.gpu.memory_bandwidth * room) if room > 0 else 0.0,
         "busy": busy / room if room > 0 else 0.0,
+        "provenance": _shares(setup.cost.by_provenance(done)),
     }
+
+
+def _work_done(tables: list[dict[str, Column]]) -> Stretches:
+    def column(name: str) -> Column:
+        return np.concatenate([table[name] for table in tables]) if tables else np.empty(0, dtype=np.int64)
+
+    steps, decodes = column("steps"), column("n_decode")
+    return Stretches(
+        steps=steps,
+        decodes=decodes,
+        decode_keys=column("kv_decode") * steps + decodes * (steps * (steps - 1) // 2),
+        prefill_tokens=column("prefill_tokens"),
+        prefill_requests=column("prefill_requests"),
+        prefill_pairs=column("prefill_pairs"),
+    )
+
+
+def _shares(seconds: Column) -> dict[str, float]:
+    """What share of the GPU's time each kind of figure stands for."""
+    total = float(seconds.sum())
+    return {name: float(part) / total if total else 0.0 for name, part in zip(PROVENANCES, seconds, strict=True)}
 
 
 def _cost(price: float, gpu_hours: float, prompt: int, output: int) -> dict[str, float | None]:

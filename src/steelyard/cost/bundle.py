@@ -1,0 +1,47 @@
+"""Measured profiles as files: one JSON object a line, gzipped.
+
+The first line is ``{"about": {...}}``: GPU, driver, library versions, date. Every other line is one measured point:
+``{"point": {"op": "gemm", "m": 64, "n": 4096, "k": 4096}, "us": 11.6, "spread": 0.01, "launch_us": 12.0}``. ``us`` is
+the kernels' time inside a CUDA graph, ``launch_us`` (where given) the time with each launched by the host. `grid.py` of
+the profile room lists the families and their dimensions.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A GPU's measured operators, by family: each row is the point's dimensions and its microseconds."""
+
+    about: dict[str, Any]
+    families: dict[str, list[Row]]
+
+
+@cache
+def shipped_bundle(gpu: str) -> Bundle | None:
+    """The bundle that comes with the package for a GPU of the catalog, if there is one."""
+    file = resources.files("steelyard.cost") / "bundles" / f"{gpu}.jsonl.gz"
+    if not file.is_file():
+        return None
+    return read_bundle(gzip.decompress(file.read_bytes()).decode())
+
+
+def read_bundle(text: str) -> Bundle:
+    """A bundle from its lines."""
+    first, *rest = text.splitlines()
+    families: dict[str, list[Row]] = defaultdict(list)
+    for line in rest:
+        measured = json.loads(line)
+        point = measured.pop("point")
+        families[point.pop("op")].append({**point, **measured})
+    return Bundle(json.loads(first)["about"], dict(families))

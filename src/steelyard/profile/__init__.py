@@ -1,0 +1,1 @@
+"""Measuring operators on a real GPU."""

@@ -1,0 +1,125 @@
+"""Measured beside simulated: the table of a terminal, and a page with both curves in every figure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from html import escape
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from steelyard.errors import UserError
+from steelyard.report.overlay import overlaid_cdf, overlaid_load
+from steelyard.report.words import UNKNOWN, count, seconds, significant
+from steelyard.validate.compare import LATENCIES, STATISTICS, Comparison, Pair, Validation
+
+_TITLES = {"ttft": "Time to first token", "tpot": "Time per output token", "e2e": "End to end"}
+_SHORT = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
+_FIGURES: dict[str, tuple[str, Callable[[float | None], str]]] = {
+    "throughput": ("output tokens/s", significant),
+    "makespan": ("makespan", seconds),
+    "kv_blocks": ("KV blocks", count),
+    "finished": ("finished requests", count),
+    "preemptions": ("preemptions", count),
+    "prefix_hit_tokens": ("prefix hit tokens", count),
+}
+_FAR_OFF = 0.1  # from here on an error is shown in red
+
+
+def print_validation(validation: Validation, console: Console) -> None:
+    """A table per workload."""
+    for each in validation.workloads:
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+        table.title, table.title_justify, table.title_style = Text(each.name), "left", "bold blue"
+        for heading in ("", "measured", "simulated", "error"):
+            table.add_column(heading, justify="right" if heading else "left", min_width=10)
+        for name, measured, simulated, error, far_off in _rows(each):
+            table.add_row(name, measured, simulated, Text(error, style="red" if far_off else ""))
+        console.print(table)
+        for note in each.notes:
+            console.print(Text(f"note: {note}", style="yellow"))
+        console.print()
+
+
+def signed_percent(error: float | None) -> str:
+    """A relative error with its sign."""
+    return UNKNOWN if error is None else f"{error * 100:+.1f} %"
+
+
+def write_validation_page(validation: Validation, path: Path) -> None:
+    """The page as one file."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(validation_page(validation), encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise UserError(f"{path}: the report cannot be written: {error.strerror or error}") from None
+
+
+def validation_page(validation: Validation) -> str:
+    """The whole page: per workload the errors, the distributions and the queues over time."""
+    parts = {
+        "title": escape(f"{validation.folder.resolve().name}, measured and simulated"),
+        "lede": escape(f"{validation.gpu}, {len(validation.workloads)} captured workloads replayed"),
+        "nav": "".join(f'<a href="#w{i}">{escape(each.name)}</a>' for i, each in enumerate(validation.workloads)),
+        "body": "\n".join(_section(i, each) for i, each in enumerate(validation.workloads)),
+        "version": escape(version("steelyard")),
+        "css": _read("page.css"),
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _read("validation.html"))
+
+
+def _read(name: str) -> str:
+    return files("steelyard.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _rows(each: Comparison) -> Iterator[tuple[str, str, str, str, bool]]:
+    """Every figure as text, and whether its error is large."""
+
+    def row(name: str, pair: Pair, write: Callable[[float | None], str]) -> tuple[str, str, str, str, bool]:
+        error = pair.error
+        far_off = error is not None and abs(error) > _FAR_OFF
+        return name, write(pair.measured), write(pair.simulated), signed_percent(error), far_off
+
+    for metric in LATENCIES:
+        for statistic in STATISTICS:
+            yield row(f"{_SHORT[metric]} {statistic}", each.latency[metric][statistic], seconds)
+    for name, (title, write) in _FIGURES.items():
+        yield row(title, each.figures[name], write)
+
+
+def _section(number: int, each: Comparison) -> str:
+    cdfs = (_figure(_TITLES[name], overlaid_cdf(*each.samples[name])) for name in LATENCIES)
+    loads = (
+        _figure("Requests running", overlaid_load(each.load, "running")),
+        _figure("Requests waiting", overlaid_load(each.load, "waiting")),
+    )
+    notes = "".join(f"<li>{escape(note)}</li>" for note in each.notes)
+    return (
+        f'<section id="w{number}"><h2>{escape(each.name)}</h2>'
+        f'<div class="figures three">{"".join(cdfs)}</div><div class="figures two">{"".join(loads)}</div>'
+        f"{_table(each)}{f'<ul class=notes>{notes}</ul>' if notes else ''}</section>"
+    )
+
+
+def _figure(title: str, plot: str) -> str:
+    legend = '<span class="key k1">measured</span><span class="key k2">simulated</span>'
+    return (
+        f"<figure><figcaption>{escape(title)}</figcaption>"
+        f'<div class="readout">{legend}</div><div class="plot">{plot}</div></figure>'
+    )
+
+
+def _table(each: Comparison) -> str:
+    rows = "".join(
+        f"<tr><th>{escape(name)}</th><td>{measured}</td><td>{simulated}</td>"
+        f"<td{' class=off' if far_off else ''}>{error}</td></tr>"
+        for name, measured, simulated, error, far_off in _rows(each)
+    )
+    head = "<tr><th></th><th>measured</th><th>simulated</th><th>error</th></tr>"
+    return f'<div class="scroll"><table><thead>{head}</thead><tbody>{rows}</tbody></table></div>'

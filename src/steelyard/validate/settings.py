@@ -1,0 +1,111 @@
+"""What a user would have known before a captured run: the scenario to predict it from, and nothing it measured."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+from steelyard.errors import UserError
+from steelyard.hardware import find_gpu
+from steelyard.scenario import Scenario, scenario_from_dict
+from steelyard.validate.capture import Capture, CapturedRun
+
+# Keys of meta.json, and vLLM's own names for arguments it was started with, by what a scenario calls them.
+_EFFECTIVE = {
+    "block_size": "block_size",
+    "max_num_seqs": "max_num_seqs",
+    "max_num_batched_tokens": "max_num_batched_tokens",
+    "async_scheduling": "async_scheduling",
+    "prefix_caching": "enable_prefix_caching",
+    "capture_sizes": "cudagraph_capture_sizes",
+    "gpu_memory_utilization": "gpu_memory_utilization",
+}
+_ARGUMENTS = {
+    "max_model_len": "max_model_len",
+    "num_gpu_blocks_override": "num_gpu_blocks",
+    "enable_chunked_prefill": "enable_chunked_prefill",
+    "long_prefill_token_threshold": "long_prefill_token_threshold",
+    "scheduling_policy": "policy",
+    "enforce_eager": "enforce_eager",
+    "kv_cache_dtype": "kv_cache_dtype",
+}
+_MODEL = {"dtype": "dtype", "quantization": "quantization"}
+# Arguments that meta.json repeats as effective settings, or that change nothing a client could time.
+_OF_NO_EFFECT = {
+    *("max_num_seqs", "max_num_batched_tokens", "block_size", "gpu_memory_utilization", "enable_prefix_caching"),
+    *("async_scheduling", "skip_tokenizer_init", "load_format", "disable_log_stats", "seed", "model", "tokenizer"),
+}
+
+
+def scenario_of(capture: Capture, run: CapturedRun, gpu: str) -> Scenario:
+    """The scenario of one captured workload: model, engine settings and requests, no measured figure."""
+    meta = capture.meta
+    arguments = _arguments(capture)
+    engine = {ours: meta[theirs] for theirs, ours in _EFFECTIVE.items() if meta.get(theirs) is not None}
+    engine |= {ours: arguments[theirs] for theirs, ours in _ARGUMENTS.items() if arguments.get(theirs) is not None}
+    if "cudagraph" in meta:
+        engine["cudagraph"] = str(meta["cudagraph"]).rpartition(".")[2].lower()
+    model = {ours: arguments[theirs] for theirs, ours in _MODEL.items() if arguments.get(theirs) is not None}
+    return scenario_from_dict(
+        {
+            "name": run.name,
+            "model": {"config": "config.json", **model},
+            "fleet": {"gpu": gpu, "tp": arguments.get("tensor_parallel_size", 1)},
+            "engine": engine,
+            "workload": {"trace": {"file": run.asked.name, "format": "capture"}, "arrivals": {"kind": "trace"}},
+        },
+        source=str(capture.meta_file),
+        base_dir=capture.folder,
+    )
+
+
+def unheeded(capture: Capture) -> list[str]:
+    """Arguments of the engine that no scenario can say, which may explain a difference."""
+    known = {*_ARGUMENTS, *_MODEL, *_OF_NO_EFFECT, "tensor_parallel_size"}
+    return [f"kw.{name}={value} is not simulated" for name, value in _arguments(capture).items() if name not in known]
+
+
+def gpu_of(capture: Capture, wanted: str | None) -> str:
+    """The GPU to simulate: the one asked for, else the capture's own, else the one its folders are named after."""
+    if wanted is not None:
+        return find_gpu(wanted).name
+    if capture.meta.get("gpu") is not None:
+        return find_gpu(str(capture.meta["gpu"])).name
+    folder = capture.folder.resolve()
+    for place in (folder, *folder.parents):
+        named = _gpu_leading(place)
+        if named is not None:
+            return named
+    raise UserError(
+        f"{capture.meta_file}: says no gpu, and no folder above it is named after one; give --gpu, such as --gpu h200"
+    )
+
+
+def _gpu_leading(folder: Path) -> str | None:
+    """The GPU that a folder's name starts with, as h200 does h200-vllm-0.26."""
+    words = folder.name.split("-")
+    for count in range(len(words), 0, -1):
+        try:
+            return find_gpu("-".join(words[:count])).name
+        except UserError:
+            continue
+    return None
+
+
+def _arguments(capture: Capture) -> dict[str, Any]:
+    """The engine's arguments, which captures keep as Python writes them."""
+    given = capture.meta.get("kw") or {}
+    if not isinstance(given, dict):
+        raise UserError(f"{capture.meta_file}: kw must be an object of engine arguments (found {str(given)[:40]!r})")
+    return {name: _value(value) for name, value in given.items()}
+
+
+def _value(written: Any) -> Any:
+    """The value a text stands for, or the text itself."""
+    if not isinstance(written, str):
+        return written
+    try:
+        return ast.literal_eval(written)
+    except (ValueError, SyntaxError):
+        return written
