@@ -418,3 +418,29 @@ def worlds(
         ranks = draw(st.permutations(range(len(asks))))
         asks = tuple(replace(ask, priority=rank) for ask, rank in zip(asks, ranks, strict=True))
     return World(limits, draw(costs), asks)
+
+
+@st.composite
+def crowds(draw: st.DrawFn) -> World:
+    """Many short requests around a long prompt, more than a step has tokens for or the pool has blocks for."""
+    start = st.sampled_from([0.0, 0.0, 1.0, 3.0])
+    shorts = st.builds(Ask, prompt=st.integers(1, 4), output=st.integers(2, 30), at=start)
+    longs = st.builds(Ask, prompt=st.integers(15, 40), output=st.integers(2, 30), at=start)
+    asks = draw(st.lists(shorts, min_size=2, max_size=9)) + draw(st.lists(longs, min_size=1, max_size=3))
+    ranks = draw(st.permutations(range(len(asks))))
+    ordered = _in_order([replace(asks[rank], priority=rank) for rank in draw(st.permutations(ranks))])
+    size = draw(st.integers(1, 4))
+    longest = max(ask.prompt + ask.output for ask in asks)
+    limits = Limits(
+        blocks=-(-longest // size) + draw(st.integers(0, 12)),
+        max_model_len=longest + 1,
+        block_size=size,
+        max_num_seqs=draw(st.integers(3, 9)),
+        max_num_batched_tokens=draw(st.integers(1, 9)),
+        long_prefill_token_threshold=draw(st.integers(0, 5)),
+        enable_prefix_caching=draw(st.booleans()),
+        priority=draw(st.booleans()),
+        async_scheduling=draw(st.booleans()),
+        reserve_full_prompt=draw(st.booleans()),
+    )
+    return World(limits, draw(ANY_COSTS), ordered)

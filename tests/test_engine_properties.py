@@ -18,6 +18,7 @@ from engine_worlds import (
     Run,
     World,
     assert_same_records,
+    crowds,
     serve,
     settled,
     vectorised_from,
@@ -34,7 +35,7 @@ SHORT_STRETCHES = st.sampled_from([2, 5, 96])
 
 
 @settled(400)
-@given(st.one_of(ANY_WORLD, worlds(equals=True)), SHORT_STRETCHES)
+@given(st.one_of(ANY_WORLD, worlds(equals=True), crowds()), SHORT_STRETCHES)
 def test_fast_path_takes_the_same_steps(world: World, vector: int) -> None:
     with vectorised_from(vector):
         fast = serve(world, plain=False)
@@ -47,7 +48,7 @@ def test_fast_path_takes_the_same_steps(world: World, vector: int) -> None:
 
 
 @settled(400)
-@given(st.one_of(ANY_WORLD, worlds(equals=True)), SHORT_STRETCHES)
+@given(st.one_of(ANY_WORLD, worlds(equals=True), crowds()), SHORT_STRETCHES)
 def test_fast_path_takes_the_same_steps_when_nobody_looks(world: World, vector: int) -> None:
     with vectorised_from(vector):
         fast = serve(world, plain=False, watch=False)
@@ -105,6 +106,7 @@ def test_tokens_are_conserved(world: World) -> None:
         row = run.row(i)
         mine = [each for each in run.brought if each.index == i]
         delivered = sum(each.delivered for each in mine)
+        assert all(each.delivered + each.clipped <= each.tokens for each in mine)
         if row["status"] != FINISHED:
             assert delivered < world.output(i)
             continue
@@ -113,6 +115,16 @@ def test_tokens_are_conserved(world: World) -> None:
             scheduled = sum(tokens.get(i, 0) for _, _, tokens, _, _ in run.steps)
             lost = sum(each.tokens if each.wasted else each.rejected + each.clipped for each in mine)
             assert scheduled - lost == world.asks[i].prompt - row["hit"] + world.output(i) - 1
+
+
+def test_no_verify_step_brings_more_tokens_than_it_was_given() -> None:
+    """Every prompt but the first is cached up to its last token, which is then padded with drafts to verify."""
+    limits = Limits(64, 64, block_size=1, long_prefill_token_threshold=2, speculative_tokens=3, async_scheduling=False)
+    asks = tuple(Ask(5, 8, at=10.0 * (i > 0), content=((0, 5),)) for i in range(3))
+    run = serve(World(limits, LinearCost(1.0, 0.0, 0.0), asks), plain=True)
+    assert [run.row(i)["hit"] for i in range(3)] == [0, 4, 4]
+    for each in run.brought:
+        assert each.delivered <= each.tokens
 
 
 @settled(150)
@@ -335,6 +347,29 @@ def test_steps_run_when_vllm_would_run_them(asynchronous: bool) -> None:
     assert tokens[joined] == {0: 1, 1: 3}
     assert [step[1] for step in run.steps] == [float(k + 1) for k in range(len(run.steps))]
     assert run.end == {0: 3.0, 1: joined + 2.0}
+
+
+def test_the_least_important_gives_way_and_others_get_its_tokens() -> None:
+    """By hand: when the pool of 14 is full the first to run is driven out, though it had its token already."""
+    limits = Limits(
+        blocks=14,
+        max_model_len=64,
+        block_size=1,
+        max_num_batched_tokens=4,
+        priority=True,
+        async_scheduling=False,
+        reserve_full_prompt=False,
+    )
+    asks = (Ask(2, 6, priority=9), Ask(2, 6, at=0.5), Ask(10, 1, at=1.5, priority=1))
+    run = serve(World(limits, LinearCost(1.0, 0.0, 0.0), asks), plain=False)
+    assert [(tokens, preempted) for _, _, tokens, preempted, _ in run.steps[:5]] == [
+        ({0: 2}, []),
+        ({0: 1, 1: 2}, []),
+        ({0: 1, 1: 1, 2: 2}, []),
+        ({0: 1, 1: 1, 2: 2}, []),
+        ({1: 1, 2: 3}, [0]),
+    ]
+    assert len(run.ended) == 3
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])

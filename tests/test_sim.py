@@ -505,7 +505,9 @@ def test_a_request_given_up_after_a_preemption_leaves_no_gap() -> None:
     """Between its last token before the preemption and nothing after it there is no gap to count."""
     fast, plain = both_ways("awkward:257")
     assert fast.summary["preemptions"] > 0 and fast.summary["outcomes"]["aborted"] > 0
-    assert ((fast.requests["status"] == "aborted") & (fast.requests["preemptions"] > 0)).any() and fast.summary["itl"]["count"]
+    assert ((fast.requests["status"] == "aborted") & (fast.requests["preemptions"] > 0)).any() and fast.summary["itl"][
+        "count"
+    ]
     assert fast.summary["itl"] == pytest.approx(plain.summary["itl"], rel=1e-9)
 
 

@@ -271,7 +271,7 @@ def cut(name: str) -> Callable[[Path], None]:
         (replace("chat.requests.jsonl.gz", '{"id": 0, "at": 0, "tokens": [1]}\n'), r"lacks 59 of the 60 requests"),
         (replace("chat.requests.jsonl.gz", '{"id": 99, "at": 0, "tokens": [1]}\n'), r"gz:1: request 99 is not one"),
         (replace("chat.steps.jsonl.gz", '{"t_schedule": "x"}\n'), r"steps\.jsonl\.gz:1: t_schedule must be a number"),
-        (cut("chat.steps.jsonl.gz"), r"chat\.steps\.jsonl\.gz: the trace cannot be read"),
+        (cut("chat.steps.jsonl.gz"), r"chat\.steps\.jsonl\.gz: cannot be read"),
     ],
 )
 def test_what_is_wrong_with_a_capture_is_said(capture: Path, spoil: Callable[[Path], None], says: str) -> None:

@@ -22,7 +22,7 @@ from steelyard.engine.scheduler import Batch, Scheduler
 _VECTOR_STEPS = 96  # from here on numpy beats a Python loop
 _MOST_STEPS = 65536  # bound on one vectorised stretch
 _NEVER = 1 << 60
-_MOST_FRUITLESS = 64  # preemptions in a row without any progress: equals can preempt each other for ever
+_MOST_FRUITLESS = 64  # preempting steps without any progress: equals can preempt each other for ever
 
 
 class StepCost(Protocol):

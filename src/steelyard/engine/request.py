@@ -70,7 +70,7 @@ class Request:
         self.output = output
         self.priority = priority
         self.keys = keys  # names of the leading full blocks that someone may share
-        self.chain = chain  # the streams that name every later block too, where a follower will extend them
+        self.chain = chain  # the streams that name its later blocks, once it has ended and followers may ask for them
         self.accept = accept  # accepted drafts per verify step, cycled
 
         self.status = WAITING

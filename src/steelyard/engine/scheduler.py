@@ -69,7 +69,7 @@ class Scheduler:
         self.waiting: WaitingQueue = ByPriority() if limits.priority else FirstCome()
         self._groups = not plain and not limits.speculative_tokens
         self._admissions = 0
-        self.fruitless = 0  # preemptions since any request got further than ever before
+        self.fruitless = 0  # steps that preempted since any request got further than ever before
         self._head_blocked = False  # the first waiting request lacked blocks, and none have been freed since
 
     # -- queues -------------------------------------------------------------------------------------------------
@@ -129,7 +129,9 @@ class Scheduler:
         after_prefill = False
         if self.singles:
             budget, after_prefill = self._schedule_running(batch, budget, threshold)
-        if not batch.preempted and self.waiting:
+        if batch.preempted:
+            self.fruitless += 1
+        elif self.waiting:
             self._admit_waiting(batch, budget, threshold, now, after_prefill)
         self._commit(batch)
         return batch
@@ -206,7 +208,6 @@ class Scheduler:
         self.singles.pop(r, None)
         r.status = PREEMPTED
         r.furthest = max(r.furthest, r.computed)
-        self.fruitless += 1
         r.computed = 0
         r.drafts = 0
         r.stale = r.in_flight
@@ -244,7 +245,7 @@ class Scheduler:
             if drafts and tokens > budget:
                 break
             if 0 < threshold < tokens:
-                tokens = threshold
+                tokens, drafts = (1, 0) if drafts else (threshold, 0)
             if tokens > budget:
                 if not limits.enable_chunked_prefill:
                     break
