@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import json
 import os
 import re
@@ -602,3 +603,11 @@ def test_a_spoilt_archive_is_one_message(run: Run, folder: Path, spoil: str) -> 
 
 def test_a_missing_golden_file_is_named(run: Run) -> None:
     assert_one_message(run("parity", "absent.jsonl.gz"), ["absent.jsonl.gz"])
+
+
+def test_profiling_without_torch_is_one_message(tmp_path: Path) -> None:
+    if importlib.util.find_spec("torch") is not None:
+        pytest.skip("torch is installed here")
+    done = program(tmp_path, "profile", "points.jsonl")
+    assert_one_message(done, ["torch", "steelyard[profile]"])
+    assert list(tmp_path.iterdir()) == []

@@ -141,6 +141,26 @@ def validate_command(
 
 
 @app.command()
+def profile(
+    out: Annotated[Path, typer.Argument(help="File of measured points; one that exists is added to.")],
+    minutes: Annotated[float, typer.Option(min=0.1, help="Stop after so long; run again to go on.")] = 10.0,
+) -> None:
+    """Measure this machine's GPU, operator by operator (needs torch; vLLM's kernels where installed)."""
+    try:
+        from steelyard.profile.grid import points
+        from steelyard.profile.run import about, measure
+    except ImportError as error:
+        raise UserError(
+            f"profiling needs a machine with a GPU and torch ({error}); pip install 'steelyard[profile]'"
+        ) from None
+    todo = list(points())
+    typer.echo(json.dumps(about()))
+    with LateProgress("measuring") as progress:
+        added = measure(todo, out, minutes * 60, lambda done: progress(done, len(todo)))
+    typer.echo(f"{added} points added to {out}, of {len(todo)} in the grid")
+
+
+@app.command()
 def schema() -> None:
     """Print the JSON Schema of a scenario file."""
     typer.echo(json.dumps(json_schema(), indent=2))
