@@ -420,8 +420,11 @@ def test_progress_counts_every_request_once() -> None:
 
 
 def test_load_follows_the_faster_end() -> None:
-    """By hand: the short request on replica 1 ends first, so the third request goes there."""
-    asks = (Ask(4, 40), Ask(4, 4), Ask(4, 4, at=10.0), Ask(4, 4, at=10.5))
-    world = World(Limits(64, 64, block_size=8), LinearCost(1.0, 0.0, 0.0), asks)
-    fleet = Fleet(world, 2).run(make_router("least-outstanding", 2, 0))
-    assert fleet.desk.replica.tolist() == [0, 1, 1, 0]
+    """By hand: the short request on replica 1 ends at 4, so whoever comes then or later finds that replica free."""
+    asks = (Ask(4, 40), Ask(4, 4), Ask(4, 4, at=4.0), Ask(4, 4, at=4.5))
+    for asynchronous in (False, True):
+        limits = Limits(64, 64, block_size=8, async_scheduling=asynchronous)
+        world = World(limits, LinearCost(1.0, 0.0, 0.0), asks)
+        fleet = Fleet(world, 2).run(make_router("least-outstanding", 2, 0))
+        assert fleet.ends()[1] == 4.0
+        assert fleet.desk.replica.tolist() == [0, 1, 1, 0]
