@@ -15,7 +15,7 @@ NO_BLOCKS: list[Block] = []
 class Request:
     """Counters mirror vLLM's own, so that each scheduling rule reads like the engine's.
 
-    ``computed`` tokens have been scheduled; ``outputs`` have been delivered; ``placeholders`` are output tokens
+    ``computed`` tokens have been scheduled; ``outputs`` have been delivered; ``owed`` are output tokens
     that a step in flight will deliver (asynchronous scheduling only); ``stale`` tokens were in flight when the
     request was preempted and must arrive before it may resume.
     """
@@ -43,7 +43,7 @@ class Request:
         "order",
         "output",
         "outputs",
-        "placeholders",
+        "owed",
         "preemptions",
         "priority",
         "prompt",
@@ -76,7 +76,7 @@ class Request:
         self.status = WAITING
         self.computed = 0
         self.outputs = 0
-        self.placeholders = 0
+        self.owed = 0
         self.in_flight = 0
         self.stale = 0
         self.drafts = 0

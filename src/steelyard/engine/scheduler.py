@@ -145,7 +145,7 @@ class Scheduler:
         if budget < 0 or blocks < 0:
             return False
         for r in self.singles:
-            wanted = r.prompt + r.outputs + r.placeholders - r.computed
+            wanted = r.prompt + r.outputs + r.owed - r.computed
             if 0 < threshold < wanted:
                 wanted = threshold
             if wanted > budget:
@@ -167,10 +167,10 @@ class Scheduler:
                 break
             if r not in self.singles:
                 continue  # preempted by one before it
-            if r.placeholders and r.computed + 2 - r.placeholders >= r.prompt + r.output:
+            if r.owed and r.computed + 2 - r.owed >= r.prompt + r.output:
                 continue  # its last token is already on the way
             known = r.prompt + r.outputs
-            tokens = known + r.drafts + r.placeholders - r.computed
+            tokens = known + r.drafts + r.owed - r.computed
             if 0 < threshold < tokens:
                 tokens = threshold
             tokens = min(tokens, budget, limits.max_model_len - r.computed - 1)
@@ -187,7 +187,7 @@ class Scheduler:
             if r.status != RUNNING:
                 break
             self.kv.complete(r, min(r.computed + tokens, known))
-            drafts = max(0, min(r.drafts, tokens + r.computed - known - r.placeholders))
+            drafts = max(0, min(r.drafts, tokens + r.computed - known - r.owed))
             r.drafts = 0
             scheduled[r] = Entry(r, tokens, drafts)
             after_prefill = after_prefill or r.chunking
@@ -211,7 +211,7 @@ class Scheduler:
         r.computed = 0
         r.drafts = 0
         r.stale = r.in_flight
-        r.placeholders = 0
+        r.owed = 0
         r.preemptions += 1
         self.waiting.put_back(r)
         self._head_blocked = False
@@ -303,11 +303,11 @@ class Scheduler:
             if r.computed > r.furthest:
                 self.fruitless = 0
             r.in_flight += tokens
-            r.chunking = r.computed < r.prompt + r.outputs + r.placeholders
+            r.chunking = r.computed < r.prompt + r.outputs + r.owed
             if not r.chunking:
                 self._expect_tokens(entry)
                 if asynchronous:
-                    r.placeholders += 1 + entry.drafts
+                    r.owed += 1 + entry.drafts
                     r.drafts = self.limits.speculative_tokens
                 if self._groups and r.computed < r.prompt + r.output - 1:
                     self._join(r, batch.step)
@@ -328,7 +328,7 @@ class Scheduler:
     def _join(self, r: Request, step: int) -> None:
         r.emit(step)
         r.in_flight = 0
-        r.placeholders = 0
+        r.owed = 0
         del self.singles[r]
         self.group.join(r, step + 1)
 
@@ -349,7 +349,7 @@ class Scheduler:
         """Requests that left the group have one token in flight, which the step's result will bring."""
         for r in leavers:
             r.outputs = r.computed - r.prompt
-            r.placeholders = 1
+            r.owed = 1
             r.in_flight = 1
             self.kv.complete(r, r.computed - 1)
             entry = Entry(r, 1, 0)
@@ -379,15 +379,15 @@ class Scheduler:
                 rejected = entry.drafts + 1 - entry.sampled
                 if r.computed:
                     r.computed -= rejected
-                if r.placeholders:
-                    r.placeholders -= rejected
+                if r.owed:
+                    r.owed -= rejected
             r.emit(batch.step)
             delivered = min(entry.sampled, r.output - r.outputs)
             r.outputs += delivered
             if asynchronous and not stale:
-                r.placeholders -= delivered
+                r.owed -= delivered
             if asynchronous and r.status == RUNNING:
-                self.kv.complete(r, r.computed - r.placeholders)
+                self.kv.complete(r, r.computed - r.owed)
             if r.outputs >= r.output:
                 ended.append(r)
             elif not asynchronous and self.limits.speculative_tokens:
