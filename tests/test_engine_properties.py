@@ -349,6 +349,13 @@ def test_steps_run_when_vllm_would_run_them(asynchronous: bool) -> None:
     assert run.end == {0: 3.0, 1: joined + 2.0}
 
 
+def test_equals_are_served_by_their_ids_as_text() -> None:
+    """As vLLM does: of two requests with the same priority and second of arrival, 10 comes before 9."""
+    limits = Limits(64, 64, max_num_seqs=1, priority=True)
+    run = serve(World(limits, LinearCost(1.0, 0.0, 0.0), (Ask(1, 1),) * 11), plain=False)
+    assert run.ended == [0, 1, 10, 2, 3, 4, 5, 6, 7, 8, 9]
+
+
 def test_the_least_important_gives_way_and_others_get_its_tokens() -> None:
     """By hand: when the pool of 14 is full the first to run is driven out, though it had its token already."""
     limits = Limits(

@@ -331,9 +331,10 @@ def test_a_conversation_finds_its_own_answer() -> None:
         Ask(10, 7, stream=0),
         Ask(20, 3, after=0, content=((0, 17),), stream=0),
         Ask(20, 3, after=1, content=((0, 17),), stream=1),
+        Ask(30, 3, after=2, content=((0, 23),), stream=0),
     )
     run = serve(World(limits, LinearCost(1.0, 0.0, 0.0), asks), plain=False)
-    assert [run.row(i)["hit"] for i in range(3)] == [0, 16, 16]
+    assert [run.row(i)["hit"] for i in range(4)] == [0, 16, 16, 20]
 
 
 # -- names ------------------------------------------------------------------------------------------------------------
