@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from steelyard import scenario_from_dict, simulate
-from steelyard.cost import Bundle, Measured, Roofline, compile_cost, shipped_bundle
+from steelyard.cost import Bundle, FirstOf, Measured, Roofline, compile_cost, shipped_bundle
 from steelyard.cost.source import EXTRAPOLATED, INTERPOLATED, MEASURED, PROVENANCES
 from steelyard.hardware import find_gpu
 from steelyard.model import AttentionOperator, Gemm, GroupedGemm, load_model, operators
@@ -28,8 +28,9 @@ def bundle() -> Bundle:
     return found
 
 
-def source(profile: Bundle | None = None) -> Measured:
-    return Measured(find_gpu("h200"), profile or bundle())
+def source(profile: Bundle | None = None) -> FirstOf:
+    gpu = find_gpu("h200")
+    return FirstOf((Measured(gpu, profile or bundle()), Roofline(gpu)))
 
 
 def attention_of(model: str) -> AttentionOperator:
@@ -57,7 +58,7 @@ def test_between_and_beyond_the_points_is_said_so() -> None:
 
 def test_matrices_left_out_of_the_profile_are_foretold() -> None:
     """Each shape of a real model in turn is taken out and predicted from the rest."""
-    gpu, whole = find_gpu("h200"), bundle()
+    whole = bundle()
     by_shape = defaultdict(list)
     for row in whole.families["gemm"]:
         by_shape[row["n"], row["k"]].append(row)
@@ -66,7 +67,7 @@ def test_matrices_left_out_of_the_profile_are_foretold() -> None:
         if shape not in by_shape:
             continue
         rest = [row for row in whole.families["gemm"] if (row["n"], row["k"]) != shape]
-        without = Measured(gpu, replace(whole, families={**whole.families, "gemm": rest}))
+        without = source(replace(whole, families={**whole.families, "gemm": rest}))
         rows = np.array([float(row["m"]) for row in by_shape[shape]])
         found = without.rows(Gemm("left out", shape[1], shape[0], 2.0, "bf16"), rows)
         assert (found.provenance == INTERPOLATED).all()

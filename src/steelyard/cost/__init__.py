@@ -6,7 +6,7 @@ from steelyard.cost.graphs import GraphPlan, default_capture_sizes, graph_plan
 from steelyard.cost.measured import Measured
 from steelyard.cost.memory import MemoryPlan, plan_memory
 from steelyard.cost.roofline import Roofline
-from steelyard.cost.source import PROVENANCES, CostSource, Provenance
+from steelyard.cost.source import PROVENANCES, CostSource, FirstOf, Provenance
 from steelyard.cost.work import Work, work_of
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Bundle",
     "CompiledCost",
     "CostSource",
+    "FirstOf",
     "GraphPlan",
     "Measured",
     "MemoryPlan",

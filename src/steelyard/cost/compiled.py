@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from steelyard.cost.graphs import GraphPlan, graph_plan
 from steelyard.cost.host import HostCost
-from steelyard.cost.source import PROVENANCES, CostSource, Estimate, Floats, PrefillAttention
+from steelyard.cost.source import PROVENANCES, CostSource, Estimate, FirstOf, Floats, PrefillAttention
 from steelyard.model import (
     AttentionOperator,
     Collective,
@@ -68,7 +68,7 @@ class CompiledCost:
         token_seconds: Floats,
         head_seconds: Floats,
         attention: tuple[AttentionPart, ...],
-        source: CostSource,
+        source: FirstOf,
         kv_bytes: float,
         graphs: GraphPlan,
         host: HostCost,
@@ -191,8 +191,9 @@ class CompiledCost:
         return tuple(pieces)
 
 
-def compile_cost(model: ModelSpec, tp: int, engine: EngineSpec, source: CostSource) -> CompiledCost:
-    """Ask a source for every operator a step can run, once, and add up the tables."""
+def compile_cost(model: ModelSpec, tp: int, engine: EngineSpec, *sources: CostSource) -> CompiledCost:
+    """Ask the first source that knows it for every operator a step can run, once, and add up the tables."""
+    source = FirstOf(sources)
     kv_bytes = kv_dtype_bytes(model, engine.kv_cache_dtype)
     rows = np.arange(engine.max_num_batched_tokens + 1, dtype=np.float64)
     token_seconds = np.zeros((len(PROVENANCES), len(rows)))

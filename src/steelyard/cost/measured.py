@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from steelyard.cost.bundle import Bundle, Row
-from steelyard.cost.roofline import Roofline
 from steelyard.cost.source import (
     EXTRAPOLATED,
     INTERPOLATED,
@@ -43,17 +42,16 @@ _IN_THE_EXPERTS = ("experts_down", "experts_act", "experts_sum")  # measured tog
 
 @dataclass(frozen=True)
 class Measured:
-    """Operator times from a bundle, in bf16; everything else from the roofline."""
+    """Operator times from a bundle, in bf16; it knows nothing of other types, latent attention or collectives."""
 
     gpu: Gpu
     bundle: Bundle
-    tp: int = 1
-    fallback: Roofline = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "fallback", Roofline(self.gpu, self.tp))
+    @property
+    def name(self) -> str:
+        return f"profile of {self.bundle.about['gpu']}"
 
-    def rows(self, operator: RowOperator, rows: Floats) -> Estimate:
+    def rows(self, operator: RowOperator, rows: Floats) -> Estimate | None:
         if isinstance(operator, Gemm) and operator.weight_bytes == 2:
             return self._gemm(operator, rows)
         if isinstance(operator, GroupedGemm | Elementwise) and operator.name in _IN_THE_EXPERTS:
@@ -62,7 +60,7 @@ class Measured:
             return self._experts(operator, rows)
         if isinstance(operator, Elementwise):
             return self._elementwise(operator, rows)
-        return self.fallback.rows(operator, rows)
+        return None
 
     # -- matrices -----------------------------------------------------------------------------------------------
 
@@ -178,9 +176,9 @@ class Measured:
         overall = float(np.median([ratio for each in ratios.values() for ratio in each]))
         return {shape: float(np.median(ratios[shape])) if shape in ratios else overall for shape in self._decodes}
 
-    def decode_attention(self, operator: AttentionOperator, kv_bytes: float, requests: int) -> Curve:
+    def decode_attention(self, operator: AttentionOperator, kv_bytes: float, requests: int) -> Curve | None:
         if operator.attention == "mla":
-            return self.fallback.decode_attention(operator, kv_bytes, requests)
+            return None
         even = self._even_decode(operator, kv_bytes, requests)
         if requests == 1:
             return even
@@ -214,9 +212,9 @@ class Measured:
         scale = operator.kv_elements * kv_bytes / (4.0 * shape[1] * shape[2])
         return shape, scale, shape == ours and kv_bytes == 2
 
-    def prefill_attention(self, operator: AttentionOperator, kv_bytes: float) -> PrefillAttention:
+    def prefill_attention(self, operator: AttentionOperator, kv_bytes: float) -> PrefillAttention | None:
         if operator.attention == "mla":
-            return self.fallback.prefill_attention(operator, kv_bytes)
+            return None
         shape, _, exact = self._nearest(operator, kv_bytes)
         rows = [
             row

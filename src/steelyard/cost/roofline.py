@@ -36,6 +36,10 @@ class Roofline:
     gpu: Gpu
     tp: int = 1
 
+    @property
+    def name(self) -> str:
+        return "roofline"
+
     def rows(self, operator: RowOperator, rows: Floats) -> Estimate:
         return Estimate.all_of(self._seconds(operator, rows), ANALYTIC)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ PROVENANCES: tuple[Provenance, ...] = ("measured", "interpolated", "extrapolated
 MEASURED, INTERPOLATED, EXTRAPOLATED, ANALYTIC = range(4)
 
 RowOperator = Gemm | GroupedGemm | Elementwise | Collective
+Answer = TypeVar("Answer")
 
 
 class Estimate(NamedTuple):
@@ -33,11 +34,17 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True)
 class Curve:
-    """Seconds over cached tokens: straight between knots, and on beyond the last with the last slope."""
+    """Seconds of an even batch over its cached tokens: straight between knots, beyond the last with the last slope.
+
+    Where one request is longer than the others it holds the kernel up: ``skew`` is how far an uneven batch goes from
+    the time of an even one with as many cached tokens towards that of one whose requests are all as long as the
+    longest.
+    """
 
     kv: tuple[float, ...]
     seconds: tuple[float, ...]
     provenance: int
+    skew: float = 0.0
 
     def at(self, kv: Floats) -> Floats:
         """Seconds at each number of cached tokens."""
@@ -48,19 +55,59 @@ class Curve:
 
 
 class CostSource(Protocol):
-    """Seconds of single operators. Everything is asked for in bulk, before the clock starts."""
+    """Seconds of single operators, or None for one it knows nothing about.
 
-    def rows(self, operator: RowOperator, rows: Floats) -> Estimate:
+    Everything is asked for in bulk, before the clock starts.
+    """
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        ...
+
+    def rows(self, operator: RowOperator, rows: Floats) -> Estimate | None:
         """Seconds of an operator for each number of rows (tokens, or sequences for the output head)."""
         ...
 
-    def decode_attention(self, operator: AttentionOperator, kv_bytes: float, requests: int) -> Curve:
+    def decode_attention(self, operator: AttentionOperator, kv_bytes: float, requests: int) -> Curve | None:
         """One layer's attention of a decode step of so many requests, over all their cached tokens."""
         ...
 
-    def prefill_attention(self, operator: AttentionOperator, kv_bytes: float) -> PrefillAttention:
+    def prefill_attention(self, operator: AttentionOperator, kv_bytes: float) -> PrefillAttention | None:
         """How long one layer takes over the prompt chunks of a step."""
         ...
+
+
+@dataclass(frozen=True)
+class FirstOf:
+    """Several sources, the best first: each operator is answered by the first that knows it.
+
+    ``chosen`` says which that was, by operator; the last source must know everything.
+    """
+
+    sources: tuple[CostSource, ...]
+    chosen: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return ", ".join(source.name for source in self.sources)
+
+    def rows(self, operator: RowOperator, rows: Floats) -> Estimate:
+        return self._first(operator.name, lambda source: source.rows(operator, rows))
+
+    def decode_attention(self, operator: AttentionOperator, kv_bytes: float, requests: int) -> Curve:
+        return self._first("decode attention", lambda source: source.decode_attention(operator, kv_bytes, requests))
+
+    def prefill_attention(self, operator: AttentionOperator, kv_bytes: float) -> PrefillAttention:
+        return self._first("prefill attention", lambda source: source.prefill_attention(operator, kv_bytes))
+
+    def _first(self, what: str, ask: Callable[[CostSource], Answer | None]) -> Answer:
+        for source in self.sources:
+            found = ask(source)
+            if found is not None:
+                self.chosen[what] = source.name
+                return found
+        raise AssertionError(f"no source knows {what}")
 
 
 class PrefillAttention(Protocol):

@@ -57,7 +57,7 @@ def set_up(scenario: Scenario) -> Setup:
     with blaming(scenario.source):
         memory = plan_memory(model, gpu, pool.tp, engine, graph_plan(engine))
         limits = _limits(engine, model, memory)
-    source = _source(scenario.cost, gpu, pool.tp)
+    sources = _sources(scenario.cost, gpu, pool.tp)
     return Setup(
         scenario=scenario,
         pool=pool,
@@ -65,15 +65,18 @@ def set_up(scenario: Scenario) -> Setup:
         gpu=gpu,
         memory=memory,
         limits=limits,
-        cost=compile_cost(model, pool.tp, engine, source),
+        cost=compile_cost(model, pool.tp, engine, *sources),
         work=work_of(model, gpu, pool.tp, engine.kv_cache_dtype),
     )
 
 
-def _source(wanted: CostSpec, gpu: Gpu, tp: int) -> CostSource:
-    """The best source there is: a measured profile of the GPU where the package ships one, else the roofline."""
+def _sources(wanted: CostSpec, gpu: Gpu, tp: int) -> tuple[CostSource, ...]:
+    """What there is, the best first: a measured profile of the GPU where the package ships one, then the roofline."""
+    sources: list[CostSource] = []
     bundle = shipped_bundle(gpu.name) if wanted.source == "auto" else None
-    return Roofline(gpu, tp) if bundle is None else Measured(gpu, bundle, tp)
+    if bundle is not None:
+        sources.append(Measured(gpu, bundle))
+    return (*sources, Roofline(gpu, tp))
 
 
 def _limits(engine: EngineSpec, model: ModelSpec, memory: MemoryPlan) -> Limits:
