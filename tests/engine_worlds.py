@@ -15,11 +15,13 @@ import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from steelyard.cost.step import StepTime
 from steelyard.engine import FINISHED, BlockNames, Chain, Engine, EngineLog, Limits, Request, StepCost, extend
 from steelyard.engine.scheduler import Batch
 from steelyard.validate.parity import LinearCost
 from steelyard.workload import Workload
 
+Watched = tuple[float, dict[int, int], list[int], int]
 Seen = tuple[float, float, dict[int, int], list[int], int]
 MOST_STEPS = 60_000  # far beyond what any of these worlds takes; a run that gets there goes round in circles
 
@@ -32,21 +34,68 @@ class PiecewiseCost:
     """Decode time in many pieces over the cached tokens, each with its own line; rising unless ``fall`` is set.
 
     Seconds are not dyadic and chunks are added up one by one, so that another order of adding shows in the last bit.
+    ``host`` seconds a decode step, most of them between the first and the last kernel where ``streamed``; then other
+    steps take more than twice as long to launch, and else less, so that they hide the host or do not.
     """
 
     width: int
     fall: bool = False
+    host: float = 0.0
+    streamed: bool = False
 
-    def decode_line(self, n: int, kv: int) -> tuple[float, float, int]:
+    def decode_line(self, n: int, kv: int, longest: int) -> tuple[float, float, int]:
         piece = kv // self.width
         rank = piece % 3 if self.fall else min(piece, 5)
-        return 0.1 + 0.013 * n + 0.07 * rank, 0.0007 * (1 + rank), (piece + 1) * self.width - 1
+        uneven = 0.0003 * (n * longest - kv)
+        return 0.1 + 0.013 * n + 0.07 * rank + uneven, 0.0007 * (1 + rank), (piece + 1) * self.width - 1
 
-    def mixed(self, n: int, kv: int, chunks: list[tuple[int, int]]) -> float:
-        seconds = 0.3 + 0.013 * n + 0.0011 * kv
+    def decode_host(self, n: int) -> tuple[float, float, float]:
+        if self.streamed:
+            return 0.3 * self.host, (0.7 + 0.01 * n) * self.host, 0.03
+        return (1 + 0.01 * n) * self.host, 0.0, 0.0
+
+    def mixed(self, n: int, kv: int, longest: int, chunks: list[tuple[int, int]]) -> StepTime:
+        seconds = 0.3 + 0.013 * n + 0.0011 * kv + 0.0003 * (n * longest - kv)
         for tokens, before in chunks:
             seconds += 0.01 * tokens + 0.0003 * tokens * before
-        return seconds
+        return StepTime(seconds, 0.3 * self.host, (2.2 if self.streamed else 0.4) * self.host, 0.04)
+
+
+@dataclass(frozen=True)
+class TwoKinds:
+    """One time for every decode-only step and one for every other: timelines to be worked out by hand."""
+
+    decode: StepTime
+    other: StepTime
+
+    def decode_line(self, n: int, kv: int, longest: int) -> tuple[float, float, int]:
+        return self.decode.gpu, 0.0, 1 << 60
+
+    def decode_host(self, n: int) -> tuple[float, float, float]:
+        return self.decode.prepare, self.decode.launch, self.decode.tail
+
+    def mixed(self, n: int, kv: int, longest: int, chunks: list[tuple[int, int]]) -> StepTime:
+        return self.other
+
+
+@dataclass
+class NotedCost:
+    """A cost that keeps what it said of each step, in order; a plain engine asks it once a step."""
+
+    cost: StepCost
+    times: list[StepTime] = field(default_factory=list)
+
+    def decode_line(self, n: int, kv: int, longest: int) -> tuple[float, float, int]:
+        a, b, kv_max = self.cost.decode_line(n, kv, longest)
+        self.times.append(StepTime(a + b * kv, *self.cost.decode_host(n)))
+        return a, b, kv_max
+
+    def decode_host(self, n: int) -> tuple[float, float, float]:
+        return self.cost.decode_host(n)
+
+    def mixed(self, n: int, kv: int, longest: int, chunks: list[tuple[int, int]]) -> StepTime:
+        self.times.append(self.cost.mixed(n, kv, longest, chunks))
+        return self.times[-1]
 
 
 # -- who asks for what -----------------------------------------------------------------------------------------------
@@ -136,11 +185,11 @@ class World:
 class Seer:
     """An observer that keeps every step, and stops an engine that goes round in circles."""
 
-    steps: list[Seen] = field(default_factory=list)
+    steps: list[Watched] = field(default_factory=list)
 
-    def step(self, scheduled_at: float, end: float, tokens: dict[int, int], preempted: list[int], free: int) -> None:
+    def step(self, scheduled_at: float, tokens: dict[int, int], preempted: list[int], free: int) -> None:
         assert len(self.steps) < MOST_STEPS, "the engine never gets done"
-        self.steps.append((scheduled_at, end, dict(tokens), list(preempted), free))
+        self.steps.append((scheduled_at, dict(tokens), list(preempted), free))
 
 
 @dataclass(frozen=True)
@@ -171,9 +220,10 @@ class Run:
 
     @property
     def steps(self) -> list[Seen]:
-        """Every step that was observed."""
+        """Every step that was observed, with its end."""
         assert self.seer is not None
-        return self.seer.steps
+        ends = self.engine.log.ends
+        return [(step[0], end, *step[1:]) for step, end in zip(self.seer.steps, ends, strict=True)]
 
     def row(self, i: int) -> dict[str, float]:
         """What the engine wrote down about request ``i`` when it ended: status, steps of its tokens, and so on."""
@@ -291,11 +341,16 @@ _LINEAR = st.sampled_from(
         LinearCost(0.01, 0.001, 1e-5),
     ]
 )
+_HOSTS = st.sampled_from([0.0, 0.07, 0.19, 0.31, 0.9])  # hidden behind the GPU, sometimes, never
+_QUARTERS = st.sampled_from([0.0, 0.25, 0.5, 1.0, 3.0])  # of which many moments fall together
+_TIMES = st.builds(StepTime, st.sampled_from([0.25, 0.5, 1.0, 4.0]), _QUARTERS, _QUARTERS, st.just(0.25))
 RISING_COSTS: st.SearchStrategy[StepCost] = st.one_of(
-    _LINEAR, st.integers(1, 40).map(lambda width: PiecewiseCost(width))
+    _LINEAR,
+    st.builds(TwoKinds, _TIMES, _TIMES),
+    st.builds(PiecewiseCost, st.integers(1, 40), host=_HOSTS, streamed=st.booleans()),
 )
 ANY_COSTS: st.SearchStrategy[StepCost] = st.one_of(
-    RISING_COSTS, st.integers(1, 40).map(lambda width: PiecewiseCost(width, fall=True))
+    RISING_COSTS, st.builds(PiecewiseCost, st.integers(1, 40), st.just(True), host=_HOSTS, streamed=st.booleans())
 )
 
 

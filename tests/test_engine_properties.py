@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import inf, nextafter
@@ -14,8 +15,10 @@ from hypothesis import strategies as st
 from engine_worlds import (
     RISING_COSTS,
     Ask,
+    NotedCost,
     PiecewiseCost,
     Run,
+    TwoKinds,
     World,
     assert_same_records,
     crowds,
@@ -24,6 +27,7 @@ from engine_worlds import (
     vectorised_from,
     worlds,
 )
+from steelyard.cost.step import StepTime
 from steelyard.engine import ABORTED, FINISHED, REJECTED, BlockNames, Engine, EngineLog, Limits, Request
 from steelyard.validate.parity import LinearCost
 
@@ -69,7 +73,12 @@ def test_a_burst_with_long_tails_is_the_same_bit_for_bit() -> None:
     outputs[5] = 4096
     asks = tuple(Ask(int(p), int(o)) for p, o in zip(rng.integers(16, 512, size=64), outputs, strict=True))
     for asynchronous in (False, True):
-        for cost in (LinearCost(0.011, 3e-5, 7e-8), PiecewiseCost(5000)):
+        for cost in (
+            LinearCost(0.011, 3e-5, 7e-8),
+            PiecewiseCost(5000),
+            PiecewiseCost(5000, host=0.4),  # longer than the GPU's part where few are left, and only there
+            PiecewiseCost(5000, host=0.4, streamed=True),
+        ):
             limits = Limits(blocks=3000, max_model_len=8192, max_num_seqs=48, async_scheduling=asynchronous)
             world = World(limits, cost, asks)
             fast, plain = (serve(world, plain=plain, watch=False) for plain in (False, True))
@@ -172,16 +181,38 @@ def test_time_only_moves_forward(world: World, plain: bool) -> None:
     log = run.engine.log
     start, end = log.start(), log.end
     scheduled = np.array([step[0] for step in run.steps])
-    assert end.tolist() == [step[1] for step in run.steps]
     assert (np.diff(scheduled) >= 0).all()
     assert (start < end).all() and (start[1:] >= end[:-1]).all() and (scheduled <= start).all()
     assert (start[:1] == scheduled[:1]).all()
+    behind = 2 if world.limits.async_scheduling else 1  # a step is scheduled knowing the results of all but one
+    assert (scheduled[behind:] >= end[:-behind]).all()
     for i in run.ended:
         row = run.row(i)
         if row["scheduled"] >= 0:
             assert run.arrival[i] <= row["scheduled"] <= run.end[i]
             first = next(step for step in run.steps if i in step[2])
             assert first[0] == row["scheduled"]
+
+
+@settled(120)
+@given(ANY_WORLD)
+def test_host_and_gpu_do_one_thing_at_a_time(world: World) -> None:
+    """No result comes before its step was launched and run; neither host nor GPU works on two steps at once."""
+    noted = NotedCost(world.cost)
+    run = serve(replace(world, cost=noted), plain=True)
+    scheduled, end = np.array([step[0] for step in run.steps]), run.engine.log.end
+    gpu, prepare, launch, tail = np.array(noted.times).reshape(-1, 4).T
+    assert len(gpu) == len(end)
+    slack = 1e-9
+    launched = scheduled + prepare + launch
+    assert (scheduled[1:] >= launched[:-1] - slack).all()
+    assert (end >= launched + tail - slack).all()
+    # Whichever step one begins with, the GPU has all the work from its first kernel on still to do.
+    done = np.cumsum(gpu)
+    assert (end >= done + np.maximum.accumulate(scheduled + prepare - (done - gpu)) - slack).all()
+    if not world.limits.async_scheduling:
+        alone = np.maximum(prepare + gpu, prepare + launch + tail)
+        assert np.allclose(end, scheduled + alone, rtol=0, atol=slack), "nothing overlaps"
 
 
 @settled(150)
@@ -349,6 +380,149 @@ def test_steps_run_when_vllm_would_run_them(asynchronous: bool) -> None:
     assert run.end == {0: 3.0, 1: joined + 2.0}
 
 
+# -- host and GPU, by hand --------------------------------------------------------------------------------------------
+
+DECODE = StepTime(gpu=2.0, prepare=0.5, launch=0.0, tail=0.0)
+PROMPT = StepTime(gpu=4.0, prepare=1.0, launch=0.0, tail=0.0)
+EAGER = StepTime(gpu=3.0, prepare=1.0, launch=6.0, tail=0.25)
+
+
+def timeline(
+    cost: TwoKinds, asks: tuple[Ask, ...], *, asynchronous: bool = True, vector: int = 96
+) -> tuple[list[float], list[float]]:
+    """When each step was scheduled and when its result was seen; the same on the fast path and the plain one."""
+    world = World(Limits(64, 64, block_size=4, async_scheduling=asynchronous), cost, asks)
+    with vectorised_from(vector):
+        fast, plain = (serve(world, plain=plain) for plain in (False, True))
+    assert fast.steps == plain.steps
+    return [step[0] for step in fast.steps], [step[1] for step in fast.steps]
+
+
+@pytest.mark.parametrize("vector", [2, 96])
+def test_a_host_that_is_faster_than_the_gpu_hides_behind_it(vector: int) -> None:
+    """The prompt runs from 1 to 5, each decode 2 s from where the step before ended; the host is done long before.
+
+    A step is scheduled as soon as the result of the last step but one is there; the first of all, when asked for, and
+    the second when that one has been launched.
+    """
+    scheduled, ends = timeline(TwoKinds(DECODE, PROMPT), (Ask(4, 5),), vector=vector)
+    assert ends == [5.0, 7.0, 9.0, 11.0, 13.0]
+    assert scheduled == [0.0, 1.0, 5.0, 7.0, 9.0]
+
+
+@pytest.mark.parametrize("vector", [2, 96])
+def test_a_host_that_is_slower_than_the_gpu_sets_the_pace(vector: int) -> None:
+    """The first decode is prepared from 1 to 3, while the prompt runs until 5; from there on one every 2 s.
+
+    Its tokens are there at 5.5, but the host prepares the second decode from 5 to 7 and looks then; and so on. Nothing
+    is launched after the last one, prepared until 11, so its tokens are seen when it is done.
+    """
+    slow = StepTime(gpu=0.5, prepare=2.0, launch=0.0, tail=0.0)
+    scheduled, ends = timeline(TwoKinds(slow, PROMPT), (Ask(4, 5),), vector=vector)
+    assert ends == [5.0, 7.0, 9.0, 11.0, 11.5]
+    assert scheduled == [0.0, 1.0, 5.0, 7.0, 9.0]
+
+
+def test_an_eager_step_holds_up_the_result_before_it_and_the_step_after_it() -> None:
+    """Decodes end at 2.5, 4.5, 6.5 and 8.5. The prompt that came at 5.25 is scheduled at 6.5.
+
+    Its first kernel is on its way at 7.5 and its last at 13.5; only then does the host see the result that had been
+    there since 8.5. The GPU would have been done at 8.5 + 3, but ends 0.25 s after the last launch, at 13.75. The host
+    has prepared the next decode at 14, sees the eager step's result then, and the GPU has been idle for 0.25 s.
+    That decode and the rest go on from there, every 2 s.
+    """
+    asks = (Ask(1, 8), Ask(4, 2, at=5.25))
+    scheduled, ends = timeline(TwoKinds(DECODE, EAGER), asks)
+    assert ends == [2.5, 4.5, 6.5, 13.5, 14.0, 16.0, 18.0, 20.0]
+    assert scheduled == [0.0, 0.5, 2.5, 4.5, 6.5, 13.5, 14.0, 16.0]
+
+
+def test_a_long_eager_step_on_the_gpu_hides_its_launch() -> None:
+    """As above, but with 9 s of GPU work: from 8.5 to 17.5, beyond 13.75; the decode after it does not wait."""
+    long = EAGER._replace(gpu=9.0)
+    scheduled, ends = timeline(TwoKinds(DECODE, long), (Ask(1, 8), Ask(4, 2, at=5.25)))
+    assert ends == [2.5, 4.5, 6.5, 13.5, 17.5, 19.5, 21.5, 23.5]
+    assert scheduled == [0.0, 0.5, 2.5, 4.5, 6.5, 13.5, 17.5, 19.5]
+
+
+def test_decodes_launched_bit_by_bit_end_with_what_is_left_of_them() -> None:
+    """1 s to prepare, 3 to launch, 1 s of GPU work, 0.5 of it after the last launch: a step every 4 s.
+
+    The first is launched at 4 and done at 4.5. The next is launched from 4 to 8, and the result of the first seen then.
+    """
+    bits = StepTime(gpu=1.0, prepare=1.0, launch=3.0, tail=0.5)
+    scheduled, ends = timeline(TwoKinds(bits, PROMPT), (Ask(1, 4),))
+    assert scheduled == [0.0, 4.0, 8.0, 12.0]
+    assert ends == [8.0, 12.0, 16.0, 16.5]
+
+
+def test_without_asynchronous_scheduling_host_and_gpu_add_up() -> None:
+    """1 + 4 s for the prompt and 0.5 + 2 s for each decode; an eager step's GPU work hides behind its launch only."""
+    scheduled, ends = timeline(TwoKinds(DECODE, PROMPT), (Ask(4, 5),), asynchronous=False)
+    assert ends == [5.0, 7.5, 10.0, 12.5, 15.0]
+    assert scheduled == [0.0, *ends[:-1]]
+    asks = (Ask(1, 5), Ask(4, 2, at=5.25))
+    scheduled, ends = timeline(TwoKinds(DECODE, EAGER), asks, asynchronous=False)
+    assert ends == [2.5, 5.0, 7.5, 7.5 + 1 + 6 + 0.25, 17.25]
+    assert scheduled == [0.0, *ends[:-1]]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_first_step_after_idling_waits_for_nobody(asynchronous: bool) -> None:
+    """The second request comes at 20, when all is done: the GPU starts at 21, when the host has prepared its prompt."""
+    world = World(
+        Limits(64, 64, block_size=4, async_scheduling=asynchronous),
+        TwoKinds(DECODE, PROMPT),
+        (Ask(4, 2), Ask(4, 2, at=20)),
+    )
+    for plain in (False, True):
+        run = serve(world, plain=plain)
+        log = run.engine.log
+        decode = 2.0 if asynchronous else 2.5
+        assert log.end.tolist() == [5.0, 5.0 + decode, 25.0, 25.0 + decode]
+        assert log.restarts == [(0, 0.0), (2, 20.0)]
+        assert log.start().tolist() == [0.0, 5.0, 20.0, 25.0]
+        assert [step[0] for step in run.steps] == ([0.0, 1.0, 20.0, 21.0] if asynchronous else [0.0, 5.0, 20.0, 25.0])
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_only_an_idle_engine_has_to_wake(asynchronous: bool) -> None:
+    """0.25 s for the request that comes at 1, and that at 20; whoever comes meanwhile, or while it runs, is seen."""
+    limits = Limits(64, 64, block_size=4, async_scheduling=asynchronous)
+    for plain in (False, True):
+        engine = Engine(limits, TwoKinds(DECODE, PROMPT), wake=0.25, plain=plain)
+        for i, at in enumerate((1.0, 1.125, 3.0, 20.0)):
+            engine.advance(at)
+            engine.submit(Request(i, at, prompt=4, output=1), at)
+        engine.advance(inf)
+        rows = engine.log.ended
+        assert dict(zip(rows["index"], rows["scheduled"], strict=True)) == {0: 1.25, 1: 1.25, 2: 6.25, 3: 20.25}
+        assert engine.log.restarts == [(0, 1.25), (2, 20.25)]
+
+
+def test_whoever_comes_while_the_first_step_is_launched_is_in_the_second() -> None:
+    """The host schedules again at 7, when it has launched the first prompt; the GPU ends that at 7.25."""
+    scheduled, ends = timeline(TwoKinds(DECODE, EAGER), (Ask(4, 1), Ask(4, 1, at=6.9)))
+    assert scheduled == [0.0, 7.0]
+    assert ends == [14.0, 14.25]
+
+
+def test_the_bound_on_the_next_end_knows_that_the_host_has_begun() -> None:
+    """One step of the three that are left is prepared while the prompt still runs: it does not add to them."""
+    slow = StepTime(gpu=0.5, prepare=1.0, launch=0.0, tail=0.0)
+    engine = Engine(Limits(64, 64), TwoKinds(slow, PROMPT._replace(gpu=10.0)))
+    engine.submit(Request(0, 0.0, prompt=4, output=4), 0.0)
+    engine.advance(1.0)
+    assert (engine.clock, engine.step) == (1.0, 1)
+    bound = engine.next_end_bound()
+    engine.advance(inf)
+    assert engine.log.end.tolist() == [11.0, 12.0, 13.0, 13.5]
+    assert 13.0 * (1 - 1e-8) <= bound <= 13.5
+
+
+# -- who comes first --------------------------------------------------------------------------------------------------
+
+
 def test_equals_are_served_by_their_ids_as_text() -> None:
     """As vLLM does: of two requests with the same priority and second of arrival, 10 comes before 9."""
     limits = Limits(64, 64, max_num_seqs=1, priority=True)
@@ -410,3 +584,46 @@ def test_many_victims_of_one_step_are_no_reason_to_give_up() -> None:
     asks = (long, Ask(1, 15, priority=2), important, *short)
     run = serve(World(limits, LinearCost(1.0, 0.0, 0.0), asks), plain=False)
     assert [i for i in run.ended if run.row(i)["status"] != FINISHED] == []
+
+
+# -- what else holds a step up ---------------------------------------------------------------------------------------
+
+
+def steps_of(engine: Engine, requests: Sequence[tuple[float, int, int]]) -> list[float]:
+    """The ends of all steps that an engine takes to serve (arrival, prompt, output)."""
+    for i, (at, prompt, output) in enumerate(requests):
+        engine.advance(at)
+        engine.submit(Request(i, at, prompt, output), at)
+    engine.advance(inf)
+    return list(engine.log.ends)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_new_requests_hold_up_the_next_step(plain: bool) -> None:
+    """Three at once are taken in before the first step; one that comes later delays the step that it comes before."""
+    limits = Limits(blocks=100, max_model_len=100, async_scheduling=False)
+    cost = LinearCost(1.0, 0.0, 0.0)
+    together = steps_of(Engine(limits, cost, taking_in=0.25, plain=plain), [(0.0, 4, 3)] * 3)
+    assert together == [1.75, 2.75, 3.75]
+    later = steps_of(Engine(limits, cost, taking_in=0.25, plain=plain), [(0.0, 4, 4), (1.5, 4, 2)])
+    assert later == [1.25, 2.25, 3.5, 4.5]
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_the_first_step_after_a_pause_is_faster(plain: bool) -> None:
+    limits = Limits(blocks=100, max_model_len=100, async_scheduling=False)
+    engine = Engine(limits, LinearCost(1.0, 0.0, 0.0), rested=0.5, plain=plain)
+    assert steps_of(engine, [(0.0, 4, 2), (10.0, 4, 2)]) == [1.0, 2.0, 10.5, 11.5]
+
+
+@settled(200)
+@given(st.one_of(ANY_WORLD, crowds()), SHORT_STRETCHES)
+def test_fast_path_takes_the_same_steps_beside_a_busy_host(world: World, vector: int) -> None:
+    def busy(engine: Engine, names: BlockNames) -> None:
+        engine.taking_in, engine.rested, engine.wake = 0.03, 0.7, 0.05
+
+    with vectorised_from(vector):
+        fast = serve(world, plain=False, prepare=busy)
+    plain = serve(world, plain=True, prepare=busy)
+    assert fast.steps == plain.steps and fast.ended == plain.ended
+    assert_same_records(fast.engine.log, plain.engine.log)

@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_worlds import RISING_COSTS, Ask, World, assert_same_records, settled, worlds
+from engine_worlds import RISING_COSTS, Ask, Seer, World, assert_same_records, settled, worlds
+from steelyard.cost.host import NO_HOST, HostTerms
 from steelyard.engine import FINISHED, BlockNames, Engine, Limits, Request
 from steelyard.fleet import Desk, Router, make_router, run_fleet
 from steelyard.fleet.fleet import _Meter, _run_apart, _run_together
@@ -46,17 +47,24 @@ FLEET_WORLDS = st.one_of(
 ).map(patient)
 
 
+SLOW_HOST = replace(
+    NO_HOST, submit=0.3, ingest=0.2, ingest_token=0.07, wake=0.15, output=0.3, output_request=0.01
+)  # requests queue at the door, and a long prompt holds up a short one behind it
+HOSTS = st.sampled_from([NO_HOST, SLOW_HOST])
+
+
 # -- the fleet as it is run -------------------------------------------------------------------------------------------
 
 
 class Fleet:
     """Fresh engines and a fresh desk for a world."""
 
-    def __init__(self, world: World, replicas: int) -> None:
+    def __init__(self, world: World, replicas: int, host: HostTerms = NO_HOST) -> None:
         self.world = world
-        self.desk = Desk(world.workload(), world.limits)
+        self.desk = Desk(world.workload(), world.limits, host)
         self.engines = [
-            Engine(world.limits, world.cost, self.desk.names, reactive=world.reactive) for _ in range(replicas)
+            Engine(world.limits, world.cost, self.desk.names, wake=host.wake, reactive=world.reactive)
+            for _ in range(replicas)
         ]
 
     def run(self, router: Router) -> Fleet:
@@ -91,19 +99,35 @@ class SlowFleet:
     """Plain engines on one clock: the one that is furthest behind takes its next decision, whatever it may be.
 
     So at an arrival every engine has taken all its decisions before that second, and those requests are outstanding
-    that were sent to an engine and have not ended by then. ``choose`` is told their number per replica.
+    that were sent to an engine and whose clients have not seen their end by then. ``choose`` is told their number per
+    replica. A replica's front end takes up one request after the other, and none overtakes another.
     """
 
-    def __init__(self, world: World, replicas: int, choose: Choose) -> None:
+    def __init__(self, world: World, replicas: int, choose: Choose, host: HostTerms) -> None:
         self.world = world
         self.choose = choose
+        self.host = host
         self.names = BlockNames(world.limits.block_size)
+        self.seers = [Seer() for _ in range(replicas)]
         self.engines = [
-            Engine(world.limits, world.cost, self.names, reactive=world.reactive, plain=True) for _ in range(replicas)
+            Engine(
+                world.limits,
+                world.cost,
+                self.names,
+                wake=host.wake,
+                reactive=world.reactive,
+                plain=True,
+                observer=seer,
+            )
+            for seer in self.seers
         ]
+        self.doors = [(0.0, 0.0)] * replicas  # when each is free again, and when the last request got through
+        self.through: list[tuple[float, int, Request]] = []  # on the way to its engine
         self.arrival = {i: ask.at for i, ask in enumerate(world.asks) if ask.after < 0}
+        self.taken: dict[int, float] = {}
         self.replica: dict[int, int] = {}
         self.end: dict[int, float] = {}
+        self.shown: dict[int, float] = {}
         self.pending = [(at, i) for i, at in self.arrival.items()]
         heapify(self.pending)
 
@@ -111,13 +135,18 @@ class SlowFleet:
         while True:
             busy = [engine for engine in self.engines if not engine.idle]
             behind = min(busy, key=lambda engine: engine.clock, default=None)
-            if self.pending and (behind is None or self.pending[0][0] <= behind.clock):
+            decides = inf if behind is None else behind.clock
+            arrives = self.pending[0][0] if self.pending else inf
+            reaches = min((seen for seen, _, _ in self.through), default=inf)
+            if min(decides, arrives, reaches) == inf:
+                return self
+            if reaches <= min(arrives, decides):
+                self._reach()
+            elif arrives <= decides:
                 self._arrive(*heappop(self.pending))
             elif behind is not None:
                 behind.advance(nextafter(behind.clock, inf))
                 self._collect(behind)
-            else:
-                return self
 
     def _arrive(self, now: float, i: int) -> None:
         self.arrival[i] = now
@@ -126,15 +155,30 @@ class SlowFleet:
             return
         load = [0] * len(self.engines)
         for j, replica in self.replica.items():
-            load[replica] += self.end.get(j, inf) > now
+            load[replica] += self.shown.get(j, inf) > now
         r = self.world.request(i, now, self.names)
         chosen = self.replica[i] = self.choose(i, r.keys, load)
-        self.engines[chosen].submit(r, now, now + self.world.asks[i].abort)
+        free, last = self.doors[chosen]
+        taken = self.taken[i] = max(now, free)
+        free = taken + self.host.submit
+        last = max(last, free + self.host.ingest + r.prompt * self.host.ingest_token)
+        self.doors[chosen] = free, last
+        self.through.append((last, chosen, r))
+
+    def _reach(self) -> None:
+        """The first to get through does; of several at once the first to arrive."""
+        seen, chosen, r = first = min(self.through, key=lambda each: each[0])
+        self.through.remove(first)
+        self.engines[chosen].submit(r, seen, r.arrival + self.world.asks[r.index].abort)
 
     def _collect(self, engine: Engine) -> None:
+        seer = self.seers[self.engines.index(engine)]
         for r in engine.finished:
-            self.end[r.index] = engine.end_of(r)
-            self._follow(r.index, self.end[r.index])
+            end = self.end[r.index] = self.shown[r.index] = engine.end_of(r)
+            if r.status == FINISHED:
+                requests = len(seer.steps[r.last][1])
+                self.shown[r.index] = end + (self.host.output + requests * self.host.output_request)
+            self._follow(r.index, self.shown[r.index])
         engine.finished.clear()
 
     def _follow(self, i: int, end: float) -> None:
@@ -192,13 +236,18 @@ def promised(router: str, world: World, replicas: int, seed: int) -> Choose:
 
 
 @settled(250)
-@given(FLEET_WORLDS, st.sampled_from(ROUTERS), REPLICAS, st.integers(0, 3))
-def test_every_request_goes_where_the_router_promises(world: World, router: str, replicas: int, seed: int) -> None:
-    fleet = Fleet(world, replicas).run(make_router(router, replicas, seed))
-    slow = SlowFleet(world, replicas, promised(router, world, replicas, seed)).run()
+@given(FLEET_WORLDS, HOSTS, st.sampled_from(ROUTERS), REPLICAS, st.integers(0, 3))
+def test_every_request_goes_where_the_router_promises(
+    world: World, host: HostTerms, router: str, replicas: int, seed: int
+) -> None:
+    fleet = Fleet(world, replicas, host).run(make_router(router, replicas, seed))
+    slow = SlowFleet(world, replicas, promised(router, world, replicas, seed), host).run()
     everyone = range(len(world.asks))
     assert fleet.desk.replica.tolist() == [slow.replica.get(i, -1) for i in everyone]
     assert fleet.desk.arrival.tolist() == [slow.arrival[i] for i in everyone]
+    for i, taken in slow.taken.items():
+        assert fleet.desk.taken[i] == taken
+    assert np.isnan(fleet.desk.taken).sum() == len(world.asks) - len(slow.taken)
     assert fleet.ends() == slow.end
     for engine, reference in zip(fleet.engines, slow.engines, strict=True):
         assert_same_records(engine.log, reference.log)
@@ -208,15 +257,18 @@ def test_every_request_goes_where_the_router_promises(world: World, router: str,
 
 
 @settled(150)
-@given(FLEET_WORLDS, st.sampled_from(BLIND), REPLICAS, st.integers(0, 3))
-def test_engines_apart_do_what_they_do_on_one_clock(world: World, router: str, replicas: int, seed: int) -> None:
-    apart, together = Fleet(world, replicas), Fleet(world, replicas)
+@given(FLEET_WORLDS, HOSTS, st.sampled_from(BLIND), REPLICAS, st.integers(0, 3))
+def test_engines_apart_do_what_they_do_on_one_clock(
+    world: World, host: HostTerms, router: str, replicas: int, seed: int
+) -> None:
+    apart, together = Fleet(world, replicas, host), Fleet(world, replicas, host)
     if world.reactive and (router != "sticky" or apart.desk.refused):
         return  # a follower's replica depends on who else arrives meanwhile
     _run_apart(apart.engines, apart.desk, make_router(router, replicas, seed), _Meter(None, 0))
     _run_together(together.engines, together.desk, make_router(router, replicas, seed), _Meter(None, 0))
     assert apart.desk.replica.tolist() == together.desk.replica.tolist()
     assert apart.desk.arrival.tolist() == together.desk.arrival.tolist()
+    assert np.array_equal(apart.desk.taken, together.desk.taken, equal_nan=True)
     for one, other in zip(apart.engines, together.engines, strict=True):
         assert_same_records(one.log, other.log)
 
@@ -348,7 +400,8 @@ def test_the_desk_refuses_whom_the_engine_would(world: World) -> None:
 @given(worlds())
 def test_the_desk_makes_the_requests_that_were_asked_for(world: World) -> None:
     desk = Desk(world.workload(), world.limits)
-    made = {r.index: r for r in desk.requests(desk.roots)}
+    made = {r.index: r for r, _ in desk.requests(desk.roots)}
+    assert sorted(made) == [i for i, ask in enumerate(world.asks) if ask.after < 0]
     for i, ask in enumerate(world.asks):
         one = desk.request(i, ask.at)
         expected = world.request(i, ask.at, desk.names)

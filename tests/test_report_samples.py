@@ -153,6 +153,7 @@ def _serve(table: dict[str, np.ndarray], replica: int) -> dict[str, np.ndarray]:
 
 
 def _finish(table: dict[str, np.ndarray]) -> None:
+    table["taken"] = table["arrival"] + 0.0
     table["queue"] = table["scheduled"] - table["arrival"]
     table["ttft"] = table["first_token"] - table["arrival"]
     table["e2e"] = table["finish"] - table["arrival"]
@@ -234,6 +235,7 @@ def _summary(
         },
         "provenance": {"measured": 0.62, "interpolated": 0.27, "extrapolated": 0.01, "analytic": 0.10},
         "memory": {"weights_bytes": 16_060_522_496, "kv_bytes": 56_623_104_000},
+        "intervals": None,
     }
 
 

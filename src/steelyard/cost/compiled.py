@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.cost.graphs import GraphPlan, graph_plan
-from steelyard.cost.host import HostCost
-from steelyard.cost.source import PROVENANCES, CostSource, Estimate, FirstOf, Floats, PrefillAttention
+from steelyard.cost.host import HostCost, HostTerms, Launch
+from steelyard.cost.scaled import family_of
+from steelyard.cost.source import PROVENANCES, CostSource, Decodes, Estimate, FirstOf, Floats, PrefillAttention
+from steelyard.cost.step import StepTime
 from steelyard.model import (
     AttentionOperator,
     Collective,
@@ -58,54 +62,87 @@ class CompiledCost:
     """Answers the engine's one question from tables.
 
     ``token_seconds[t]`` are the operators that work on every token, ``head_seconds[s]`` those on one row per request.
-    Decode attention is in line with the cached tokens, up to the sliding window; ``lines[n]`` holds the pieces for
-    each batch size, made when first asked for.
+    ``expert_seconds[t]`` are routed experts: rows that pad a step to a captured size hold what earlier steps left
+    there, some of it alike, and choose about half as many further experts as real tokens would.
+    Decode attention is in line with the cached tokens, up to the sliding window, piece by piece for each batch size.
     """
 
     def __init__(
         self,
         *,
         token_seconds: Floats,
+        expert_seconds: Floats,
         head_seconds: Floats,
         attention: tuple[AttentionPart, ...],
         source: FirstOf,
         kv_bytes: float,
+        families: dict[str, set[str]],
         graphs: GraphPlan,
         host: HostCost,
     ) -> None:
-        self._by_provenance = token_seconds, head_seconds
+        self._by_provenance = token_seconds + expert_seconds, head_seconds
         self._tokens: list[float] = token_seconds.sum(axis=0).tolist()
+        self._experts: list[float] = expert_seconds.sum(axis=0).tolist()
         self._head: list[float] = head_seconds.sum(axis=0).tolist()
         self._attention = attention
         self._source = source
         self._kv_bytes = kv_bytes
-        self._graphs = graphs
-        self._host = host
+        self.families = families  # the sources that answered, by family of operators
+        self.graphs = graphs
+        self.host = host
         self._seen: dict[tuple[int, int], float] = {}
-        self._lines: dict[int, tuple[Piece, ...]] = {}
+        self._fixed: dict[int, float] = {}  # by batch size, made when first asked for, as are the following
+        self._decode_host: dict[int, tuple[float, float, float]] = {}
         self._pieces: dict[int, tuple[Piece, ...]] = {}
+        self._skew: dict[int, float] = {}
 
-    def decode_line(self, n: int, kv: int) -> tuple[float, float, int]:
-        """(a, b, kv_max): a decode-only step takes a + b * kv seconds while kv is at most kv_max."""
-        lines = self._lines.get(n)
-        if lines is None:
-            lines = self._lines[n] = self._make_lines(n)
-        for kv_max, a, b in lines:
-            if kv <= kv_max:
-                return a, b, kv_max
-        raise AssertionError("the last piece has no end")
+    @property
+    def chosen(self) -> Mapping[str, str]:
+        """The source that answered, by operator."""
+        return self._source.chosen
 
-    def mixed(self, n: int, kv: int, chunks: list[tuple[int, int]]) -> float:
-        """Seconds of a step with n decodes and prefill chunks of (tokens, context before them)."""
+    def with_host(self, terms: HostTerms) -> CompiledCost:
+        """The same work beside another host."""
+        other = copy(self)
+        other.host = replace(self.host, terms=terms)
+        other._decode_host = {}
+        return other
+
+    def decode_line(self, n: int, kv: int, longest: int) -> tuple[float, float, int]:
+        """(a, b, kv_max): the GPU's part of a decode-only step is a + b * kv seconds while kv is at most kv_max."""
+        fixed = self._fixed.get(n)
+        if fixed is None:
+            padded = self.graphs.padded(n, decode_only=True)
+            rows = n if padded is None else padded
+            fixed = self._fixed[n] = self._tokens[rows] + self._experts[(n + rows) // 2] + self._head[n]
+        a, b, kv_max = self._decode_attention(n, kv, longest)
+        return fixed + a, b, kv_max
+
+    def decode_host(self, n: int) -> tuple[float, float, float]:
+        """Prepare, launch and tail of a decode-only step."""
+        found = self._decode_host.get(n)
+        if found is None:
+            padded = self.graphs.padded(n, decode_only=True)
+            rows = n if padded is None else padded
+            found = self._decode_host[n] = self._host_part(rows, n, self.graphs.launch(n, decode_only=True))
+        return found
+
+    def mixed(self, n: int, kv: int, longest: int, chunks: list[tuple[int, int]]) -> StepTime:
+        """A step with n decodes and prefill chunks of (tokens, context before them)."""
         tokens = n + sum(chunk for chunk, _ in chunks)
-        attention = self._prefill_seconds(chunks) if chunks else 0.0
-        if n:
-            attention += self._decode_seconds(n, kv)
-        sequences = n + len(chunks)
-        padded = self._graphs.padded(tokens, decode_only=False)
-        gpu = self._tokens[tokens if padded is None else padded] + self._head[sequences] + attention
-        host = self._host.launch(sequences, captured=padded is not None, whole=False)
-        return max(gpu, host) + self._host.serial
+        attention = self._mixed_attention(chunks, Decodes(n, kv, longest)) if n else self._prefill_seconds(chunks)
+        requests = n + len(chunks)
+        padded = self.graphs.padded(tokens, decode_only=False)
+        rows = tokens if padded is None else padded
+        gpu = self._tokens[rows] + self._experts[(tokens + rows) // 2] + self._head[requests] + attention
+        return StepTime(gpu, *self._host_part(rows, requests, self.graphs.launch(tokens, decode_only=False)))
+
+    def _host_part(self, rows: int, requests: int, how: Launch) -> tuple[float, float, float]:
+        """Prepare, launch and tail: the output head comes last, after the last layer where they come one by one."""
+        tail = self._head[requests]
+        if how != "whole":
+            tail += (self._tokens[rows] + self._experts[rows]) / self.host.layers
+        return self.host.prepare(requests), self.host.launch(how), tail
 
     def by_provenance(self, done: Stretches) -> Floats:
         """About how many GPU seconds of a run stand under each provenance, for its shares.
@@ -134,8 +171,19 @@ class CompiledCost:
                 found[part.prefill.provenance] += seconds * len(filled) / len(sample)
         return found
 
+    def _mixed_attention(self, chunks: list[tuple[int, int]], decodes: Decodes) -> float:
+        """Chunks and decodes in one kernel; one after the other where the source does not know better."""
+        seconds = 0.0
+        for part in self._attention:
+            together = part.prefill.together(chunks, decodes)
+            if together is None:
+                a, b, _ = self._decode_attention(*decodes)
+                return self._prefill_seconds(chunks) + a + b * decodes.cached
+            seconds += part.layers * together
+        return seconds
+
     def _prefill_seconds(self, chunks: list[tuple[int, int]]) -> float:
-        """Attention over a step's chunks; a lone chunk is remembered, since prompts of one length recur."""
+        """Attention over a step's chunks; that of a lone one is remembered, since prompts of one length recur."""
         lone = chunks[0] if len(chunks) == 1 else None
         if lone is not None and lone in self._seen:
             return self._seen[lone]
@@ -144,11 +192,20 @@ class CompiledCost:
             self._seen[lone] = seconds
         return seconds
 
-    def _decode_seconds(self, n: int, kv: int) -> float:
+    def _decode_attention(self, n: int, kv: int, longest: int) -> tuple[float, float, int]:
+        """(a, b, kv_max) of decode attention: an uneven batch lies between an even one and one of all the longest."""
         pieces = self._pieces.get(n)
         if pieces is None:
             pieces = self._pieces[n] = self._decode_pieces(n)
-        return next(a + b * kv for kv_max, a, b in pieces if kv <= kv_max)
+        kv_max, a, b = next(piece for piece in pieces if kv <= piece[0])
+        skew = self._skew[n]
+        more = n * longest - kv
+        if not skew or not more:
+            return a, b, kv_max
+        longest_max, longest_a, longest_b = next(piece for piece in pieces if kv + more <= piece[0])
+        a += skew * (longest_a + longest_b * more - a)
+        b += skew * (longest_b - b)
+        return a, b, min(kv_max, longest_max - more)
 
     def _decode_pieces(self, n: int) -> tuple[Piece, ...]:
         """Decode attention of all layers: straight between the knots of the source's curves and the windows."""
@@ -163,49 +220,34 @@ class CompiledCost:
         seconds = np.zeros_like(at)
         for layers, curve, edge in curves:
             seconds += layers * curve.at(np.minimum(at, edge))
+        self._skew[n] = sum(layers * curve.skew for layers, curve, _ in curves) / sum(layers for layers, _, _ in curves)
         slopes = np.diff(seconds) / np.diff(at)
         ends = [*(int(knot) for knot in at[1:-1]), _NO_LIMIT]
         starts = zip(ends, at.tolist(), seconds.tolist(), slopes.tolist(), strict=False)
         return tuple((end, value - slope * knot, slope) for end, knot, value, slope in starts)
 
-    def _make_lines(self, n: int) -> tuple[Piece, ...]:
-        """The pieces of a decode step's time over cached tokens, with the host's floor under them."""
-        padded = self._graphs.padded(n, decode_only=True)
-        rows = n if padded is None else padded
-        host = self._host.launch(n, captured=padded is not None, whole=self._graphs.full)
-        serial = self._host.serial
-        fixed = self._tokens[rows] + self._head[n]  # logits are taken of the real rows only
-        pieces: list[Piece] = []
-        start = 0
-        for bound, a, b in self._decode_pieces(n):
-            a += fixed
-            # The step waits for the host until the GPU has more to do than that.
-            crossing = start if a + b * start >= host else bound
-            if a + b * start < host < a + b * bound:
-                crossing = min(bound, int((host - a) / b))
-            if crossing > start:
-                pieces.append((crossing, host + serial, 0.0))
-            if crossing < bound:
-                pieces.append((bound, a + serial, b))
-            start = bound
-        return tuple(pieces)
 
-
-def compile_cost(model: ModelSpec, tp: int, engine: EngineSpec, *sources: CostSource) -> CompiledCost:
+def compile_cost(
+    model: ModelSpec, tp: int, engine: EngineSpec, *sources: CostSource, terms: HostTerms | None = None
+) -> CompiledCost:
     """Ask the first source that knows it for every operator a step can run, once, and add up the tables."""
     source = FirstOf(sources)
     kv_bytes = kv_dtype_bytes(model, engine.kv_cache_dtype)
     rows = np.arange(engine.max_num_batched_tokens + 1, dtype=np.float64)
-    token_seconds = np.zeros((len(PROVENANCES), len(rows)))
+    token_seconds, expert_seconds = np.zeros((2, len(PROVENANCES), len(rows)))
     head_seconds = np.zeros((len(PROVENANCES), engine.max_num_seqs + 1))
     attention: list[AttentionPart] = []
+    families: dict[str, set[str]] = {}
     for layer in model.layers:
         for operator in operators(model, layer, tp):
             if isinstance(operator, AttentionOperator):
                 prefill = source.prefill_attention(operator, kv_bytes)
                 attention.append(AttentionPart(operator, layer.count, prefill))
+                families.setdefault("attention", set()).add(source.chosen["prefill attention"])
             else:
-                _add(token_seconds, layer.count, source.rows(operator, rows))
+                table = expert_seconds if isinstance(operator, GroupedGemm) else token_seconds
+                _add(table, layer.count, source.rows(operator, rows))
+                families.setdefault(family_of(operator), set()).add(source.chosen[operator.name])
     for operator in head_operators(model, tp):
         assert isinstance(operator, Gemm | GroupedGemm | Elementwise | Collective)
         if operator_is_per_sequence(operator):
@@ -214,19 +256,21 @@ def compile_cost(model: ModelSpec, tp: int, engine: EngineSpec, *sources: CostSo
             _add(token_seconds, 1, source.rows(operator, rows))
     return CompiledCost(
         token_seconds=token_seconds,
+        expert_seconds=expert_seconds,
         head_seconds=head_seconds,
         attention=tuple(attention),
         source=source,
         kv_bytes=kv_bytes,
+        families=families,
         graphs=graph_plan(engine),
-        host=host_cost(model, engine),
+        host=host_cost(model, terms or HostTerms()),
     )
 
 
-def host_cost(model: ModelSpec, engine: EngineSpec) -> HostCost:
+def host_cost(model: ModelSpec, terms: HostTerms) -> HostCost:
     """The host's part of a model's steps."""
     expert_layers = sum(layer.count for layer in model.layers if isinstance(layer.ffn, MoeFfn))
-    return HostCost(model.num_layers, expert_layers, overlapped=engine.async_scheduling)
+    return HostCost(terms, model.num_layers, expert_layers)
 
 
 def _add(table: Floats, count: int, found: Estimate) -> None:

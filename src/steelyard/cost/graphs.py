@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 
+from steelyard.cost.host import Launch
 from steelyard.scenario import EngineSpec
 
 
@@ -30,6 +31,12 @@ class GraphPlan:
         if not self.sizes or tokens > self.sizes[-1]:
             return None
         return self.sizes[bisect_left(self.sizes, tokens)]
+
+    def launch(self, tokens: int, decode_only: bool) -> Launch:
+        """How a step of so many tokens gets to the GPU."""
+        if self.padded(tokens, decode_only) is None:
+            return "eager"
+        return "whole" if decode_only and self.full else "pieces"
 
 
 def graph_plan(engine: EngineSpec) -> GraphPlan:

@@ -1,45 +1,84 @@
-"""Host time of a step: preparing inputs and launching kernels.
+"""The host's part of a step: scheduling, preparing inputs, launching kernels, handling results and clients.
 
-With asynchronous scheduling the host works ahead, so a step takes whichever is longer, GPU or host; without it
-the scheduling and result handling of each step come on top.
-
-The defaults were measured with vLLM 0.26 on an H200 host (`docs/profiles.md`): time to first token of lone prompts of
-16-256 tokens (captured pieces) and 320-512 tokens (no graph) of models with 18, 24 and 36 layers, where the GPU is done
-long before the host has launched everything. Hosts differ; a slower one makes mixed steps slower, and only those.
+With asynchronous scheduling the host works one step ahead of the GPU, so a decode step takes whichever is longer. A
+step with prompts in it is launched layer by layer, or kernel by kernel above the largest captured size, and while the
+host does that it looks at no result: everybody's tokens of the step before are late by what is left of it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Literal
 
-STEP_SECONDS = 1.5e-3  # inputs of a step, sampling set-up, hand-over between processes
-SEQUENCE_SECONDS = 2.0e-6  # per request of the batch
-GRAPH_LAUNCH_SECONDS = 0.15e-3  # replay of one whole captured step
-PIECES_SECONDS = 0.29e-3  # one layer as captured pieces around an attention call
-EAGER_SECONDS = 0.53e-3  # one dense layer without a graph
-EAGER_EXPERTS_SECONDS = 0.90e-3  # what routed experts add to that
-SERIAL_SECONDS = 1.2e-3  # schedule, update and output of a step when nothing overlaps
+from steelyard.errors import UserError
+
+Launch = Literal["whole", "pieces", "eager"]  # one graph, a graph around each layer's attention, or none
+_MOST_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class HostTerms:
+    """Seconds of one host, each a thing that an engine does; `steelyard calibrate` finds them for another host.
+
+    The defaults are means over the H200 hosts that were captured with vLLM 0.26, each calibrated by itself
+    (`docs/calibration.md` has the table); hosts differ from them by a fifth.
+    """
+
+    step: float = 1.95e-3  # handle a result, schedule the next step and prepare its inputs
+    request: float = 27e-6  # the same, for each request of the step
+    prompt: float = 0.25e-3  # take a new request in, which holds up the next step
+    sample: float = 0.85e-3  # after the layers: launch the sampling, send for its result
+    pieces: float = 0.26e-3  # launch one layer as captured pieces around attention
+    eager: float = 0.73e-3  # launch one layer kernel by kernel
+    experts: float = 1.57e-3  # the same, of a layer with routed experts
+    submit: float = 0.35e-3  # a client's process takes up one request
+    ingest: float = 0.30e-3  # from there until it is in the engine's queue
+    ingest_token: float = 0.33e-6  # and for each token of its prompt
+    wake: float = 0.45e-3  # an idle engine notices that something is in its queue
+    output: float = 1.45e-3  # from a step's result to the client
+    output_request: float = 30e-6  # and for each request of the step
+
+
+NO_HOST = HostTerms(**{term.name: 0.0 for term in fields(HostTerms)})  # a host that takes no time
+
+
+def read_terms(path: Path) -> HostTerms:
+    """The terms of a calibration file."""
+    try:
+        data = json.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise UserError(f"{path}: cannot be read as a calibration file: {error}") from None
+    terms = data.get("terms") if isinstance(data, dict) else None
+    if not isinstance(terms, dict):
+        raise UserError(f"{path}: has no `terms`; give a file that `steelyard calibrate` wrote")
+    known = [term.name for term in fields(HostTerms)]
+    for name, value in terms.items():
+        if name not in known:
+            raise UserError(f"{path}: terms.{name}: no such term; there are {', '.join(known)}")
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < _MOST_SECONDS:
+            raise UserError(f"{path}: terms.{name}: must be seconds, 0 to {_MOST_SECONDS:g} (found {value!r})")
+    return HostTerms(**terms)
 
 
 @dataclass(frozen=True)
 class HostCost:
-    """Host seconds by how a step is launched."""
+    """Host seconds of one model's steps, by how they are launched."""
 
+    terms: HostTerms
     layers: int
     expert_layers: int  # those of them with routed experts
-    overlapped: bool  # asynchronous scheduling
 
-    def launch(self, sequences: int, *, captured: bool, whole: bool) -> float:
-        """Seconds until the last kernel of a step is on its way."""
-        if captured and whole:
-            launch = GRAPH_LAUNCH_SECONDS
-        elif captured:
-            launch = self.layers * PIECES_SECONDS
-        else:
-            launch = self.layers * EAGER_SECONDS + self.expert_layers * EAGER_EXPERTS_SECONDS
-        return STEP_SECONDS + sequences * SEQUENCE_SECONDS + launch
+    def prepare(self, requests: int) -> float:
+        """Seconds until a step's first kernel is on its way."""
+        return self.terms.step + requests * self.terms.request
 
-    @property
-    def serial(self) -> float:
-        """Seconds of every step in which the GPU waits for the host."""
-        return 0.0 if self.overlapped else SERIAL_SECONDS
+    def launch(self, how: Launch) -> float:
+        """Seconds from there to the last one."""
+        terms = self.terms
+        if how == "whole":
+            return terms.sample
+        if how == "pieces":
+            return self.layers * terms.pieces + terms.sample
+        return (self.layers - self.expert_layers) * terms.eager + self.expert_layers * terms.experts + terms.sample

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from steelyard.cost.collectives import allgather, allreduce
-from steelyard.cost.source import ANALYTIC, Curve, Estimate, Floats, RowOperator
+from steelyard.cost.source import ANALYTIC, Curve, Decodes, Estimate, Floats, RowOperator
 from steelyard.hardware import Gpu
 from steelyard.model import AttentionOperator, AttentionShape, Collective, Elementwise, Gemm, GroupedGemm
 
@@ -127,3 +127,6 @@ class _Prefill:
             tiles += self.shape.kv_heads * rows * max(1.0, own / tokens / KEY_SPLIT)
         busy = min(1.0, tiles / self.sms)
         return KERNEL_SECONDS + max(pairs * self.per_pair / busy, keys * self.per_token)
+
+    def together(self, chunks: Sequence[tuple[int, int]], decodes: Decodes) -> None:
+        return None

@@ -110,6 +110,14 @@ class FirstOf:
         raise AssertionError(f"no source knows {what}")
 
 
+class Decodes(NamedTuple):
+    """The decodes of a step: how many, their cached tokens in all, and those of the longest."""
+
+    requests: int
+    cached: int
+    longest: int
+
+
 class PrefillAttention(Protocol):
     """Prefill attention of one layer as a function of a step's chunks."""
 
@@ -120,4 +128,8 @@ class PrefillAttention(Protocol):
 
     def seconds(self, chunks: Sequence[tuple[int, int]]) -> float:
         """Seconds for chunks of (new tokens, cached tokens before them), all in one kernel."""
+        ...
+
+    def together(self, chunks: Sequence[tuple[int, int]], decodes: Decodes) -> float | None:
+        """Seconds for chunks and decodes in one kernel; None where a source only knows them apart."""
         ...

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
+from steelyard.cost.step import StepTime
 from steelyard.engine.content import BlockNames
 from steelyard.engine.limits import Limits
 from steelyard.engine.log import EngineLog
@@ -22,26 +23,34 @@ from steelyard.engine.scheduler import Batch, Scheduler
 _VECTOR_STEPS = 96  # from here on numpy beats a Python loop
 _MOST_STEPS = 65536  # bound on one vectorised stretch
 _NEVER = 1 << 60
+_PAUSE_SECONDS = 0.05  # from here on the GPU's clocks have recovered
 _MOST_FRUITLESS = 64  # preempting steps without any progress: equals can preempt each other for ever
 
 
 class StepCost(Protocol):
-    """How long a step takes, compiled to tables beforehand."""
+    """How long a step takes, compiled to tables beforehand.
 
-    def decode_line(self, n: int, kv: int) -> tuple[float, float, int]:
-        """(a, b, kv_max): a decode-only step of ``n`` requests takes ``a + b * kv`` seconds for kv up to kv_max,
-        where kv is the sum of their cached tokens after the step."""
+    ``kv`` is the sum of the cached tokens of a step's ``n`` decodes after it, ``longest`` that of the longest of them.
+    """
+
+    def decode_line(self, n: int, kv: int, longest: int) -> tuple[float, float, int]:
+        """(a, b, kv_max): the GPU's part of a decode-only step is ``a + b * kv`` seconds for kv up to kv_max, where
+        all requests go on growing together."""
         ...
 
-    def mixed(self, n: int, kv: int, chunks: list[tuple[int, int]]) -> float:
-        """Seconds of a step with ``n`` decodes and prefill chunks of (tokens, context before them)."""
+    def decode_host(self, n: int) -> tuple[float, float, float]:
+        """The other parts of a decode-only step: prepare, launch, tail."""
+        ...
+
+    def mixed(self, n: int, kv: int, longest: int, chunks: list[tuple[int, int]]) -> StepTime:
+        """A step with ``n`` decodes and prefill chunks of (tokens, context before them)."""
         ...
 
 
 class StepObserver(Protocol):
     """Someone who wants to see every step as it is scheduled (parity checks do; nothing else pays for it)."""
 
-    def step(self, scheduled_at: float, end: float, tokens: dict[int, int], preempted: list[int], free: int) -> None:
+    def step(self, scheduled_at: float, tokens: dict[int, int], preempted: list[int], free: int) -> None:
         """A step was scheduled: tokens by request index, requests preempted for it, blocks left free."""
         ...
 
@@ -50,7 +59,8 @@ class Engine:
     """An engine that is told of requests and runs up to a given second.
 
     ``clock`` is the next moment at which the engine schedules; a request submitted by then is visible there.
-    With asynchronous scheduling one step stays in flight: the next one is scheduled before its tokens are known.
+    With asynchronous scheduling one step stays in flight: the next one is scheduled before its tokens are known, and
+    the host sees a step's result only once it has launched the next one.
     """
 
     def __init__(
@@ -59,12 +69,18 @@ class Engine:
         cost: StepCost,
         names: BlockNames | None = None,
         *,
+        wake: float = 0.0,
+        taking_in: float = 0.0,
+        rested: float = 1.0,
         reactive: bool = False,
         plain: bool = False,
         observer: StepObserver | None = None,
     ) -> None:
         self.limits = limits
         self.cost = cost
+        self.wake = wake  # seconds until an idle engine looks at what it was handed
+        self.taking_in = taking_in  # seconds by which a new request holds up the next step
+        self.rested = rested  # share of its GPU time that a step takes after a pause
         self.reactive = reactive  # stop after each completion, since it may cause an arrival
         self.observer = observer
         self.log = EngineLog()
@@ -75,6 +91,7 @@ class Engine:
         self.finished: list[Request] = []  # ended since the driver last looked, in order
         self._gpu_free = 0.0
         self._flight: Batch | None = None
+        self._arrived = 0  # requests since the last step was launched
         self._aborts: list[tuple[float, int, Request]] = []
 
     # -- what a driver calls ------------------------------------------------------------------------------------
@@ -86,9 +103,10 @@ class Engine:
 
     def submit(self, r: Request, at: float, abort_at: float = float("inf")) -> None:
         """Hand over a request; the engine must have been run up to ``at`` before."""
-        if at > self.clock and self.idle:
-            self.clock = at
+        if self.idle:
+            self.clock = max(self.clock, at + self.wake)
         self.outstanding += 1
+        self._arrived += 1
         self.scheduler.enqueue(r)
         if abort_at != float("inf"):
             heappush(self._aborts, (abort_at, r.index, r))
@@ -102,7 +120,8 @@ class Engine:
                 if len(self.finished) >= pause:
                     return
             horizon = min(until, self._aborts[0][0]) if self._aborts else until
-            if not (self.scheduler.only_decodes() and self._stretch(horizon)):
+            held_up = self._arrived and self.taking_in
+            if held_up or not (self.scheduler.only_decodes() and self._stretch(horizon)):
                 self._one_step()
             if len(self.finished) >= pause:
                 return
@@ -119,11 +138,13 @@ class Engine:
         if not self.scheduler.only_decodes() or (self._flight and self._flight.entries):
             return self.clock
         group = self.scheduler.group
-        a, b, _ = self.cost.decode_line(group.size, group.tokens + group.size)
+        kv = group.tokens + group.size
+        a, b, _ = self.cost.decode_line(group.size, kv, group.longest(self.step) + 1)
+        prepare, launch, _ = self.cost.decode_host(group.size)
         steps = group.ends[0][0] + 1 - self.step
         if group.blocks_needed(self.step, steps) > self.scheduler.kv.free:
             steps = group.steps_that_fit(self.step, self.scheduler.kv.free, steps)  # a preemption may come then
-        seconds = (a + b * (group.tokens + group.size)) * steps
+        seconds = max((a + b * kv) * steps, (prepare + launch) * (steps - 1))  # nothing is launched behind the last one
         bound = max(self.clock, self._gpu_free) + seconds * (1 - 1e-9)
         return min(bound, max(self.clock, self._aborts[0][0])) if self._aborts else bound
 
@@ -143,11 +164,11 @@ class Engine:
             elif self.outstanding and not batch.preempted:
                 self._end(scheduler.refuse_head(), REJECTED, "cannot be scheduled even on an empty engine")
             return
+        now = self.clock
         self._launch(batch)
         if self.observer is not None:
             self.observer.step(
-                self.clock,
-                batch.end,
+                now,
                 batch.tokens_by_request(scheduler.group),
                 [r.index for r in batch.preempted],
                 scheduler.kv.free,
@@ -163,18 +184,27 @@ class Engine:
             self._complete(flight)
 
     def _launch(self, batch: Batch) -> None:
+        """Run a step on host and GPU; what is in flight returns when the host has launched this one."""
         if batch.chunks:
-            seconds = self.cost.mixed(batch.decodes, batch.kv, batch.chunks)
+            time = self.cost.mixed(batch.decodes, batch.kv, batch.longest, batch.chunks)
         else:
-            a, b, _ = self.cost.decode_line(batch.decodes, batch.kv)
-            seconds = a + b * batch.kv
-        log = self.log
-        start = self._gpu_free
-        if self.clock > start:
-            start = self.clock
-            log.restarts.append((self.step, start))
-        self._gpu_free = batch.end = start + seconds
-        log.ends.append(batch.end)
+            a, b, _ = self.cost.decode_line(batch.decodes, batch.kv, batch.longest)
+            time = StepTime(a + b * batch.kv, *self.cost.decode_host(batch.decodes))
+        log, flight, clock = self.log, self._flight, self.clock
+        prepare = time.prepare + self._arrived * self.taking_in
+        self._arrived = 0
+        launched = clock + (prepare + time.launch)
+        gpu = time.gpu * self.rested if clock - self._gpu_free > _PAUSE_SECONDS else time.gpu
+        end = max(max(self._gpu_free, clock + prepare) + gpu, launched + time.tail)
+        if flight is None:
+            if not log.ends or clock > log.ends[-1]:
+                log.restarts.append((self.step, clock))
+            if self.limits.async_scheduling:
+                self.clock = launched
+        elif launched > flight.end:
+            flight.end = log.ends[-1] = launched
+        self._gpu_free = batch.end = end
+        log.ends.append(end)
         tokens = pairs = 0
         for chunk, before in batch.chunks:
             tokens += chunk
@@ -242,7 +272,7 @@ class Engine:
         if pending and (self.reactive or scheduler.waiting):
             count = 1
         kv = group.tokens + size
-        a, b, kv_max = self.cost.decode_line(size, kv)
+        a, b, kv_max = self.cost.decode_line(size, kv, group.longest(first) + 1)
         if kv + (count - 1) * size > kv_max:
             count = (kv_max - kv) // size + 1
         free = scheduler.kv.free
@@ -285,7 +315,7 @@ class Engine:
             ends, lag = self.log.ends, 1 if self._flight is None else 2
             for step in range(first, first + count):
                 at = clock if clock is not None and step == first else ends[step - lag]
-                self.observer.step(at, ends[step], tokens, [], free - group.blocks_needed(first, step + 1 - first))
+                self.observer.step(at, tokens, [], free - group.blocks_needed(first, step + 1 - first))
         scheduler.kv.take(group.blocks_needed(first, count))
         kv = group.tokens + size
         group.tokens += size * count
@@ -294,31 +324,57 @@ class Engine:
 
     def _run_decodes(self, count: int, size: int, kv: int, a: float, b: float, until: float) -> int:
         """Append the ends of up to ``count`` steps, stopping where the next scheduling point reaches ``until``."""
+        prepare, launch, tail = self.cost.decode_host(size)
+        host = prepare + launch
         lag = self._flight is not None
+        ends, append = self.log.ends, self.log.ends.append
+        clock, end = self.clock, self._gpu_free
+        done = 0
+        while True:
+            seconds = a + b * kv
+            begin, launched = clock + prepare, clock + host
+            if lag:
+                if launched <= end and host <= seconds >= tail:  # from here on the GPU never waits
+                    self.clock, self._gpu_free = clock, end
+                    return done + self._run_on(count - done, size, kv, a, b, until)
+                clock = end
+                if launched > end:  # the result of the step before waits for this one's launch
+                    clock = ends[-1] = launched
+            if begin > end:
+                end = begin
+            end += seconds
+            if launched + tail > end:
+                end = launched + tail
+            if not lag:
+                clock = end
+            append(end)
+            kv += size
+            done += 1
+            if done == count or clock >= until:
+                break
+        self.clock, self._gpu_free = clock, end
+        return done
+
+    def _run_on(self, count: int, size: int, kv: int, a: float, b: float, until: float) -> int:
+        """The same where only the GPU's time counts: each step begins where the one before ended."""
         end = self._gpu_free
-        if self.clock > end:
-            end = self.clock
-            self.log.restarts.append((self.step, end))
         if count >= _VECTOR_STEPS:
-            return self._run_decodes_vectorised(count, size, kv, a, b, until, end, lag)
+            return self._run_on_vectorised(count, size, kv, a, b, until, end)
         append = self.log.ends.append
         done = 0
-        before = end
         while True:
             before = end
             end += a + b * kv
             append(end)
             kv += size
             done += 1
-            if done == count or (before if lag else end) >= until:
+            if done == count or before >= until:
                 break
         self._gpu_free = end
-        self.clock = before if lag else end
+        self.clock = before
         return done
 
-    def _run_decodes_vectorised(
-        self, count: int, size: int, kv: int, a: float, b: float, until: float, end: float, lag: bool
-    ) -> int:
+    def _run_on_vectorised(self, count: int, size: int, kv: int, a: float, b: float, until: float, end: float) -> int:
         shortest = a + b * kv
         if until != float("inf") and shortest > 0:
             count = min(count, int(max(0.0, until - end) / shortest) + 3)
@@ -327,9 +383,8 @@ class Engine:
         ends[0] = end
         ends[1:] = a + b * (kv + size * np.arange(count, dtype=np.int64))
         np.add.accumulate(ends, out=ends)
-        points = ends[:-1] if lag else ends[1:]  # the scheduling point that follows each step
-        done = min(count, int(np.searchsorted(points, until)) + 1)
+        done = min(count, int(np.searchsorted(ends[:-1], until)) + 1)
         self.log.ends.frombytes(ends[1 : done + 1].tobytes())
         self._gpu_free = float(ends[done])
-        self.clock = float(points[done - 1])
+        self.clock = float(ends[done - 1])
         return done

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from steelyard.engine.request import Request
+
+_MOST_LEFT = 64  # stale entries of the length heap that are not worth a clean-up
 
 
 class DecodeGroup:
@@ -12,10 +14,10 @@ class DecodeGroup:
 
     A member's computed tokens at step ``s`` are ``s - offset``, so nothing per member changes from step to step:
     ``tokens`` (their sum) grows by ``size`` a step, and a member needs a new block in the steps congruent to its
-    offset, which ``phase`` counts.
+    offset, which ``phase`` counts. The longest member is the one with the least offset.
     """
 
-    __slots__ = ("block_size", "ends", "newest", "phase", "size", "tokens")
+    __slots__ = ("_by_length", "block_size", "ends", "newest", "phase", "size", "tokens")
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
@@ -24,6 +26,7 @@ class DecodeGroup:
         self.phase = [0] * block_size
         self.ends: list[tuple[int, int, Request]] = []  # heap of (last step, admission order, member)
         self.newest = -1  # highest admission order since the group was last empty
+        self._by_length: list[tuple[int, int, Request]] = []  # heap of (offset, order, member), with some who left
 
     def join(self, r: Request, step: int) -> None:
         """Take in a request whose tokens are all computed; ``step`` is the next one to be scheduled."""
@@ -35,6 +38,20 @@ class DecodeGroup:
         if r.order > self.newest:
             self.newest = r.order
         heappush(self.ends, (step - 1 + r.prompt + r.output - 1 - r.computed, r.order, r))
+        if len(self._by_length) > 2 * self.size + _MOST_LEFT:
+            self._by_length = [(member.offset, member.order, member) for _, _, member in self.ends]
+            heapify(self._by_length)
+        else:
+            heappush(self._by_length, (offset, r.order, r))
+
+    def longest(self, step: int) -> int:
+        """Computed tokens of the longest member before ``step``; there must be one."""
+        heap = self._by_length
+        while True:
+            offset, _, r = heap[0]
+            if r.grouped and r.offset == offset:
+                return step - offset
+            heappop(heap)
 
     def leave_ended(self, step: int) -> list[Request]:
         """Members whose last step lies before ``step``, in running order, with their counters brought up to date."""
@@ -54,6 +71,7 @@ class DecodeGroup:
         for r in members:
             self._remove(r, step)
         self.ends.clear()
+        self._by_length.clear()
         self.newest = -1
         return members
 

@@ -26,6 +26,8 @@ _FIELDS = (
     "free_after",
     "preempted",
 )
+FIELDS = len(_FIELDS)
+DECODES, PREFILLS = _FIELDS.index("n_decode"), _FIELDS.index("prefill_requests")
 
 _ENDED = ("index", "status", "first", "last", "hit", "preemptions", "scheduled")
 

@@ -32,6 +32,7 @@ class Request:
         "drafts",
         "first",
         "furthest",
+        "given",
         "grouped",
         "held",
         "hit",
@@ -63,6 +64,7 @@ class Request:
         keys: Sequence[int] = NO_KEYS,
         chain: tuple[tuple[int, int], ...] | None = None,
         accept: tuple[int, ...] | None = None,
+        given: int = -1,
     ) -> None:
         self.index = index
         self.arrival = arrival
@@ -72,6 +74,7 @@ class Request:
         self.keys = keys  # names of the leading full blocks that someone may share
         self.chain = chain  # the streams that name its later blocks, once it has ended and followers may ask for them
         self.accept = accept  # accepted drafts per verify step, cycled
+        self.given = given  # prompt tokens known to be found in the cache; -1: see what is there
 
         self.status = WAITING
         self.computed = 0

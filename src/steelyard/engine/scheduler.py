@@ -32,13 +32,14 @@ class Entry:
 class Batch:
     """One step. ``entries`` are the requests whose result must be looked at; grouped decodes have none."""
 
-    __slots__ = ("chunks", "decodes", "end", "entries", "kv", "preempted", "scheduled", "step")
+    __slots__ = ("chunks", "decodes", "end", "entries", "kv", "longest", "preempted", "scheduled", "step")
 
     def __init__(self, step: int) -> None:
         self.step = step
         self.end = 0.0
         self.decodes = 0
-        self.kv = 0
+        self.kv = 0  # cached tokens of all decodes after the step
+        self.longest = 0  # and of the longest of them
         self.chunks: list[tuple[int, int]] = []
         self.entries: list[Entry] = []
         self.preempted: list[Request] = []
@@ -123,6 +124,7 @@ class Scheduler:
                 self.fruitless = 0
                 batch.decodes = group.size
                 batch.kv = group.tokens
+                batch.longest = group.longest(step) + 1
                 budget -= group.size
             else:
                 self.ungroup(step, flight)
@@ -241,6 +243,8 @@ class Scheduler:
                 continue
             hits = self.kv.match(r) if r.keys else []
             computed = len(hits) * limits.block_size
+            if r.given >= 0 and r.status == WAITING:
+                hits, computed = hits[: r.given // limits.block_size], min(r.given, r.prompt - 1)
             tokens, drafts = self._first_tokens(r, computed, company, after_prefill)
             if drafts and tokens > budget:
                 break
@@ -297,6 +301,8 @@ class Scheduler:
             if tokens == 1:
                 batch.decodes += 1
                 batch.kv += r.computed + 1
+                if r.computed >= batch.longest:
+                    batch.longest = r.computed + 1
             else:
                 batch.chunks.append((tokens, r.computed))
             r.computed += tokens

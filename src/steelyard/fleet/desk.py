@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.engine import BlockNames, Limits, Request, extend
+from steelyard.cost.host import NO_HOST, HostTerms
+from steelyard.engine import FINISHED, BlockNames, Engine, Limits, Request, extend
+from steelyard.fleet.frontend import Frontend, Shown
 from steelyard.workload import Workload
 from steelyard.workload.columns import root_of
 
@@ -18,13 +20,18 @@ Ints = NDArray[np.int64]
 
 
 class Desk:
-    """Makes requests when they are due, and notes when each was submitted and where it went."""
+    """Makes requests when they are due, and notes when each was submitted and where it went.
 
-    def __init__(self, workload: Workload, limits: Limits) -> None:
+    ``arrival`` is when the client sent a request, ``taken`` when the front end of its replica took it up.
+    """
+
+    def __init__(self, workload: Workload, limits: Limits, host: HostTerms = NO_HOST) -> None:
         self.workload = workload
+        self.host = host
         self.names = BlockNames(limits.block_size)
         self.max_model_len = limits.max_model_len
         self.arrival = np.where(workload.after < 0, workload.at, np.nan)
+        self.taken = np.full(len(workload), np.nan)
         self.replica = np.full(len(workload), -1, dtype=np.int64)
         self.roots = np.flatnonzero(workload.after < 0)
         self.followers: dict[int, list[int]] = defaultdict(list)
@@ -44,13 +51,14 @@ class Desk:
         work = self.workload
         return self._make(i, at, int(work.prompt[i]), int(work.output[i]), int(work.priority[i]))
 
-    def requests(self, rows: Ints) -> Iterator[Request]:
-        """Rows with a time of their own as requests, those aside that cannot be served."""
+    def requests(self, rows: Ints) -> Iterator[tuple[Request, float]]:
+        """Rows with a time of their own, all for one replica and none refused, as requests; and when it sees each."""
         work = self.workload
+        frontend = Frontend(self.host)
         columns = (rows, work.at[rows], work.prompt[rows], work.output[rows], work.priority[rows])
         for i, at, prompt, output, priority in zip(*(column.tolist() for column in columns), strict=True):
-            if i not in self.refused:
-                yield self._make(i, at, prompt, output, priority)
+            self.taken[i], seen = frontend.take(at, prompt)
+            yield self._make(i, at, prompt, output, priority), seen
 
     def _make(self, i: int, at: float, prompt: int, output: int, priority: int) -> Request:
         room = self.max_model_len - prompt
@@ -59,6 +67,8 @@ class Desk:
             self._name_blocks(r, i)
         if self.workload.accept is not None:
             r.accept = self.workload.accept[i] or None
+        if self.workload.given is not None:
+            r.given = int(self.workload.given[i])
         return r
 
     def _name_blocks(self, r: Request, i: int) -> None:
@@ -70,6 +80,17 @@ class Desk:
             r.keys = self.names.names(r.chain, r.prompt)
         elif content:
             r.keys = self.names.names(content, r.prompt)
+
+    def take(self, r: Request, frontend: Frontend) -> float:
+        """A replica's front end takes a request up; the second at which the engine sees it."""
+        self.arrival[r.index] = r.arrival
+        self.taken[r.index], seen = frontend.take(r.arrival, r.prompt)
+        return seen
+
+    def ends(self, engine: Engine) -> Callable[[Request], float]:
+        """When a client knows that its request has ended, for those that an engine ends one after the other."""
+        shown = Shown(self.host, engine.log)
+        return lambda r: shown.at(r.last) if r.status == FINISHED else engine.end_of(r)
 
     def abort_at(self, r: Request) -> float:
         """When a request's client gives up."""

@@ -7,6 +7,7 @@ complete something before the next event, by a lower bound it gives itself.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 from math import inf, nextafter
@@ -14,11 +15,12 @@ from math import inf, nextafter
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.engine import Engine
+from steelyard.engine import Engine, Request
 from steelyard.fleet.desk import Desk
+from steelyard.fleet.frontend import Frontend
 from steelyard.fleet.routers import Router, Sticky
 
-_END, _ARRIVE, _WAKE = 0, 1, 2
+_END, _SEE, _ARRIVE, _WAKE = 0, 1, 2, 3
 
 Progress = Callable[[int], None]
 _REPORT_EVERY = 64
@@ -67,9 +69,9 @@ def _run_apart(engines: Sequence[Engine], desk: Desk, router: Router, meter: _Me
 def _run_open_loop(engine: Engine, rows: NDArray[np.int64], desk: Desk, meter: _Meter) -> None:
     advance, submit, abort_at = engine.advance, engine.submit, desk.abort_at
     finished = engine.finished
-    for r in desk.requests(rows):
-        advance(r.arrival)
-        submit(r, r.arrival, abort_at(r))
+    for r, seen in desk.requests(rows):
+        advance(seen)
+        submit(r, seen, abort_at(r))
         if len(finished) >= _REPORT_EVERY:
             meter.ended(len(finished))
             finished.clear()
@@ -80,22 +82,27 @@ def _run_open_loop(engine: Engine, rows: NDArray[np.int64], desk: Desk, meter: _
 
 
 def _run_with_followers(engine: Engine, rows: NDArray[np.int64], desk: Desk, meter: _Meter) -> None:
+    frontend, end_of = Frontend(desk.host), desk.ends(engine)
     pending = list(zip(desk.workload.at[rows].tolist(), rows.tolist(), strict=True))
     heapify(pending)
-    while pending or not engine.idle:
-        engine.advance(pending[0][0] if pending else inf)
+    waiting: deque[tuple[float, Request]] = deque()  # taken up, and not yet seen by the engine
+    while pending or waiting or not engine.idle:
+        arrives, seen = pending[0][0] if pending else inf, waiting[0][0] if waiting else inf
+        engine.advance(min(arrives, seen))
         if engine.finished:
             meter.ended(len(engine.finished))
             for r in engine.finished:
                 for child in desk.followers.get(r.index, ()):
-                    heappush(pending, (engine.end_of(r) + desk.think(child), child))
+                    heappush(pending, (end_of(r) + desk.think(child), child))
             engine.finished.clear()
+        elif seen <= arrives and waiting:
+            r = waiting.popleft()[1]
+            engine.submit(r, seen, desk.abort_at(r))
         elif pending:
             now, i = heappop(pending)
-            desk.arrival[i] = now
             desk.replica[i] = desk.replica[desk.session[i]]
             r = desk.request(i, now)
-            engine.submit(r, now, desk.abort_at(r))
+            waiting.append((desk.take(r, frontend), r))
 
 
 class _Together:
@@ -110,6 +117,9 @@ class _Together:
         self.heap: list[tuple[float, int, int, int]] = [(at, _ARRIVE, i, 0) for at, i in roots]
         heapify(self.heap)
         self.version = [0] * len(engines)
+        self.frontends = [Frontend(desk.host) for _ in engines]
+        self.ends = [desk.ends(engine) for engine in engines]
+        self.taken: list[deque[Request]] = [deque() for _ in engines]  # and not yet seen by the engine
 
     def run(self) -> None:
         heap = self.heap
@@ -120,23 +130,31 @@ class _Together:
                     self._wake(a)
             elif kind == _ARRIVE:
                 self._arrive(now, a)
+            elif kind == _SEE:
+                self._see(now, b)
             else:
                 self.router.ended(b)
                 self._follow(now, a)
 
     def _arrive(self, now: float, i: int) -> None:
         desk = self.desk
-        desk.arrival[i] = now
         if i in desk.refused:
+            desk.arrival[i] = now
             self._follow(now, i)
             return
         r = desk.request(i, now)
         replica = self.router.choose(int(desk.session[i]), r.keys)
         desk.replica[i] = replica
+        seen = desk.take(r, self.frontends[replica])
+        self.taken[replica].append(r)
+        heappush(self.heap, (seen, _SEE, i, replica))
+
+    def _see(self, now: float, replica: int) -> None:
         engine = self.engines[replica]
         engine.advance(now)
         self._collect(replica)
-        engine.submit(r, now, desk.abort_at(r))
+        r = self.taken[replica].popleft()
+        engine.submit(r, now, self.desk.abort_at(r))
         self._sleep(replica)
 
     def _follow(self, now: float, i: int) -> None:
@@ -155,7 +173,7 @@ class _Together:
         engine = self.engines[replica]
         self.meter.ended(len(engine.finished))
         for r in engine.finished:
-            heappush(self.heap, (engine.end_of(r), _END, r.index, replica))
+            heappush(self.heap, (self.ends[replica](r), _END, r.index, replica))
         engine.finished.clear()
 
     def _sleep(self, replica: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -61,7 +61,15 @@ def _card(title: str, figure: str, unit: str, lines: list[str]) -> str:
 
 def _latency(metric: str, title: str, summary: Summary) -> str:
     p50, p95, p99 = (seconds(pick(summary, metric, name)) for name in ("p50", "p95", "p99"))
-    return _card(title, p50, "median", [f"p95 {p95}", f"p99 {p99}"])
+    return _card(title, p50, "median", [*_sure(summary, metric, "p50", seconds), f"p95 {p95}", f"p99 {p99}"])
+
+
+def _sure(summary: Summary, metric: str, name: str, words: Callable[[float | None], str]) -> list[str]:
+    """Where a figure most likely lies, in a run that looked."""
+    if summary["intervals"] is None or metric not in summary["intervals"]:
+        return []
+    low, high = summary["intervals"][metric][name]
+    return [f"{words(low)} – {words(high)} ({summary['intervals']['share']:.0%} sure)"]
 
 
 def _throughput(summary: Summary) -> str:
@@ -71,6 +79,7 @@ def _throughput(summary: Summary) -> str:
         rate["output_tokens_per_s"],
         "tokens/s out",
         [
+            *_sure(summary, "throughput", "output_tokens_per_s", significant),
             f"{rate['requests_per_s']} requests/s, {rate['input_tokens_per_s']} tokens/s in",
             f"{rate['output_tokens_per_s_per_gpu']} tokens/s out per GPU",
         ],

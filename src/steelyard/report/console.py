@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -56,6 +56,8 @@ def _parts(result: Result) -> Iterator[RenderableType]:
     yield _two_columns(_throughput(summary), _resources(summary))
     yield ""
     yield _labelled("SLO", _slo(summary))
+    if summary["intervals"] is not None:
+        yield _labelled(f"{summary['intervals']['share']:.0%} sure", _intervals(summary))
     yield _labelled("Step times", _provenance(summary))
     if result.notes:
         yield _labelled("Notes", _notes(result.notes))
@@ -149,6 +151,21 @@ def _slo(summary: Summary) -> RenderableType:
         mark = ("✓ ", "green") if limit.met else ("✗ ", "red")
         lines.append(Text.assemble(mark, (limit.label, "bold"), f"  {limit.finding}"))
     return Group(*lines)
+
+
+def _intervals(summary: Summary) -> RenderableType:
+    found = summary["intervals"]
+    lines = []
+    for metric in ("ttft", "tpot", "e2e"):
+        if metric in found:
+            mean, p99 = (_between(found[metric][name], seconds) for name in ("mean", "p99"))
+            lines.append(f"{METRICS[metric][0]} mean {mean}, p99 {p99}")
+    lines.append(f"tokens/s out {_between(found['throughput']['output_tokens_per_s'], significant)}")
+    return Group(*(Text(line) for line in lines))
+
+
+def _between(interval: Sequence[float], words: Callable[[float], str]) -> str:
+    return " – ".join(words(end) for end in interval)
 
 
 def _provenance(summary: Summary) -> RenderableType:

@@ -85,6 +85,17 @@ def write_result(result: Result, out_dir: Path, *, trace: bool = False, steps: b
         raise UserError(f"cannot write results to {out_dir}: {error.strerror or error}") from error
 
 
+def write_whole(path: Path, text: str) -> None:
+    """A file that appears with all of its text or not at all."""
+    part = path.with_name(path.name + ".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(text, encoding="utf-8", newline="\n")
+        os.replace(part, path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror}") from None
+
+
 def summary_json(result: Result) -> str:
     """The text of summary.json: the summary's figures, then the notes that qualify them."""
     return readable({**result.summary, "notes": result.notes})

@@ -1,7 +1,8 @@
 """Virtual time: from a scenario to its result."""
 
+from steelyard.sim.intervals import with_intervals
 from steelyard.sim.result import Result
 from steelyard.sim.run import simulate
 from steelyard.sim.setup import Setup, set_up
 
-__all__ = ["Result", "Setup", "set_up", "simulate"]
+__all__ = ["Result", "Setup", "set_up", "simulate", "with_intervals"]

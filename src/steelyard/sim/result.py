@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from steelyard.engine import ABORTED, FINISHED, REJECTED, EngineLog
 from steelyard.fleet import Desk
+from steelyard.fleet.frontend import shown
 from steelyard.scenario import Scenario
 from steelyard.sim.gaps import TokenGaps
 from steelyard.workload import Workload
@@ -46,7 +47,10 @@ class Result:
 
 
 def request_table(workload: Workload, desk: Desk, logs: list[EngineLog]) -> dict[str, Column]:
-    """One row per request, in workload order; NaN where something did not happen."""
+    """One row per request, in workload order; NaN where something did not happen.
+
+    Tokens come when the client sees them. ``taken`` is when the engine's front end took a request up.
+    """
     n = len(workload)
     status = np.full(n, REJECTED, dtype=np.int64)
     cached, preemptions = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
@@ -62,10 +66,12 @@ def request_table(workload: Workload, desk: Desk, logs: list[EngineLog]) -> dict
         preemptions[index] = rows["preemptions"]
         scheduled[index] = np.where(rows["scheduled"] >= 0, rows["scheduled"], np.nan)
         told = rows["first"] >= 0
-        first[index[told]] = log.end[rows["first"][told].astype(np.int64)]
-        finish[index[told]] = log.end[rows["last"][told].astype(np.int64)]
+        for column, steps in ((first, rows["first"][told]), (finish, rows["last"][told])):
+            column[index[told]] = shown(desk.host, log, steps.astype(np.int64))
         for i, (second, why) in log.given_up.items():
             finish[i], reason[i] = second, why
+            if first[i] > second:
+                first[i] = np.nan  # the client had gone by then
     output = np.minimum(workload.output, np.maximum(desk.max_model_len - workload.prompt, 1))
     done = status == FINISHED
     arrival = desk.arrival
@@ -75,6 +81,7 @@ def request_table(workload: Workload, desk: Desk, logs: list[EngineLog]) -> dict
         "label": np.array(workload.labels, dtype=object)[workload.label],
         "replica": desk.replica,
         "arrival": arrival,
+        "taken": desk.taken,
         "prompt": workload.prompt,
         "output": output,
         "cached": cached,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+from steelyard.cost import RESTED, HostTerms
 from steelyard.engine import Engine
 from steelyard.fleet import Desk, make_router, run_fleet
 from steelyard.scenario import Scenario
@@ -16,19 +17,38 @@ from steelyard.sim.summary import summarise
 from steelyard.workload import build_workload
 
 
-def simulate(scenario: Scenario, *, plain: bool = False, progress: Callable[[int, int], None] | None = None) -> Result:
+def simulate(
+    scenario: Scenario,
+    *,
+    host: HostTerms | None = None,
+    factors: Mapping[str, float] | None = None,
+    plain: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Result:
     """Simulate a scenario to its end.
 
-    ``plain`` takes every step one request at a time: the slow reference that the fast path must equal.
-    ``progress`` is called now and then with (requests that have ended, requests in all).
+    ``host`` stands in for the host's times that the scenario names, and ``factors`` scale the times of families of
+    operators. ``plain`` takes every step one request at a time:
+    the slow reference that the fast path must equal. ``progress`` is called now and then with (requests that have
+    ended, requests in all).
     """
-    setup = set_up(scenario)
+    setup = set_up(scenario, host, factors)
     acceptance = scenario.engine.acceptance
     workload = build_workload(scenario.workload, scenario.seed, scenario.base_dir, acceptance)
-    desk = Desk(workload, setup.limits)
+    desk = Desk(workload, setup.limits, setup.host)
     reactive = bool(desk.followers)
     engines = [
-        Engine(setup.limits, setup.cost, desk.names, reactive=reactive, plain=plain) for _ in range(setup.pool.replicas)
+        Engine(
+            setup.limits,
+            setup.cost,
+            desk.names,
+            wake=setup.host.wake,
+            taking_in=setup.host.prompt,
+            rested=RESTED,
+            reactive=reactive,
+            plain=plain,
+        )
+        for _ in range(setup.pool.replicas)
     ]
     router = make_router(scenario.fleet.router, len(engines), scenario.seed)
     total = len(workload)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from steelyard.cost import (
     CompiledCost,
     CostSource,
+    HostTerms,
     Measured,
     MemoryPlan,
     Roofline,
@@ -14,14 +17,18 @@ from steelyard.cost import (
     compile_cost,
     graph_plan,
     plan_memory,
+    read_terms,
     shipped_bundle,
     work_of,
 )
+from steelyard.cost.profiles import open_profile
+from steelyard.cost.scaled import Scaled
+from steelyard.cost.silicon import find_silicon
 from steelyard.engine import Limits
 from steelyard.errors import UserError, blaming
 from steelyard.hardware import Gpu, check_fits_node, find_gpu
 from steelyard.model import ModelSpec, check_tp, load_model, serve_as
-from steelyard.scenario import CostSpec, EngineSpec, PoolSpec, Scenario
+from steelyard.scenario import EngineSpec, PoolSpec, Scenario
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,7 @@ class Setup:
     memory: MemoryPlan
     limits: Limits
     cost: CompiledCost
+    host: HostTerms
     work: Work
 
     @property
@@ -43,8 +51,11 @@ class Setup:
         return self.pool.replicas * self.pool.tp
 
 
-def set_up(scenario: Scenario) -> Setup:
-    """Find model and GPU, plan memory, compile costs; refuses what cannot work."""
+def set_up(scenario: Scenario, host: HostTerms | None = None, factors: Mapping[str, float] | None = None) -> Setup:
+    """Find model and GPU, plan memory, compile costs; refuses what cannot work.
+
+    ``host`` stands in for the terms that the scenario names; ``factors`` scale families of operators.
+    """
     pool, engine, wanted = scenario.fleet.pools[0], scenario.engine, scenario.model
     with blaming(f"{scenario.source}: model"):
         model = load_model(wanted.config, base_dir=scenario.base_dir)
@@ -57,7 +68,10 @@ def set_up(scenario: Scenario) -> Setup:
     with blaming(scenario.source):
         memory = plan_memory(model, gpu, pool.tp, engine, graph_plan(engine))
         limits = _limits(engine, model, memory)
-    sources = _sources(scenario.cost, gpu, pool.tp)
+    sources = _sources(scenario, gpu, model)
+    if factors:
+        sources = tuple(Scaled(source, factors) for source in sources)
+    host = host or _host(scenario)
     return Setup(
         scenario=scenario,
         pool=pool,
@@ -65,18 +79,46 @@ def set_up(scenario: Scenario) -> Setup:
         gpu=gpu,
         memory=memory,
         limits=limits,
-        cost=compile_cost(model, pool.tp, engine, *sources),
+        cost=compile_cost(model, pool.tp, engine, *sources, terms=host),
+        host=host,
         work=work_of(model, gpu, pool.tp, engine.kv_cache_dtype),
     )
 
 
-def _sources(wanted: CostSpec, gpu: Gpu, tp: int) -> tuple[CostSource, ...]:
-    """What there is, the best first: a measured profile of the GPU where the package ships one, then the roofline."""
-    sources: list[CostSource] = []
-    bundle = shipped_bundle(gpu.name) if wanted.source == "auto" else None
-    if bundle is not None:
-        sources.append(Measured(gpu, bundle))
-    return (*sources, Roofline(gpu, tp))
+def _sources(scenario: Scenario, gpu: Gpu, model: ModelSpec) -> tuple[CostSource, ...]:
+    """What there is, the best first: the user's own profile, the GPU's shipped one, NVIDIA's tables, the roofline."""
+    wanted, tp = scenario.cost, scenario.fleet.pools[0].tp
+    own: list[CostSource] = []
+    if wanted.profile is not None:
+        with blaming(f"{scenario.source}: cost.profile"):
+            own.append(open_profile(scenario.base_dir / wanted.profile, gpu, model, tp))
+    if wanted.source == "analytic":
+        return (*own, Roofline(gpu, tp))
+    tables = find_silicon(gpu, tp)
+    if wanted.source == "silicon" and tables is None:
+        raise UserError(
+            f"{scenario.source}: cost.source: silicon has no tables of {gpu.name} here; "
+            "install steelyard[silicon], or use auto"
+        )
+    measured: list[CostSource | None] = [_shipped(gpu.name), tables]
+    if wanted.source == "silicon":
+        measured.reverse()
+    return (*own, *(source for source in measured if source is not None), Roofline(gpu, tp))
+
+
+@cache
+def _shipped(gpu: str) -> Measured | None:
+    """The profile that comes with the package for a GPU, read once however many runs use it."""
+    bundle = shipped_bundle(gpu)
+    return None if bundle is None else Measured(find_gpu(gpu), bundle)
+
+
+def _host(scenario: Scenario) -> HostTerms:
+    file = scenario.cost.calibration
+    if file is None:
+        return HostTerms()
+    with blaming(f"{scenario.source}: cost.calibration"):
+        return read_terms(scenario.base_dir / file)
 
 
 def _limits(engine: EngineSpec, model: ModelSpec, memory: MemoryPlan) -> Limits:

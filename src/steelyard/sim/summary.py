@@ -53,6 +53,8 @@ def summarise(setup: Setup, requests: dict[str, Column], gaps: TokenGaps, logs: 
         "gpu_hours": gpu_hours,
         "cost": _cost(price, gpu_hours, prompt, output),
         "memory": setup.memory.summary(),
+        "sources": dict(sorted(setup.cost.chosen.items())),
+        "intervals": None,
     }
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from steelyard.cost.step import StepTime
 from steelyard.engine import BlockNames, Engine, Limits, Request
 from steelyard.errors import UserError
 from steelyard.workload.traces.lines import json_lines
@@ -24,13 +25,16 @@ class LinearCost:
     per_token: float
     per_kv_token: float
 
-    def decode_line(self, n: int, kv: int) -> tuple[float, float, int]:
+    def decode_line(self, n: int, kv: int, longest: int) -> tuple[float, float, int]:
         return self.base + self.per_token * n, self.per_kv_token, 1 << 60
 
-    def mixed(self, n: int, kv: int, chunks: list[tuple[int, int]]) -> float:
+    def decode_host(self, n: int) -> tuple[float, float, float]:
+        return 0.0, 0.0, 0.0
+
+    def mixed(self, n: int, kv: int, longest: int, chunks: list[tuple[int, int]]) -> StepTime:
         tokens = n + sum(chunk for chunk, _ in chunks)
         cached = kv + sum(chunk + before for chunk, before in chunks)
-        return self.base + self.per_token * tokens + self.per_kv_token * cached
+        return StepTime(self.base + self.per_token * tokens + self.per_kv_token * cached, 0.0, 0.0, 0.0)
 
 
 @dataclass
@@ -42,8 +46,12 @@ class Replay:
     finish: dict[int, float] = field(default_factory=dict)
     cached: dict[int, int] = field(default_factory=dict)
 
-    def step(self, scheduled_at: float, end: float, tokens: dict[int, int], preempted: list[int], free: int) -> None:
-        self.steps.append((scheduled_at, end, tokens, preempted, free))
+    def step(self, scheduled_at: float, tokens: dict[int, int], preempted: list[int], free: int) -> None:
+        self.steps.append((scheduled_at, 0.0, tokens, preempted, free))
+
+    def ended(self, ends: Sequence[float]) -> None:
+        """Put in the ends of all steps, which are known once the run is over."""
+        self.steps = [(step[0], end, *step[2:]) for step, end in zip(self.steps, ends, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -111,6 +119,7 @@ def replay(golden: dict[str, Any], *, plain: bool = False) -> Replay:
         engine.submit(r, r.arrival, abort if abort > seen_at else float("inf"))  # the driver drops early ones
     engine.advance(float("inf"))
     ends = engine.log.ends
+    seen.ended(ends)
     rows = engine.log.ended
     for index, first, last, hit in zip(rows["index"], rows["first"], rows["last"], rows["hit"], strict=True):
         if first >= 0:

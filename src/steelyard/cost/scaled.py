@@ -1,0 +1,65 @@
+"""A source whose answers are off by known factors: how far a result moves when a family of operators does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from steelyard.cost.source import CostSource, Curve, Decodes, Estimate, Floats, PrefillAttention, RowOperator
+from steelyard.model import AttentionOperator, Collective, Gemm, GroupedGemm
+
+FAMILIES = ("gemm", "experts", "attention", "collective", "small")
+
+
+def family_of(operator: RowOperator) -> str:
+    """The family that an operator's error belongs to."""
+    if isinstance(operator, Gemm):
+        return "gemm"
+    if isinstance(operator, GroupedGemm):
+        return "experts"
+    return "collective" if isinstance(operator, Collective) else "small"
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """Another source's seconds, times a factor for each family."""
+
+    source: CostSource
+    factors: Mapping[str, float]
+
+    @property
+    def name(self) -> str:
+        return self.source.name
+
+    def rows(self, operator: RowOperator, rows: Floats) -> Estimate | None:
+        found = self.source.rows(operator, rows)
+        factor = self.factors.get(family_of(operator), 1.0)
+        return None if found is None else found._replace(seconds=found.seconds * factor)
+
+    def decode_attention(self, operator: AttentionOperator, kv_bytes: float, requests: int) -> Curve | None:
+        found = self.source.decode_attention(operator, kv_bytes, requests)
+        factor = self.factors.get("attention", 1.0)
+        return None if found is None else replace(found, seconds=tuple(second * factor for second in found.seconds))
+
+    def prefill_attention(self, operator: AttentionOperator, kv_bytes: float) -> PrefillAttention | None:
+        found = self.source.prefill_attention(operator, kv_bytes)
+        return None if found is None else _ScaledPrefill(found, self.factors.get("attention", 1.0))
+
+
+@dataclass(frozen=True)
+class _ScaledPrefill:
+    """Prefill attention, times a factor."""
+
+    prefill: PrefillAttention
+    factor: float
+
+    @property
+    def provenance(self) -> int:
+        return self.prefill.provenance
+
+    def seconds(self, chunks: Sequence[tuple[int, int]]) -> float:
+        return self.factor * self.prefill.seconds(chunks)
+
+    def together(self, chunks: Sequence[tuple[int, int]], decodes: Decodes) -> float | None:
+        found = self.prefill.together(chunks, decodes)
+        return None if found is None else self.factor * found

@@ -1,0 +1,107 @@
+"""How sure a run's figures are: what becomes of them if the costs are as far off as they usually are.
+
+Each thing that is only known within an error (a family of operators, the sum of a step, the host) is moved by one
+standard error in a run of its own, and so is the seed where the workload is drawn. The changes, as ratios, add up in
+squares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from math import exp, log, sqrt
+from typing import Any
+
+from steelyard.cost import HostTerms
+from steelyard.cost.errors import operator_errors
+from steelyard.cost.scaled import FAMILIES
+from steelyard.scenario import Scenario, TraceArrivals
+from steelyard.sim.result import Result
+from steelyard.sim.run import simulate
+from steelyard.sim.setup import Setup, set_up
+
+STATED = 0.90  # share of the truth that the intervals are meant to hold
+_WIDTH = 1.645  # standard errors to either side, for that
+_SEEDS = 3
+_STEP_ERROR = 0.02  # of the sum of a step's operators, all of them known
+_HOST_ERROR = 0.20  # of a usual host's terms, from host to host
+_CALIBRATED_ERROR = 0.05  # of terms fitted to captures of the host itself
+LATENCIES = ("ttft", "tpot", "itl", "e2e", "queue")
+
+Figures = dict[str, float]  # by dotted name, such as ttft.p99
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Move:
+    """One thing that may be off, moved by a standard error."""
+
+    factors: Mapping[str, float]
+    host: HostTerms | None = None
+    seed: int | None = None
+
+
+def intervals(result: Result, progress: Callable[[int, int], None] | None = None) -> dict[str, Interval]:
+    """Where each figure of a run most likely lies, by its dotted name."""
+    scenario = result.scenario
+    base = figures(result.summary)
+    moves = list(_moves(scenario))
+    spread: dict[str, float] = dict.fromkeys(base, 0.0)
+    for done, move in enumerate(moves, 1):
+        moved = figures(_run(scenario, move).summary)
+        share = 1 / _SEEDS if move.seed is not None else 1.0
+        for name, value in base.items():
+            if value > 0 and moved.get(name, 0.0) > 0:
+                spread[name] += share * log(moved[name] / value) ** 2
+        if progress is not None:
+            progress(done, len(moves))
+    wide = {name: exp(_WIDTH * sqrt(square)) for name, square in spread.items()}
+    return {name: (value / wide[name], value * wide[name]) for name, value in base.items()}
+
+
+def with_intervals(result: Result, progress: Callable[[int, int], None] | None = None) -> Result:
+    """The same result, its summary saying how sure each figure is."""
+    found: dict[str, Any] = {"share": STATED}
+    for name, interval in intervals(result, progress).items():
+        part, _, rest = name.partition(".")
+        if rest:
+            found.setdefault(part, {})[rest] = list(interval)
+        else:
+            found[part] = list(interval)
+    return replace(result, summary={**result.summary, "intervals": found})
+
+
+def figures(summary: Mapping[str, Any]) -> Figures:
+    """The figures of a summary that get an interval."""
+    found = {f"{metric}.{name}": value for metric in LATENCIES for name, value in summary[metric].items()}
+    found |= {f"throughput.{name}": value for name, value in summary["throughput"].items()}
+    found["duration_s"] = summary["duration_s"]
+    return {name: float(value) for name, value in found.items() if value is not None and not name.endswith(".count")}
+
+
+def _run(scenario: Scenario, move: Move) -> Result:
+    if move.seed is not None:
+        copy = scenario.model_copy(update={"seed": move.seed})
+        scenario = copy.based_in(scenario.base_dir, scenario.source)
+    return simulate(scenario, host=move.host, factors=move.factors)
+
+
+def _moves(scenario: Scenario) -> Iterator[Move]:
+    setup = set_up(scenario)
+    yield Move(dict.fromkeys(FAMILIES, 1 + _STEP_ERROR))
+    for family, error in operator_errors(setup.cost).items():
+        yield Move({family: 1 + error})
+    yield Move({}, host=_slower(setup))
+    if not _replayed(scenario):
+        for seed in range(scenario.seed + 1, scenario.seed + 1 + _SEEDS):
+            yield Move({}, seed=seed)
+
+
+def _slower(setup: Setup) -> HostTerms:
+    error = _HOST_ERROR if setup.scenario.cost.calibration is None else _CALIBRATED_ERROR
+    return replace(setup.host, **{name: value * (1 + error) for name, value in asdict(setup.host).items()})
+
+
+def _replayed(scenario: Scenario) -> bool:
+    """Whether the workload is a record that no seed changes."""
+    return all(isinstance(spec.arrivals, TraceArrivals) and spec.trace is not None for spec in scenario.workload.mix)
