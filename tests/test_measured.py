@@ -14,7 +14,7 @@ import pytest
 
 from steelyard import scenario_from_dict, simulate
 from steelyard.cost import Bundle, FirstOf, Measured, Roofline, compile_cost, shipped_bundle
-from steelyard.cost.source import EXTRAPOLATED, INTERPOLATED, MEASURED, PROVENANCES
+from steelyard.cost.source import EXTRAPOLATED, INTERPOLATED, MEASURED, PROVENANCES, Decodes
 from steelyard.hardware import find_gpu
 from steelyard.model import AttentionOperator, Gemm, GroupedGemm, load_model, operators
 from steelyard.scenario import EngineSpec
@@ -39,7 +39,7 @@ def attention_of(model: str) -> AttentionOperator:
 
 
 def test_measured_points_come_back_as_they_were_measured() -> None:
-    rows = [row for row in bundle().families["gemm"] if (row["n"], row["k"]) == (6144, 4096)]
+    rows = [row for row in bundle().families["gemm"] if (row["n"], row["k"]) == (6144, 4096) and row["m"] <= 512]
     at = np.array([float(row["m"]) for row in rows])
     found = source().rows(Gemm("qkv_proj", 4096, 6144, 2.0, "bf16"), at)
     assert found.seconds == pytest.approx([row["us"] * 1e-6 for row in rows])
@@ -51,9 +51,19 @@ def test_between_and_beyond_the_points_is_said_so() -> None:
     found = source().rows(gemm, np.array([0.0, 64, 65, 8192, 10_000]))
     assert found.seconds[0] == 0
     assert found.provenance[1:].tolist() == [MEASURED, INTERPOLATED, MEASURED, EXTRAPOLATED]
-    assert found.seconds[1] <= found.seconds[2] and found.seconds[4] > found.seconds[3]
+    assert found.seconds[1] <= 1.05 * found.seconds[2] and found.seconds[4] > found.seconds[3]
     outside = source().rows(Gemm("wide", 4096, 400_000, 2.0, "bf16"), np.array([64.0]))
     assert outside.provenance[0] == EXTRAPOLATED
+
+
+def test_time_between_measured_rows_never_falls() -> None:
+    """Spikes at single rows are the library's choice; rows nobody measured are not expected to have one."""
+    between = np.arange(1.0, 8192.0, 7)
+    measured = {row["m"] for row in bundle().families["gemm"]}
+    between = between[~np.isin(between, list(measured))]
+    for shape in ((6144, 4096), (28672, 4096), (5000, 5000)):
+        seconds = source().rows(Gemm("any", shape[1], shape[0], 2.0, "bf16"), between).seconds
+        assert (np.diff(seconds) >= 0).all()
 
 
 def test_matrices_left_out_of_the_profile_are_foretold() -> None:
@@ -64,8 +74,6 @@ def test_matrices_left_out_of_the_profile_are_foretold() -> None:
         by_shape[row["n"], row["k"]].append(row)
     errors: list[float] = []
     for shape in [(6144, 4096), (4096, 14336), (28672, 4096), (5120, 2048), (4608, 3584), (24576, 4096)]:
-        if shape not in by_shape:
-            continue
         rest = [row for row in whole.families["gemm"] if (row["n"], row["k"]) != shape]
         without = source(replace(whole, families={**whole.families, "gemm": rest}))
         rows = np.array([float(row["m"]) for row in by_shape[shape]])
@@ -73,9 +81,23 @@ def test_matrices_left_out_of_the_profile_are_foretold() -> None:
         assert (found.provenance == INTERPOLATED).all()
         truth = np.array([row["us"] * 1e-6 for row in by_shape[shape]])
         errors.extend(np.abs(found.seconds / truth - 1).tolist())
-    assert len(errors) > 60
-    assert np.median(errors) < 0.08
-    assert np.percentile(errors, 95) < 0.30
+    assert len(errors) > 250
+    assert np.median(errors) < 0.05
+    assert np.percentile(errors, 95) < 0.17
+
+
+def test_a_gap_in_a_matrix_is_filled_by_its_neighbours_form() -> None:
+    """Half of the rows of one shape are taken out: the others and the shapes around it tell them."""
+    whole = bundle()
+    mine = [row for row in whole.families["gemm"] if (row["n"], row["k"]) == (28672, 4096)]
+    mine.sort(key=lambda row: row["m"])
+    out = mine[1:-1:2]
+    rest = [row for row in whole.families["gemm"] if row not in out]
+    found = source(replace(whole, families={**whole.families, "gemm": rest})).rows(
+        Gemm("half known", 4096, 28672, 2.0, "bf16"), np.array([float(row["m"]) for row in out])
+    )
+    errors = np.abs(found.seconds / np.array([row["us"] * 1e-6 for row in out]) - 1)
+    assert np.median(errors) < 0.04 and (found.provenance == INTERPOLATED).all()
 
 
 def test_decode_attention_rises_with_cached_tokens_and_between_batch_sizes() -> None:
@@ -92,10 +114,25 @@ def test_decode_attention_rises_with_cached_tokens_and_between_batch_sizes() -> 
 
 
 def test_half_the_bytes_take_less_time() -> None:
+    """But far more than half: an 8-bit cache costs its kernel conversions."""
     operator = attention_of("llama-3.1-8b")
     at = np.array([500_000.0])
     full, half = (float(source().decode_attention(operator, size, 64).at(at)[0]) for size in (2, 1))
-    assert 0.4 < half / full < 0.7
+    assert 0.6 < half / full < 0.95
+
+
+def test_a_window_bounds_the_time() -> None:
+    model = load_model("gpt-oss-20b")
+    kinds = [op for layer in model.layers for op in operators(model, layer) if isinstance(op, AttentionOperator)]
+    windowed = next(op for op in kinds if op.window is not None)
+    whole = next(op for op in kinds if op.window is None)
+    assert windowed.window is not None
+    filled = np.array([64.0 * windowed.window])
+    short, same = (float(source().decode_attention(op, 2, 64).at(filled)[0]) for op in (windowed, whole))
+    assert same < short < 2 * same  # a filled window reaches into another block
+    chunks = [(2048, 8192)]
+    few, many = (source().prefill_attention(op, 2).seconds(chunks) for op in (windowed, whole))
+    assert few < 0.3 * many
 
 
 def test_longer_prompts_take_longer_and_many_share_the_gpu() -> None:
@@ -107,6 +144,17 @@ def test_longer_prompts_take_longer_and_many_share_the_gpu() -> None:
     assert alone < together < 8 * alone
 
 
+def test_decodes_among_prompts_cost_less_than_by_themselves_and_more_than_nothing() -> None:
+    operator = attention_of("llama-3.1-8b")
+    prefill = source().prefill_attention(operator, 2)
+    chunks, decodes = [(1024, 0)], Decodes(64, 64_000, 1500)
+    together = prefill.together(chunks, decodes)
+    alone = float(source().decode_attention(operator, 2, 64).at(np.array([64_000.0]))[0])
+    assert together is not None and prefill.seconds(chunks) < together < prefill.seconds(chunks) + 1.3 * alone
+    held_up = prefill.together(chunks, Decodes(2, 33_000, 32_000))
+    assert held_up is not None and held_up > 3 * prefill.seconds(chunks)  # one long decode is not split in a large step
+
+
 def test_experts_count_once() -> None:
     model = load_model("qwen3-30b-a3b")
     grouped = [op for op in operators(model, model.layers[0]) if isinstance(op, GroupedGemm)]
@@ -116,10 +164,19 @@ def test_experts_count_once() -> None:
 
 
 def test_what_the_profile_lacks_is_analytic() -> None:
-    gemm = Gemm("fp8", 4096, 4096, 1.0, "fp8")
+    gemm = Gemm("mxfp4", 4096, 4096, 0.53125, "bf16")
     rows = np.array([1.0, 64])
     found, plain = source().rows(gemm, rows), Roofline(find_gpu("h200")).rows(gemm, rows)
     assert (found.seconds == plain.seconds).all() and (found.provenance == plain.provenance).all()
+
+
+def test_eight_bit_matrices_are_faster_and_pay_for_quantising() -> None:
+    rows = np.array([1.0, 64, 4096])
+    half, full = (
+        source().rows(Gemm("any", 4096, 28672, size, kind), rows) for size, kind in ((1.0, "fp8"), (2.0, "bf16"))
+    )
+    assert (half.seconds < full.seconds).all() and (half.seconds > 0.45 * full.seconds).all()
+    assert (half.provenance == MEASURED).all()
 
 
 @pytest.mark.parametrize(
@@ -135,19 +192,29 @@ def test_a_run_says_where_its_times_come_from(gpu: str, wanted: str, analytic: b
         assert shares["measured"] + shares["interpolated"] > 0.95
 
 
-def test_real_decode_steps_are_foretold_from_operators_alone() -> None:
-    """Steps of a real vLLM on an H200: even batches, medians over many steps of one batch size."""
-    if not CAPTURES.exists():
+@pytest.mark.parametrize(
+    ("model", "capture", "worst"),
+    [
+        ("llama-3.1-8b", "calib-decode", 0.03),
+        ("llama-3.1-8b", "rollout-burst", 0.06),
+        ("qwen3-30b-a3b", "calib-decode", 0.045),
+    ],
+)
+def test_real_decode_steps_are_foretold_from_operators_alone(model: str, capture: str, worst: float) -> None:
+    """Steps of a real vLLM on an H200, even batches and uneven: medians over many steps of one batch size."""
+    file = CAPTURES / model / f"{capture}.steps.jsonl.gz"
+    if not file.exists():
         pytest.skip("the captures of a real engine are not beside this checkout")
     engine = EngineSpec(max_num_seqs=128, max_num_batched_tokens=2048)
-    cost = compile_cost(load_model("llama-3.1-8b"), 1, engine, source())
-    with gzip.open(CAPTURES / "llama-3.1-8b" / "calib-decode.steps.jsonl.gz", "rt") as lines:
+    cost = compile_cost(load_model(model), 1, engine, source())
+    with gzip.open(file, "rt") as lines:
         steps = [json.loads(line) for line in lines]
     seen = defaultdict(list)
     for before, step in pairwise(steps):
-        if not before["chunks"] and not step["chunks"]:
-            a, b, _ = cost.decode_line(step["n_decode"], step["kv_decode"])
+        if not before["chunks"] and not step["chunks"] and before["n_decode"] == step["n_decode"] > 0:
+            a, b, _ = cost.decode_line(step["n_decode"], step["kv_decode"], step["kv_decode_max"])
             seen[step["n_decode"]].append((a + b * step["kv_decode"]) / (step["t_update"] - before["t_update"]) - 1)
     errors = [float(np.median(each)) for each in seen.values() if len(each) >= 20]
-    assert len(errors) >= 8
-    assert max(abs(error) for error in errors) < 0.06
+    assert len(errors) >= 5
+    assert max(abs(error) for error in errors) < worst
+    assert abs(np.mean(errors)) < worst / 2

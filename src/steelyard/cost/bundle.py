@@ -2,8 +2,9 @@
 
 The first line is ``{"about": {...}}``: GPU, driver, library versions, date. Every other line is one measured point:
 ``{"point": {"op": "gemm", "m": 64, "n": 4096, "k": 4096}, "us": 11.6, "spread": 0.01, "launch_us": 12.0}``. ``us`` is
-the kernels' time inside a CUDA graph, ``launch_us`` (where given) the time with each launched by the host. `grid.py` of
-the profile room lists the families and their dimensions.
+the kernels' time inside a CUDA graph, ``launch_us`` (where given) the time with each launched by the host. Points with
+``"held_out": true`` are there to tell how well the others foretell them; points with ``"error"`` could not be measured.
+`grid.py` of the profile room lists the families and their dimensions.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -25,6 +26,7 @@ class Bundle:
 
     about: dict[str, Any]
     families: dict[str, list[Row]]
+    held_out: dict[str, list[Row]] = field(default_factory=dict)
 
 
 @cache
@@ -38,10 +40,12 @@ def shipped_bundle(gpu: str) -> Bundle | None:
 
 def read_bundle(text: str) -> Bundle:
     """A bundle from its lines."""
-    first, *rest = text.splitlines()
+    about, *lines = json.loads(f"[{','.join(text.splitlines())}]")  # at once is faster than one by one
     families: dict[str, list[Row]] = defaultdict(list)
-    for line in rest:
-        measured = json.loads(line)
-        point = measured.pop("point")
-        families[point.pop("op")].append({**point, **measured})
-    return Bundle(json.loads(first)["about"], dict(families))
+    held_out: dict[str, list[Row]] = defaultdict(list)
+    for line in lines:
+        if "error" not in line:
+            point = line.pop("point")
+            into = held_out if line.pop("held_out", False) else families
+            into[point.pop("op")].append({**point, **line})
+    return Bundle(about["about"], dict(families), dict(held_out))

@@ -1,103 +1,218 @@
-"""Which points are measured: shapes of a model list and a generic grid, so that any model can be predicted."""
+"""Which points are measured: shapes of the catalog's models and a generic grid, so that any model can be predicted.
+
+Points come in runs, and runs in tiers of value; within a tier the families advance together, so that a run of the
+profiler that is cut short has measured something of everything. In a run the load changes little, so that the GPU's
+clocks follow. About one point in sixteen is held out: off the grid, at random but the same each time, measured among
+those like it and never used to predict others.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise, product
+from typing import Any, NamedTuple
 
-from steelyard.model import Gemm, head_operators, load_model, operators
+from steelyard.errors import UserError
+from steelyard.model import (
+    AttentionOperator,
+    Gemm,
+    GroupedGemm,
+    Operator,
+    head_operators,
+    load_model,
+    model_names,
+    operators,
+    parameters,
+)
+from steelyard.profile import batches
 
 Point = dict[str, Any]
+Experts = tuple[int, int, int, int]
 
-MODELS = ("llama-3.1-8b", "qwen3-30b-a3b", "llama-3.1-70b", "qwen2.5-7b", "qwen3-8b", "mixtral-8x7b", "gpt-oss-20b")
-ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
-SIDES = (512, 1024, 2048, 4096, 8192, 16384, 32768)
-SHAPES = ((32, 8, 128), (32, 4, 128), (64, 8, 128), (8, 1, 128), (28, 4, 128), (64, 8, 64))
-EXPERTS = ((128, 8, 2048, 768), (8, 2, 4096, 14336), (64, 6, 2048, 1408), (32, 4, 2880, 2880))
+FIRST_MODELS = ("llama-3.1-8b", "qwen3-30b-a3b", "qwen2.5-7b", "qwen3-8b", "llama-3.2-1b", "llama-3.2-3b", "qwen3-4b")
+FITS_BYTES = 140e9  # weights per GPU beyond which a model is not expected there
+# Close where libraries change their tiles, at multiples of 64 and a little above; graphs are padded to multiples of 8.
+ROWS = (
+    *(1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 96, 112, 128, 136, 144, 160, 176, 192, 200, 208, 224, 240, 256),
+    *(272, 288, 320, 336, 352, 384, 400, 416, 448, 480, 512, 576, 640, 704, 768, 832, 896, 960, 1024, 1152, 1280),
+    *(1408, 1536, 1792, 2048, 2560, 3072, 4096, 6144, 8192),
+)
+BANDS = (0, 64, 256, 768, 2048, ROWS[-1])
+SOME_ROWS = (1, 4, 16, 32, 64, 72, 96, 128, 136, 192, 256, 272, 384, 512, 640, 768, 1024, 1280, 1536, 2048, 4096, 8192)
 FEW_ROWS = (1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
-MOST_KEYS = 1 << 20  # cached tokens of one measured batch
+MOST_ROWS_OF_A_HEAD = 1024  # logits are taken of one row per request
+SIDES = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+SHAPES = ((32, 8, 128), (32, 4, 128), (28, 4, 128), (64, 8, 128), (8, 1, 128))
+MORE_SHAPES = ((40, 8, 128), (16, 8, 128), (24, 8, 128), (32, 32, 128), (64, 8, 64), (16, 8, 256), (16, 2, 128))
+WINDOWED = (((64, 8, 64), 128), ((16, 8, 256), 1024), ((32, 8, 128), 4096))
+# Experts, chosen, hidden and intermediate size. Fused experts are tuned shape by shape, by rows.
+EXPERTS = ((128, 8, 2048, 768), (8, 2, 4096, 14336), (64, 6, 2048, 1408), (64, 8, 3584, 2560), (32, 4, 2880, 2880))
+EXPERT_ROWS = (
+    *(1, 2, 4, 6, 8, 12, 16, 24, 32, 40, 48, 56, 64, 72, 80, 96, 104, 112, 128, 136, 160, 192, 200, 224, 256, 320, 384),
+    *(392, 448, 512, 520, 640, 768, 776, 896, 1024, 1280, 1288, 1536, 1792, 2048, 2560, 3072, 4096, 6144, 8192),
+)
+UNKNOWN_MATRICES = 16  # of no model in the catalog, as are the following
+UNKNOWN_EXPERTS = ((60, 4, 2048, 1408), (16, 2, 4096, 6400), (128, 8, 2880, 1024), (64, 6, 4096, 1024))
 
 
-def points() -> Iterator[Point]:
-    """Every point, the most useful families first."""
-    yield {"op": "tiny"}
-    for size in (1 << 20, 1 << 24, 1 << 28, 1 << 32):
-        yield {"op": "copy", "bytes": size}
-    yield from _gemms()
-    yield from _decodes()
-    yield from _prefills()
-    yield from _uneven()
-    yield from _experts()
-    yield from _small()
+class Run(NamedTuple):
+    """Points measured one after the other, each with whether it is held out; those of the lowest tier come first."""
+
+    tier: int
+    points: list[tuple[Point, bool]]
 
 
-def _gemms() -> Iterator[Point]:
-    shapes = {(n, k) for n in SIDES for k in SIDES if n * k <= 1 << 29}
-    for name in MODELS:
+def points() -> Iterator[tuple[Point, bool]]:
+    """Every point and whether it is held out, the most useful first."""
+    placed: list[tuple[float, int, Run]] = []
+    seen: set[str] = set()
+    for family in (_small, _gemms, _attention, _experts, _fp8):
+        runs = list(family())
+        for tier in sorted({run.tier for run in runs}):
+            here = [run for run in runs if run.tier == tier]
+            placed += [(tier + (i + 0.5) / len(here), len(placed) + i, run) for i, run in enumerate(here)]
+    for _, _, run in sorted(placed, key=lambda each: each[:2]):
+        for point, held_out in run.points:
+            if (key := str(point)) not in seen:
+                seen.add(key)
+                yield point, held_out
+
+
+def _plain(tier: int, points: Iterable[Point]) -> Run:
+    return Run(tier, [(point, False) for point in points])
+
+
+def _by_rows(tier: int, rows: Sequence[int], extra: Iterable[int], point: Callable[[int], Point]) -> Run:
+    """Points of one shape, with held-out ones at some more numbers of rows."""
+    held_out = {m for m in extra if m <= rows[-1]} - set(rows)
+    return Run(tier, [(point(m), m in held_out) for m in sorted({*rows, *held_out})])
+
+
+def _catalog(wanted: type[Operator], tiers: Callable[[str, int], int | None]) -> Iterator[tuple[Any, int]]:
+    """Operators of a kind in models that fit their GPUs, each with the lowest tier of those that have it."""
+    for name in model_names():
         model = load_model(name)
-        for tp in (1, 2, 4):
-            found = [op for layer in model.layers for op in operators(model, layer, tp)]
-            shapes |= {(op.n, op.k) for op in (*found, *head_operators(model, tp)) if isinstance(op, Gemm)}
-    for n, k in sorted(shapes):
-        for m in ROWS:
-            if m <= 1024 or n < 1 << 16:
-                yield {"op": "gemm", "m": m, "n": n, "k": k}
+        for tp in (1, 2, 4, 8):
+            tier = tiers(name, tp)
+            if tier is None or 2 * parameters(model).total / tp > FITS_BYTES:
+                continue
+            try:
+                found = [op for layer in model.layers for op in operators(model, layer, tp)]
+            except UserError:  # heads that cannot be split so
+                continue
+            for op in (*found, *head_operators(model, tp)):
+                if isinstance(op, wanted):
+                    yield op, tier
 
 
-def _attention(shape: tuple[int, int, int], queries: list[int], keys: list[int]) -> Point:
-    heads, kv_heads, dim = shape
-    return {"op": "attention", "heads": heads, "kv_heads": kv_heads, "dim": dim, "queries": queries, "keys": keys}
+def _by_parallelism(name: str, tp: int) -> int:
+    return 0 if name in FIRST_MODELS and tp == 1 else {1: 1, 2: 2}.get(tp, 3)
 
 
-def _decodes() -> Iterator[Point]:
-    for shape in SHAPES:
-        for n in (1, 2, 4, 8, 16, 32, 64, 128, 256):
-            for each in (64, 256, 1024, 2048, 4096, 8192, 16384, 32768):
-                if n * each <= MOST_KEYS:
-                    yield _attention(shape, [1] * n, [each] * n)
+def _gemms() -> Iterator[Run]:
+    """All shapes at a band of rows, then at the next: those that heat the GPU up are among their like."""
+    tiers = {(n, k): 1 for n in SIDES for k in SIDES if n * k <= 1 << 29}
+    tokens = set(tiers)
+    for op, tier in _catalog(Gemm, _by_parallelism):
+        shape = op.n, op.k
+        tiers[shape] = min(tier, tiers.get(shape, tier))
+        if op.per == "token":
+            tokens.add(shape)
+    dice = random.Random("gemm")
+    whole: list[Run] = []
+    for (n, k), tier in tiers.items():
+        most = ROWS[-1] if (n, k) in tokens else MOST_ROWS_OF_A_HEAD
+        rows = [m for m in (ROWS if tier < 3 else SOME_ROWS) if m <= most]
+        whole.append(_by_rows(tier, rows, _any_rows(dice, 3), _gemm(n, k)))
+    for _ in range(UNKNOWN_MATRICES):
+        n, k = (128 * round(2 ** dice.uniform(2.5, 8)) for _ in range(2))
+        whole.append(Run(1, [(_gemm(n, k)(m), True) for m in sorted(_any_rows(dice, 9))]))
+    for tier, (low, high) in product(range(4), pairwise(BANDS)):
+        here = (each for run in whole if run.tier == tier for each in run.points)
+        yield Run(tier, [(point, held_out) for point, held_out in here if low < point["m"] <= high])
 
 
-def _prefills() -> Iterator[Point]:
-    for shape in SHAPES:
-        for tokens in (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192):
-            for before in (0, 512, 2048, 8192, 32768):
-                yield _attention(shape, [tokens], [before + tokens])
+def _gemm(n: int, k: int) -> Callable[[int], Point]:
+    return lambda m: {"op": "gemm", "m": m, "n": n, "k": k}
 
 
-def _uneven() -> Iterator[Point]:
-    """Batches as they come: decodes of mixed lengths, several prompts at once, prompts among decodes."""
-    dice = random.Random(1)
-    for shape in SHAPES[:2]:
-        for n in (8, 32, 64, 128, 256):
-            for median, sigma in ((500, 1.0), (2000, 1.0), (1000, 0.5)):
-                keys = [max(16, min(32768, int(dice.lognormvariate(0, sigma) * median))) for _ in range(n)]
-                yield _attention(shape, [1] * n, keys)
-                for tokens in (9, 256, 1500):
-                    yield _attention(shape, [1] * n + [tokens], [*keys, tokens])
-        for count in (2, 4, 8):
-            yield _attention(shape, [256] * count, [256] * count)
-            yield _attention(shape, [100 * (i + 1) for i in range(count)], [100 * (i + 1) for i in range(count)])
+def _any_rows(dice: random.Random, count: int) -> set[int]:
+    return {round(2 ** dice.uniform(0, 13)) for _ in range(count)}
 
 
-def _experts() -> Iterator[Point]:
-    for experts, top_k, hidden, inter in EXPERTS:
-        base = {"op": "moe", "experts": experts, "top_k": top_k, "hidden": hidden, "inter": inter}
-        for m in ROWS:
-            yield {**base, "m": m, "zipf": 0.0}
-        for m in (16, 128, 1024):
-            yield {**base, "m": m, "zipf": 0.8}
+def _attention() -> Iterator[Run]:
+    dice = random.Random("attention")
+    for tier, shapes in enumerate((SHAPES, MORE_SHAPES)):
+        for shape in shapes:
+            parts = {
+                "even": batches.even_decodes(shape),
+                "uneven": batches.uneven_decodes(shape),
+                "prompt": batches.prompts(shape),
+                "prompts": batches.prompts_together(shape),
+                "mixed": batches.mixed(shape, thorough=shape in SHAPES[:3]),
+            }
+            for kind, part in parts.items():
+                for at in range(0, len(part), 16):
+                    run = _plain(tier, part[at : at + 16])
+                    yield run._replace(points=[*run.points, (batches.any_batch(dice, shape, kind), True)])
+    yield from (_plain(1, batches.others(shape)) for shape in SHAPES[:2])
+    yield from (_plain(1, batches.windowed(shape, window)) for shape, window in WINDOWED)
+    rest = {op.decode: None for op, _ in _catalog(AttentionOperator, lambda name, tp: 0) if op.attention != "mla"}
+    for each in rest:
+        shape = (each.heads, each.kv_heads, each.qk_dim)
+        if shape not in (*SHAPES, *MORE_SHAPES):
+            yield _plain(2, batches.even_decodes(shape, (1, 8, 32, 128), (128, 512, 2048, 8192)))
+            yield _plain(2, batches.prompts(shape, (64, 256, 512, 1024, 2048, 8192), (0, 2048, 16384)))
+            yield _plain(2, batches.uneven_decodes(shape, (4, 32, 128)))
 
 
-def _small() -> Iterator[Point]:
+def _moe(shape: Experts, zipf: float = 0.0) -> Callable[[int], Point]:
+    experts, top_k, hidden, inter = shape
+    base = {"op": "moe", "experts": experts, "top_k": top_k, "hidden": hidden, "inter": inter}
+    return lambda m: {**base, "m": m, "zipf": zipf}
+
+
+def _experts() -> Iterator[Run]:
+    tiers = dict.fromkeys(EXPERTS, 0)
+    for op, tier in _catalog(GroupedGemm, _by_parallelism):
+        if op.weight_bytes == 2 and op.name == "experts_gate_up":
+            tiers.setdefault((op.experts, op.top_k, op.k, op.n // 2), max(1, tier))
+    choices = sorted({shape[:2] for shape in tiers} | {(256, 8)})
+    yield _plain(0, ({"op": "topk", "m": m, "experts": e, "top_k": k} for e, k in choices for m in FEW_ROWS))
+    dice = random.Random("experts")
+    for shape, tier in tiers.items():
+        yield _by_rows(tier, EXPERT_ROWS, _any_rows(dice, 4), _moe(shape))
+        if tier < 2:
+            yield _plain(tier, (_moe(shape, zipf)(m) for m in (8, 32, 128, 512, 2048) for zipf in (0.4, 0.8, 1.2)))
+    for shape in UNKNOWN_EXPERTS:
+        yield Run(2, [(_moe(shape)(m), True) for m in (1, 7, 40, 150, 600, 2500)])
+
+
+def _small() -> Iterator[Run]:
+    yield _plain(0, [{"op": "tiny"}, *({"op": "copy", "bytes": 1 << bits} for bits in (20, 24, 28, 32))])
     for m in FEW_ROWS:
-        for width in (1024, 2048, 4096, 8192):
-            yield {"op": "norm", "m": m, "width": width}
-        for width in (768, 4096, 6144, 14336):
-            yield {"op": "gated_act", "m": m, "width": width}
-        yield {"op": "rope", "m": m, "heads": 32, "kv_heads": 8, "dim": 128}
-        yield {"op": "kv_write", "m": m, "kv_heads": 8, "dim": 128}
-        if m <= 256:
-            for vocab in (32000, 128256, 151936):
-                yield {"op": "sampler", "m": m, "vocab": vocab}
-                yield {"op": "greedy", "m": m, "vocab": vocab}
+        here: list[Point] = [{"op": "norm", "m": m, "width": width} for width in (1024, 2048, 4096, 8192)]
+        here += [{"op": "gated_act", "m": m, "width": width} for width in (768, 4096, 6144, 14336)]
+        for heads, kv_heads in ((32, 8), (32, 4), (8, 1)):
+            dims = {"m": m, "heads": heads, "kv_heads": kv_heads, "dim": 128}
+            here += [{"op": "rope", **dims}, {"op": "qk_norm", **dims}]
+        here += [{"op": "kv_write", "m": m, "kv_heads": kv_heads, "dim": 128} for kv_heads in (1, 4, 8, 32)]
+        here += [{"op": "quantize", "m": m, "width": width} for width in (2048, 4096, 14336)]
+        if m <= 512:
+            vocabs = (32000, 128256, 151936)
+            here += [{"op": op, "m": m, "vocab": vocab} for vocab in vocabs for op in ("sampler", "greedy")]
+        yield _plain(0, here)
+
+
+def _fp8() -> Iterator[Run]:
+    shapes: dict[tuple[int, int], None] = {}
+    for name in ("llama-3.1-8b", "llama-3.1-70b", "qwen2.5-7b", "qwen3-30b-a3b"):
+        model = load_model(name)
+        for tp in (1, 2):
+            for layer in model.layers:
+                shapes |= {(op.n, op.k): None for op in operators(model, layer, tp) if isinstance(op, Gemm)}
+    shapes |= {(n, k): None for n in (1024, 4096, 16384) for k in (1024, 4096, 16384)}
+    for n, k in shapes:
+        if n % 16 == 0 and k % 16 == 0:
+            yield _plain(1, ({"op": "gemm_fp8", "m": m, "n": n, "k": k} for m in SOME_ROWS))

@@ -12,13 +12,16 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from steelyard.profile.memory import arena
 from steelyard.profile.timer import Call
 
 Point = dict[str, Any]
 
 _ROTATE_BYTES = 256 << 20
-_MOST_COPIES = 24
+_MOST_COPIES = 128
 _BLOCK = 16
+_SPLIT_TOKENS, _SPLITS = 512, 32  # steps that fit a captured graph have their keys split at most so often
+_FP8 = torch.float8_e4m3fn
 
 
 def _vllm() -> Any | None:
@@ -38,109 +41,180 @@ def _copies(size: float) -> int:
     return max(1, min(_MOST_COPIES, math.ceil(_ROTATE_BYTES / max(size, 1))))
 
 
-def _random(*shape: int) -> Any:
+def _fresh(*shape: int) -> Any:
+    """Numbers that a kernel may overwrite."""
     return torch.randn(*shape, device="cuda", dtype=torch.bfloat16) * 0.1
+
+
+# -- matrices ---------------------------------------------------------------------------------------------------
 
 
 def gemm(p: Point) -> list[Call]:
     """m rows through a linear layer of k inputs and n outputs."""
     m, n, k = p["m"], p["n"], p["k"]
-    x = _random(m, k)
-    weights = [_random(n, k) for _ in range(_copies(2.0 * n * k))]
+    x = arena().take(m, k)
+    weights = [arena().take(n, k) for _ in range(_copies(2.0 * n * k))]
     return [lambda w=w: F.linear(x, w) for w in weights]  # type: ignore[misc]
 
 
+def gemm_fp8(p: Point) -> list[Call]:
+    """The same with 8-bit weights and rows already quantised, one scale per row and per output."""
+    m, n, k = p["m"], p["n"], p["k"]
+    x = arena().take(m, k).to(_FP8)
+    rows, columns = torch.ones(m, 1, device="cuda"), torch.ones(1, n, device="cuda")
+    weights = [arena().take(n, k).to(_FP8).t() for _ in range(_copies(1.0 * n * k))]
+    if VLLM is not None:
+        multiply = VLLM._custom_ops.cutlass_scaled_mm
+        return [lambda w=w: multiply(x, w, rows, columns, torch.bfloat16) for w in weights]  # type: ignore[misc]
+    scaled = torch._scaled_mm
+    return [
+        lambda w=w: scaled(x, w, scale_a=rows, scale_b=columns, out_dtype=torch.bfloat16)  # type: ignore[misc]
+        for w in weights
+    ]
+
+
+def quantize(p: Point) -> list[Call]:
+    """m rows to 8 bits, each with a scale of its own."""
+    m, width = p["m"], p["width"]
+    rows = [arena().take(m, width) for _ in range(_copies(2.0 * m * width))]
+    to_fp8 = _needed()._custom_ops.scaled_fp8_quant
+    return [lambda x=x: to_fp8(x, use_per_token_if_dynamic=True) for x in rows]  # type: ignore[misc]
+
+
+# -- attention --------------------------------------------------------------------------------------------------
+
+
 def attention(p: Point) -> list[Call]:
-    """One attention call over a paged cache: ``queries`` and ``keys`` tokens for each request."""
+    """One attention call over a paged cache: ``queries`` and ``keys`` tokens for each request.
+
+    Blocks lie in random order in a cache no larger than needed, or of ``pool`` tokens. A token's keys and values lie
+    side by side. ``kv_bytes`` 1 is an 8-bit cache, for which queries are 8-bit too.
+    """
     queries, keys = p["queries"], p["keys"]
     heads, kv_heads, dim = p["heads"], p["kv_heads"], p["dim"]
-    total = sum(queries)
-    q = _random(total, heads, dim)
-    blocks = [math.ceil(k / _BLOCK) for k in keys]
-    need = sum(blocks)
+    dtype = _FP8 if p.get("kv_bytes", 2) == 1 else torch.bfloat16
+    blocks = torch.tensor([math.ceil(k / _BLOCK) for k in keys])
+    need = int(blocks.sum())
     copies = _copies(4.0 * need * _BLOCK * kv_heads * dim)
-    pool = need * copies
-    cache = _random(2, pool, _BLOCK, kv_heads, dim)
-    starts = torch.tensor([0, *torch.tensor(queries).cumsum(0).tolist()], device="cuda", dtype=torch.int32)
-    lengths = torch.tensor(keys, device="cuda", dtype=torch.int32)
-    calls: list[Call] = []
-    for copy in range(copies):
-        order = (torch.randperm(need) + copy * need).to(torch.int32)
-        table = torch.zeros(len(keys), max(blocks), dtype=torch.int32)
-        at = 0
-        for row, count in enumerate(blocks):
-            table[row, :count] = order[at : at + count]
-            at += count
-        calls.append(_flash(q, cache, starts, lengths, table.cuda(), max(queries), max(keys), p))
-    return calls
+    pool = max(need * copies, math.ceil(p.get("pool", 0) / _BLOCK))
+    cache = arena().take(pool, _BLOCK, kv_heads, 2 * dim).to(dtype)
+    q = arena().take(sum(queries), heads, dim).to(dtype)
+    tables = torch.zeros(copies, len(keys), int(blocks.max()), dtype=torch.int32, device="cuda")
+    order = torch.randperm(pool, device="cuda")[: copies * need].to(torch.int32)
+    tables[:, torch.arange(tables.shape[2], device="cuda") < blocks.cuda()[:, None]] = order.view(copies, need)
+    batch = {
+        "cu_seqlens_q": torch.tensor([0, *torch.tensor(queries).cumsum(0).tolist()], device="cuda", dtype=torch.int32),
+        "max_seqlen_q": max(queries),
+        "max_seqlen_k": max(keys),
+        "window_size": (-1, -1) if "window" not in p else (p["window"] - 1, 0),
+        "num_splits": _SPLITS if sum(queries) <= _SPLIT_TOKENS else 0,
+        "causal": True,
+    }
+    return _flash(p, q, cache, torch.tensor(keys, device="cuda", dtype=torch.int32), tables, batch)
 
 
-def _flash(q: Any, cache: Any, starts: Any, lengths: Any, table: Any, longest: int, most: int, p: Point) -> Call:
+def _flash(p: Point, q: Any, cache: Any, lengths: Any, tables: Any, batch: dict[str, Any]) -> list[Call]:
+    """One plan for all calls, as for all layers of a model."""
     from vllm.vllm_flash_attn import flash_attn_varlen_func, get_scheduler_metadata
 
-    out = torch.empty_like(q)
     plan = get_scheduler_metadata(
         batch_size=len(lengths),
-        max_seqlen_q=longest,
-        max_seqlen_k=most,
         num_heads_q=p["heads"],
         num_heads_kv=p["kv_heads"],
         headdim=p["dim"],
         cache_seqlens=lengths,
-        qkv_dtype=torch.bfloat16,
-        cu_seqlens_q=starts,
+        qkv_dtype=q.dtype,
         page_size=_BLOCK,
-        causal=True,
-        num_splits=32 if longest == 1 else 0,
+        **batch,
     )
-    return lambda: flash_attn_varlen_func(
-        q=q,
-        k=cache[0],
-        v=cache[1],
-        out=out,
-        cu_seqlens_q=starts,
-        max_seqlen_q=longest,
-        seqused_k=lengths,
-        max_seqlen_k=most,
-        softmax_scale=p["dim"] ** -0.5,
-        causal=True,
-        block_table=table,
-        scheduler_metadata=plan,
-        num_splits=32 if longest == 1 else 0,
-        fa_version=3,
-    )
+    scales = {}
+    if q.dtype == _FP8:
+        one = torch.ones(len(lengths), p["kv_heads"], device="cuda")
+        scales = {"q_descale": one, "k_descale": one, "v_descale": one}
+    keys, values = cache.split(p["dim"], dim=-1)
+    out = torch.empty(q.shape, device="cuda", dtype=torch.bfloat16)
+    return [
+        lambda table=table: flash_attn_varlen_func(  # type: ignore[misc]
+            q=q,
+            k=keys,
+            v=values,
+            out=out,
+            seqused_k=lengths,
+            softmax_scale=p["dim"] ** -0.5,
+            block_table=table,
+            scheduler_metadata=plan,
+            fa_version=3,
+            **{**batch, "window_size": list(batch["window_size"])},
+            **scales,
+        )
+        for table in tables
+    ]
+
+
+# -- experts ----------------------------------------------------------------------------------------------------
 
 
 def moe(p: Point) -> list[Call]:
-    """Routed experts over m tokens: gate, up and down of the chosen ones, with a given skew of the routing."""
+    """Routed experts over m tokens, from the choices to the layer's output, with a given skew of the routing.
+
+    That is: sort by expert, gate and up, activation, down, sum over the choices, and the copy out of the workspace.
+    """
     from vllm.model_executor.layers.fused_moe import fused_experts
 
     m, experts, chosen = p["m"], p["experts"], p["top_k"]
-    x = _random(m, p["hidden"])
-    w1 = _random(experts, 2 * p["inter"], p["hidden"])
-    w2 = _random(experts, p["hidden"], p["inter"])
+    x = arena().take(m, p["hidden"])
+    w1 = arena().take(experts, 2 * p["inter"], p["hidden"])
+    w2 = arena().take(experts, p["hidden"], p["inter"])
+    out = torch.empty_like(x)
     odds = torch.arange(1, experts + 1, device="cuda", dtype=torch.float32) ** -float(p.get("zipf", 0.0))
     calls: list[Call] = []
     for _ in range(8):
         shuffled = odds[torch.randperm(experts, device="cuda")]
         ids = torch.multinomial(shuffled.expand(m, -1), chosen).to(torch.int32)
         scale = torch.full((m, chosen), 1.0 / chosen, device="cuda", dtype=torch.float32)
-        calls.append(lambda ids=ids, scale=scale: fused_experts(x, w1, w2, scale, ids))  # type: ignore[misc]
+        calls.append(lambda ids=ids, scale=scale: out.copy_(fused_experts(x, w1, w2, scale, ids)))  # type: ignore[misc]
     return calls
+
+
+def topk(p: Point) -> list[Call]:
+    """The choice of experts: softmax over the router's scores of m tokens, and the largest of them."""
+    m, experts, chosen = p["m"], p["experts"], p["top_k"]
+    choose = _needed()._custom_ops.topk_softmax
+    weights = torch.empty(m, chosen, device="cuda", dtype=torch.float32)
+    ids, source = (torch.empty(m, chosen, device="cuda", dtype=torch.int32) for _ in range(2))
+    scores = [arena().take(m, experts) for _ in range(16)]
+    return [lambda x=x: choose(weights, ids, source, x, True) for x in scores]  # type: ignore[misc]
+
+
+# -- element-wise -----------------------------------------------------------------------------------------------
 
 
 def norm(p: Point) -> list[Call]:
     """Residual add and RMS norm of m rows."""
     m, width = p["m"], p["width"]
-    weight = _random(width)
-    rows = [(_random(m, width), _random(m, width)) for _ in range(_copies(4.0 * m * width))]
+    weight = _fresh(width)
+    rows = [(_fresh(m, width), _fresh(m, width)) for _ in range(min(24, _copies(4.0 * m * width)))]
     return [lambda x=x, r=r: torch.ops._C.fused_add_rms_norm(x, r, weight, 1e-6) for x, r in rows]  # type: ignore[misc]
+
+
+def qk_norm(p: Point) -> list[Call]:
+    """RMS norm of each head of q and of k: two kernels."""
+    m, heads, kv_heads, dim = p["m"], p["heads"], p["kv_heads"], p["dim"]
+    weight = _fresh(dim)
+    q, k = arena().take(m * heads, dim), arena().take(m * kv_heads, dim)
+    q_out, k_out = torch.empty_like(q), torch.empty_like(k)
+
+    def both() -> None:
+        torch.ops._C.rms_norm(q_out, q, weight, 1e-6)
+        torch.ops._C.rms_norm(k_out, k, weight, 1e-6)
+
+    return [both] * 16
 
 
 def gated_act(p: Point) -> list[Call]:
     """SiLU of the gate times up: 2 x width in, width out."""
     m, width = p["m"], p["width"]
-    rows = [(_random(m, 2 * width), _random(m, width)) for _ in range(_copies(6.0 * m * width))]
+    rows = [(arena().take(m, 2 * width), _fresh(m, width)) for _ in range(min(24, _copies(6.0 * m * width)))]
     return [lambda x=x, y=y: torch.ops._C.silu_and_mul(y, x) for x, y in rows]  # type: ignore[misc]
 
 
@@ -148,30 +222,30 @@ def rope(p: Point) -> list[Call]:
     """Rotary embedding of q and k."""
     m, heads, kv_heads, dim = p["m"], p["heads"], p["kv_heads"], p["dim"]
     positions = torch.arange(m, device="cuda")
-    table = _random(max(m, 4096), dim)
-    rows = [(_random(m, heads * dim), _random(m, kv_heads * dim)) for _ in range(4)]
+    table = _fresh(max(m, 4096), dim)
+    rows = [(_fresh(m, heads * dim), _fresh(m, kv_heads * dim)) for _ in range(4)]
     return [
         lambda q=q, k=k: torch.ops._C.rotary_embedding(positions, q, k, dim, table, True)  # type: ignore[misc]
-        for q, k in rows
+        for q, k in rows * 4
     ]
 
 
 def kv_write(p: Point) -> list[Call]:
     """New keys and values into the paged cache."""
     m, kv_heads, dim = p["m"], p["kv_heads"], p["dim"]
-    k, v = _random(m, kv_heads, dim), _random(m, kv_heads, dim)
+    k, v = arena().take(m, kv_heads, dim), arena().take(m, kv_heads, dim)
     pool = math.ceil(m / _BLOCK) * 4 + 4
-    cache = _random(2, pool, _BLOCK, kv_heads, dim)
+    keys, values = _fresh(pool, _BLOCK, kv_heads, 2 * dim).split(dim, dim=-1)
     slots = torch.randperm(pool * _BLOCK, device="cuda")[:m].to(torch.int64)
     one = torch.ones((), device="cuda", dtype=torch.float32)
     write = torch.ops._C_cache_ops.reshape_and_cache_flash
-    return [lambda: write(k, v, cache[0], cache[1], slots, "auto", one, one)]
+    return [lambda: write(k, v, keys, values, slots, "auto", one, one)] * 16
 
 
 def sampler(p: Point) -> list[Call]:
     """Softmax, noise and pick over float32 logits of m rows, as for plain random sampling."""
     m, vocab = p["m"], p["vocab"]
-    logits = [_random(m, vocab) for _ in range(_copies(2.0 * m * vocab))]
+    logits = [arena().take(m, vocab) for _ in range(min(8, _copies(2.0 * m * vocab)))]
 
     def sample(x: Any) -> Any:
         probabilities = torch.softmax(x.float(), dim=-1)
@@ -184,7 +258,7 @@ def sampler(p: Point) -> list[Call]:
 def greedy(p: Point) -> list[Call]:
     """The largest of m rows of logits, as for greedy sampling."""
     m, vocab = p["m"], p["vocab"]
-    logits = [_random(m, vocab) for _ in range(_copies(2.0 * m * vocab))]
+    logits = [arena().take(m, vocab) for _ in range(min(8, _copies(2.0 * m * vocab)))]
     return [lambda x=x: x.float().argmax(dim=-1) for x in logits]  # type: ignore[misc]
 
 
@@ -201,11 +275,21 @@ def tiny(p: Point) -> list[Call]:
     return [lambda: x.add_(1.0)] * 64
 
 
+def _needed() -> Any:
+    if VLLM is None:
+        raise ImportError("vLLM is not installed")
+    return VLLM
+
+
 KERNELS: dict[str, Callable[[Point], list[Call]]] = {
     "gemm": gemm,
+    "gemm_fp8": gemm_fp8,
+    "quantize": quantize,
     "attention": attention,
     "moe": moe,
+    "topk": topk,
     "norm": norm,
+    "qk_norm": qk_norm,
     "gated_act": gated_act,
     "rope": rope,
     "kv_write": kv_write,

@@ -11,12 +11,16 @@ from typing import Any
 import torch
 
 from steelyard.profile.kernels import KERNELS, VLLM
+from steelyard.profile.memory import arena
 from steelyard.profile.timer import kernel_time, launched_time
 
 Point = dict[str, Any]
 
 _LAUNCH_TOO = ("tiny", "gemm", "attention", "moe", "norm")  # families whose launch-inclusive time is kept as well
-_LAUNCH_ROWS = 64
+_LAUNCH_ROWS = (1, 64)
+_LAUNCH_CACHED = 1024  # tokens of the cache
+_SETTLE_SECONDS = 0.1  # of a point that does not follow one of its like
+_LIGHT_ROWS, _STEP = 64, 8  # so few rows load the GPU little, so many times as many are another load
 
 
 def about() -> dict[str, Any]:
@@ -38,35 +42,68 @@ def key_of(point: Point) -> str:
 
 
 def measure(
-    points: Iterable[Point], out: Path, deadline_s: float, progress: Callable[[int], None] | None = None
+    points: Iterable[tuple[Point, bool]], out: Path, deadline_s: float, progress: Callable[[int], None] | None = None
 ) -> int:
-    """Measure every point that the file does not have yet, until the time is up; returns how many were added."""
-    done = {key_of(json.loads(line)["point"]) for line in out.read_text().splitlines()} if out.exists() else set()
+    """Measure every point that the file does not have yet, until the time is up; returns how many were added.
+
+    Each comes with whether it is held out: kept from those that interpolate, to tell how well they do.
+    """
+    done = _done(out)
     began = time.monotonic()
     added = 0
+    before: Point = {}
     with out.open("a") as file:
-        for point in points:
+        for point, held_out in points:
             if key_of(point) in done:
                 continue
             if time.monotonic() - began > deadline_s:
                 break
-            file.write(json.dumps({"point": point, **_measured(point)}) + "\n")
+            row = _measured(point, 0.0 if _alike(point, before) else _SETTLE_SECONDS)
+            before = point
+            flag = {"held_out": True} if held_out else {}
+            file.write(json.dumps({"point": point, **flag, **row}, separators=(",", ":")) + "\n")
             file.flush()
+            if "error" in row:
+                torch.cuda.synchronize()  # an error that the GPU does not recover from ends the run here
+                torch.cuda.empty_cache()
             added += 1
             if progress is not None:
                 progress(added)
     return added
 
 
-def _measured(point: Point) -> dict[str, Any]:
+def _done(out: Path) -> set[str]:
+    """What the file has; a new one is begun with the line that says where its points come from."""
+    if not out.exists():
+        out.write_text(json.dumps({"about": about()}) + "\n")
+    _, *lines = out.read_text().splitlines()
+    return {key_of(json.loads(line)["point"]) for line in lines}
+
+
+def _measured(point: Point, settle_s: float) -> dict[str, Any]:
+    arena().reset()
     try:
         calls = KERNELS[point["op"]](point)
-        kernel = kernel_time(calls)
+        kernel = kernel_time(calls, settle_s)
         row = {"us": round(kernel.seconds * 1e6, 4), "spread": round(kernel.spread, 4)}
-        if point["op"] in _LAUNCH_TOO and point.get("m", 1) <= _LAUNCH_ROWS:
+        if _with_launch(point):
             row["launch_us"] = round(launched_time(calls).seconds * 1e6, 4)
         return row
-    except (RuntimeError, AssertionError, ImportError, AttributeError, TypeError) as error:
+    except Exception as error:  # whatever a kernel cannot do is noted, and the next point measured
         return {"error": f"{type(error).__name__}: {str(error)[:200]}"}
-    finally:
-        torch.cuda.empty_cache()
+
+
+def _alike(point: Point, other: Point) -> bool:
+    """Whether two points of a family ask about as much power of the GPU: by their rows, or by their shape."""
+    if point["op"] != other.get("op"):
+        return False
+    if "m" in point:
+        low, high = sorted(max(_LIGHT_ROWS, each["m"]) for each in (point, other))
+        return bool(high <= _STEP * low)
+    return all(point.get(key) == other.get(key) for key in ("heads", "kv_heads", "dim"))
+
+
+def _with_launch(point: Point) -> bool:
+    """Launches hardly depend on sizes: a few points of each family tell."""
+    few = sum(point["keys"]) <= _LAUNCH_CACHED if "keys" in point else point.get("m", 1) in _LAUNCH_ROWS
+    return point["op"] in _LAUNCH_TOO and few

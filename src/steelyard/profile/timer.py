@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import torch
 
 Call = Callable[[], object]
 
 _GROUPS = 5  # timed groups, of which the median counts
-_GROUP_SECONDS = 2e-3  # each at least this long, so that the clock's grain does not matter
+_GROUP_SECONDS = 1e-3  # each at least this long, so that the clock's grain does not matter
 _STEADY = 0.02  # spread of the groups that is good enough
 _TRIES = 3
 
@@ -24,18 +27,14 @@ class Timing:
     spread: float
 
 
-def kernel_time(calls: Sequence[Call]) -> Timing:
-    """One call inside a captured graph. Give several calls on different data, so that no cache stays warm."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for call in calls:
-            call()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for call in calls:
-            call()
+def kernel_time(calls: Sequence[Call], settle_s: float = 0.0) -> Timing:
+    """One call inside a captured graph. Give several calls on different data, so that no cache stays warm.
+
+    A GPU at its power limit lowers its clocks within some tens of milliseconds, by up to a quarter, and takes as long
+    to raise them again: calls unlike those before must first run for a while (``settle_s``).
+    """
+    graph = _captured(calls, _anchor().pool())
+    _settle(graph.replay, settle_s)
     timing = _steady(graph.replay)
     graph.reset()
     return Timing(timing.seconds / len(calls), timing.spread)
@@ -50,6 +49,46 @@ def launched_time(calls: Sequence[Call]) -> Timing:
 
     timing = _steady(all_calls)
     return Timing(timing.seconds / len(calls), timing.spread)
+
+
+def _captured(calls: Sequence[Call], *pool: Any) -> Any:
+    """A graph of the calls, each run once before, since many kernels are chosen or compiled on first use.
+
+    `torch.cuda.graph` would hand all cached memory back first, which takes longer than most measurements.
+    """
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(_stream()):
+        for call in calls:
+            call()
+        torch.cuda.synchronize()
+        graph.capture_begin(*pool)
+        try:
+            for call in calls:
+                call()
+        finally:
+            graph.capture_end()
+    torch.cuda.synchronize()
+    return graph
+
+
+def _settle(run: Callable[[], object], seconds: float) -> None:
+    began = time.monotonic()
+    while time.monotonic() - began < seconds:
+        run()
+        torch.cuda.synchronize()
+
+
+@cache
+def _stream() -> Any:
+    return torch.cuda.Stream()
+
+
+@cache
+def _anchor() -> Any:
+    """A graph that is never reset, and so keeps the memory that all graphs share from being freed between them."""
+    x = torch.zeros(1, device="cuda")
+    return _captured([lambda: x.add_(1.0)])
 
 
 def _steady(run: Callable[[], object]) -> Timing:

@@ -1,0 +1,129 @@
+"""How well a profile foretells points that it was not given: the error of each family of operators.
+
+``python -m steelyard.cost.heldout h200`` prints the table of `docs/profiles.md`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from steelyard.cost.bundle import Bundle, Row, shipped_bundle
+from steelyard.cost.measured import Measured
+from steelyard.cost.measured.tiles import HeadShape
+from steelyard.cost.source import Decodes, Floats
+from steelyard.errors import UserError
+from steelyard.hardware import Gpu, find_gpu
+from steelyard.model import AttentionOperator, AttentionShape
+
+ALL = "all"
+SUMMED_UP = "as the engine asks"  # with the lengths of decodes summed up
+
+
+@dataclass(frozen=True)
+class HeldOutError:
+    """Relative errors (foretold over measured, less one) of the held-out points of one kind."""
+
+    family: str
+    kind: str
+    points: int
+    median: float  # of the absolute values, as is the next
+    p95: float
+    bias: float  # their mean
+
+
+def held_out_errors(bundle: Bundle, gpu: Gpu) -> list[HeldOutError]:
+    """For matrices, attention and experts, by kind and over all."""
+    source = Measured(gpu, bundle)
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for family, errors_of in (("gemm", _gemms), ("attention", _attention), ("moe", _experts)):
+        for kind, error in errors_of(source, bundle.held_out.get(family, [])):
+            found[family, kind].append(error)
+            if SUMMED_UP not in kind:
+                found[family, ALL].append(error)
+    return [_summary(family, kind, np.array(errors)) for (family, kind), errors in sorted(found.items())]
+
+
+def _summary(family: str, kind: str, errors: Floats) -> HeldOutError:
+    median, p95 = np.percentile(np.abs(errors), [50, 95]).tolist()
+    return HeldOutError(family, kind, len(errors), median, p95, float(errors.mean()))
+
+
+def _gemms(source: Measured, rows: list[Row]) -> Iterator[tuple[str, float]]:
+    known = {(row["n"], row["k"]) for row in source.matrices.points}
+    for row in rows:
+        shape = row["n"], row["k"]
+        seconds = source.matrices.seconds(*shape, np.array([float(row["m"])])).seconds[0]
+        yield "measured matrices, other rows" if shape in known else "other matrices", _error(seconds, row)
+
+
+def _experts(source: Measured, rows: list[Row]) -> Iterator[tuple[str, float]]:
+    known = {(row["experts"], row["top_k"], row["hidden"], row["inter"]) for row in source.experts.points}
+    for row in rows:
+        shape = row["experts"], row["top_k"], row["hidden"], row["inter"]
+        seconds = source.experts.seconds(shape, np.array([float(row["m"])])).seconds[0]
+        kind = "measured experts, other rows" if shape in known else "other experts"
+        yield "skewed routing" if row["zipf"] else kind, _error(seconds, row)
+
+
+def _attention(source: Measured, rows: list[Row]) -> Iterator[tuple[str, float]]:
+    known = {(row["heads"], row["kv_heads"], row["dim"]) for row in source.attention.points}
+    for row in rows:
+        shape = HeadShape(row["heads"], row["kv_heads"], row["dim"])
+        queries, keys = row["queries"], row["keys"]
+        decodes = [key for query, key in zip(queries, keys, strict=True) if query == 1]
+        chunks = [(query, key - query) for query, key in zip(queries, keys, strict=True) if query > 1]
+        kind = _kind(decodes, chunks) if shape in known else "other heads"
+        yield kind, _error(source.attention.batch(shape, queries, keys), row)
+        if kind in ("uneven decodes", "prompts among decodes", "several prompts"):
+            yield f"{kind}, {SUMMED_UP}", _error(_summed_up(source, shape, decodes, chunks), row)
+
+
+def _kind(decodes: list[int], chunks: list[tuple[int, int]]) -> str:
+    if decodes and chunks:
+        return "prompts among decodes"
+    if chunks:
+        return "one prompt" if len(chunks) == 1 else "several prompts"
+    return "even decodes" if len(set(decodes)) == 1 else "uneven decodes"
+
+
+def _summed_up(source: Measured, shape: HeadShape, decodes: list[int], chunks: list[tuple[int, int]]) -> float:
+    heads = AttentionShape(shape.heads, shape.kv_heads, shape.dim, shape.dim)
+    operator = AttentionOperator("attention", "gqa", heads, heads, 2 * shape.kv_heads * shape.dim, None, "bf16")
+    if chunks:
+        whole = Decodes(len(decodes), sum(decodes), max(decodes)) if decodes else None
+        return source.attention.prefill(operator, 2).seconds(chunks, whole)
+    curve = source.attention.decodes(operator, 2, len(decodes))
+    return float(curve.at(np.array([float(sum(decodes))]))[0])
+
+
+def _error(seconds: float, row: Row) -> float:
+    return float(seconds / (row["us"] * 1e-6) - 1.0)
+
+
+def table(errors: list[HeldOutError]) -> str:
+    """As Markdown."""
+    lines = [
+        "| operators | held-out points | median error | 95th percentile | bias |",
+        "| --- | --: | --: | --: | --: |",
+    ]
+    for each in sorted(errors, key=lambda each: (each.family, each.kind != ALL, each.kind)):
+        name = f"**{each.family}**" if each.kind == ALL else each.kind
+        lines.append(f"| {name} | {each.points} | {each.median:.1%} | {each.p95:.1%} | {each.bias:+.1%} |")
+    return "\n".join(lines)
+
+
+def main(gpu: str) -> None:
+    """Print the table for the bundle shipped for a GPU."""
+    bundle = shipped_bundle(gpu)
+    if bundle is None:
+        raise UserError(f"no profile is shipped for {gpu!r}; one can be measured with `steelyard profile`")
+    print(table(held_out_errors(bundle, find_gpu(gpu))))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:2])

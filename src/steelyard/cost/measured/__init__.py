@@ -1,0 +1,100 @@
+"""The measured source: a profile of the GPU, read by what governs each operator's time.
+
+Each kind of operator has a module that says how. What the profile lacks comes from the next source, and is called so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from steelyard.cost.bundle import Bundle
+from steelyard.cost.measured.attention import AttentionTimes
+from steelyard.cost.measured.elementwise import Small
+from steelyard.cost.measured.experts import Experts
+from steelyard.cost.measured.matrices import Matrices
+from steelyard.cost.measured.prefill import MeasuredPrefill
+from steelyard.cost.source import INTERPOLATED, Curve, Estimate, Floats, RowOperator
+from steelyard.hardware import Gpu
+from steelyard.model import AttentionOperator, Elementwise, Gemm, GroupedGemm
+
+__all__ = ["Measured"]
+
+_IN_THE_EXPERTS = ("experts_down", "experts_act", "experts_sum")  # measured together with experts_gate_up
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Operator times from a bundle: bf16, 8-bit matrices and caches; not other types, latent attention, collectives."""
+
+    gpu: Gpu
+    bundle: Bundle
+
+    @property
+    def name(self) -> str:
+        return f"profile of {self.bundle.about['gpu']}"
+
+    def rows(self, operator: RowOperator, rows: Floats) -> Estimate | None:
+        if isinstance(operator, GroupedGemm | Elementwise) and operator.name in _IN_THE_EXPERTS:
+            return Estimate.all_of(np.zeros_like(rows), INTERPOLATED)
+        if isinstance(operator, Gemm):
+            return self._gemm(operator, rows)
+        if isinstance(operator, GroupedGemm) and operator.weight_bytes == 2 and self.experts.points:
+            return self.experts.seconds((operator.experts, operator.top_k, operator.k, operator.n // 2), rows)
+        if isinstance(operator, Elementwise):
+            return self._small.seconds(operator, rows)
+        return None
+
+    def decode_attention(self, operator: AttentionOperator, kv_bytes: float, requests: int) -> Curve | None:
+        if operator.attention == "mla" or not self.attention.points:
+            return None
+        return self.attention.decodes(operator, kv_bytes, requests)
+
+    def prefill_attention(self, operator: AttentionOperator, kv_bytes: float) -> MeasuredPrefill | None:
+        if operator.attention == "mla" or not self.attention.points:
+            return None
+        return self.attention.prefill(operator, kv_bytes)
+
+    def _gemm(self, gemm: Gemm, rows: Floats) -> Estimate | None:
+        """8-bit rows are quantised first, by a kernel of its own.
+
+        Points are measured in short runs. A GPU kept busy with large matrices meets its power limit and lowers its
+        clocks, so an engine never sees more than the rate that the GPU keeps up, where the profile tells it.
+        """
+        if gemm.weight_bytes == 2 and self.matrices.points:
+            found = self.matrices.seconds(gemm.n, gemm.k, rows)
+            kept_up = self.bundle.about.get("kept_up_tflops")
+            if kept_up is None:
+                return found
+            return found._replace(seconds=np.maximum(found.seconds, 2e-12 / kept_up * gemm.n * gemm.k * rows))
+        quantized = self._small.of("quantize", 2 * gemm.k, rows)
+        if gemm.weight_bytes == 1 and gemm.compute == "fp8" and quantized is not None and self.matrices_fp8.points:
+            found = self.matrices_fp8.seconds(gemm.n, gemm.k, rows)
+            return Estimate(found.seconds + quantized.seconds, found.provenance)
+        return None
+
+    @cached_property
+    def matrices(self) -> Matrices:
+        """16-bit matrix multiplications."""
+        return Matrices(self.bundle.families.get("gemm", []), self.gpu, 2.0, "bf16")
+
+    @cached_property
+    def matrices_fp8(self) -> Matrices:
+        """8-bit ones."""
+        return Matrices(self.bundle.families.get("gemm_fp8", []), self.gpu, 1.0, "fp8")
+
+    @cached_property
+    def experts(self) -> Experts:
+        """Routed experts."""
+        return Experts(self.bundle.families.get("moe", []), self.gpu)
+
+    @cached_property
+    def attention(self) -> AttentionTimes:
+        """Attention."""
+        return AttentionTimes(self.bundle.families.get("attention", []), self.gpu)
+
+    @cached_property
+    def _small(self) -> Small:
+        return Small(self.bundle.families)

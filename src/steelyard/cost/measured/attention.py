@@ -1,0 +1,134 @@
+"""Attention: the tiles of a batch played through, and corrected by the measured batches most like it.
+
+A batch whose lengths are all known is foretold by `batch`. The engine knows of its decodes only how many there are,
+their tokens in all and the longest, so what it is given are summaries of the same: `decodes` and `prefill`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import log2
+from typing import Literal
+
+import numpy as np
+
+from steelyard.cost.bundle import Row
+from steelyard.cost.measured.correction import Correction
+from steelyard.cost.measured.prefill import MeasuredPrefill
+from steelyard.cost.measured.tiles import HeadShape, batch_load, even_decodes, tile_costs
+from steelyard.cost.measured.uneven import unevenness
+from steelyard.cost.source import EXTRAPOLATED, INTERPOLATED, MEASURED, Curve, Floats
+from steelyard.hardware import Gpu
+from steelyard.model import AttentionOperator, AttentionShape
+
+Kind = Literal["decodes", "prompt", "any"]
+
+_LENGTHS = np.array([32, 64, 128, 192, 256, 384, 512, 768, *(1024 << i for i in range(8))], dtype=np.float64)
+_ENOUGH = 150  # points of shapes alike to correct by
+_NOT_PLAIN = {"window", "kv_bytes", "pool"}
+
+
+@dataclass(frozen=True)
+class AttentionTimes:
+    """Times of attention batches from measured ones."""
+
+    points: list[Row]
+    gpu: Gpu
+    _corrections: dict[tuple[HeadShape, Kind, float], Correction] = field(default_factory=dict)
+
+    def batch(self, shape: HeadShape, queries: Sequence[int], keys: Sequence[int], kv_bytes: float = 2) -> float:
+        """Seconds of a batch of which every length is known."""
+        load = batch_load(shape, queries, keys, self.gpu.sms)
+        correction = self._correction(shape, _kind(queries), kv_bytes)
+        return 1e-6 * load.microseconds(tile_costs(shape.dim)) * correction.of_batch(shape, queries, keys, load)
+
+    def decodes(self, operator: AttentionOperator, kv_bytes: float, requests: int) -> Curve:
+        """Seconds of decodes of different lengths, over their cached tokens in all."""
+        shape, sms = _shape(operator.decode), self.gpu.sms
+        lengths, worked_on = _lengths(operator)
+        even = even_decodes(shape, requests, worked_on, sms)
+        correction = self._correction(shape, "decodes", kv_bytes).of_even_decodes(shape, requests, worked_on, even)
+        seconds = 1e-6 * correction * even.smooth * unevenness(shape, requests, worked_on, sms)
+        provenance = MEASURED if requests == 1 and shape in self._rows(kv_bytes) else INTERPOLATED
+        if requests > self._most_requests:
+            provenance = EXTRAPOLATED
+        return Curve(tuple((requests * lengths).tolist()), tuple(np.maximum.accumulate(seconds).tolist()), provenance)
+
+    def prefill(self, operator: AttentionOperator, kv_bytes: float) -> MeasuredPrefill:
+        """Seconds of a step's chunks of prompts."""
+        shape = _shape(operator.prefill)
+        provenance = INTERPOLATED if shape in self._rows(kv_bytes) else EXTRAPOLATED
+        correction = self._correction(shape, "prompt", kv_bytes)
+        return MeasuredPrefill(shape, correction, self.gpu.sms, operator.window, provenance)
+
+    def _correction(self, shape: HeadShape, kind: Kind, kv_bytes: float) -> Correction:
+        """From the batches of this kind of the shapes most alike."""
+        key = shape, kind, kv_bytes
+        if key not in self._corrections:
+            by_shape = self._rows(kv_bytes)
+            rows: list[tuple[HeadShape, Row]] = []
+            for near in _by_distance(shape, by_shape):
+                rows += [(near, row) for row in by_shape[near] if kind == "any" or _kind(row["queries"]) == kind]
+                if len(rows) >= _ENOUGH:
+                    break
+            self._corrections[key] = Correction.of(rows, self.gpu.sms)
+        return self._corrections[key]
+
+    def _rows(self, kv_bytes: float) -> dict[HeadShape, list[Row]]:
+        return self._plain if kv_bytes != 1 or not self._eight_bit else self._eight_bit
+
+    @cached_property
+    def _plain(self) -> dict[HeadShape, list[Row]]:
+        """Batches over a 16-bit cache without a window."""
+        return _by_shape(row for row in self.points if not row.keys() & _NOT_PLAIN)
+
+    @cached_property
+    def _eight_bit(self) -> dict[HeadShape, list[Row]]:
+        return _by_shape(row for row in self.points if row.get("kv_bytes") == 1)
+
+    @cached_property
+    def _most_requests(self) -> int:
+        return max(len(row["keys"]) for row in self.points)
+
+
+def _by_distance(shape: HeadShape, shapes: Iterable[HeadShape]) -> list[HeadShape]:
+    """The most alike first."""
+
+    def apart(other: HeadShape) -> float:
+        pairs = ((shape.sharing, other.sharing), (shape.kv_heads, other.kv_heads), (shape.dim, other.dim))
+        return sum(abs(log2(ours / theirs)) for ours, theirs in pairs)
+
+    return sorted(shapes, key=apart)
+
+
+def _kind(queries: Sequence[int]) -> Kind:
+    if max(queries) == 1:
+        return "decodes"
+    return "prompt" if len(queries) == 1 else "any"
+
+
+def _shape(shape: AttentionShape) -> HeadShape:
+    return HeadShape(shape.heads, shape.kv_heads, shape.qk_dim)
+
+
+def _lengths(operator: AttentionOperator) -> tuple[Floats, Floats]:
+    """Cached tokens of a request to know the time at, and as many as are worked on.
+
+    A window that has been filled reaches into a block more than its tokens would fill.
+    """
+    if operator.window is None:
+        return _LENGTHS, _LENGTHS
+    lengths = np.array([*_LENGTHS[operator.window > _LENGTHS], float(operator.window)])
+    worked_on = lengths.copy()
+    worked_on[-1] += tile_costs(operator.decode.qk_dim).small_keys
+    return lengths, worked_on
+
+
+def _by_shape(rows: Iterable[Row]) -> dict[HeadShape, list[Row]]:
+    found: dict[HeadShape, list[Row]] = defaultdict(list)
+    for row in rows:
+        found[HeadShape(row["heads"], row["kv_heads"], row["dim"])].append(row)
+    return dict(found)

@@ -1,0 +1,81 @@
+"""How much longer measured batches took than their tiles played through, for batches like them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log2
+
+import numpy as np
+
+from steelyard.cost.bundle import Row
+from steelyard.cost.measured.tiles import GRAPH_TOKENS, EvenDecodes, HeadShape, Load, batch_load, tile_costs
+from steelyard.cost.source import Floats
+
+_NEIGHBOURS = 8
+_NEAREST = 0.02  # so that no neighbour counts for everything
+_OTHER_KERNEL = 1.0  # how far apart batches with and without splits are
+_OTHER_SHAPE = 2.0  # how far apart a factor of two in heads puts two batches, against one in requests or tokens
+
+
+@dataclass(frozen=True)
+class Correction:
+    """Log of measured over modelled time at measured batches, and what describes them."""
+
+    described: Floats
+    logs: Floats
+
+    @classmethod
+    def of(cls, rows: Sequence[tuple[HeadShape, Row]], sms: int) -> Correction:
+        """From measured batches."""
+        described, logs = [], []
+        for shape, row in rows:
+            load = batch_load(shape, row["queries"], row["keys"], sms, row.get("window"))
+            described.append(_describe(shape, row["queries"], row["keys"], load))
+            logs.append(np.log(row["us"] / load.microseconds(tile_costs(shape.dim))))
+        return cls(np.array(described), np.array(logs))
+
+    def of_batch(self, shape: HeadShape, queries: Sequence[int], keys: Sequence[int], load: Load) -> float:
+        """The factor for a batch."""
+        return float(self._at(np.array([_describe(shape, queries, keys, load)]))[0])
+
+    def of_even_decodes(self, shape: HeadShape, requests: int, lengths: Floats, even: EvenDecodes) -> Floats:
+        """The factors for batches of decodes all of one length, for many lengths at once."""
+        rows = zip(lengths.tolist(), even.mean.tolist(), even.last.tolist(), strict=True)
+        return self._at(np.array([_describe_sums(shape, requests, n * requests, 0, 0, 0, m, e) for n, m, e in rows]))
+
+    def _at(self, asked: Floats) -> Floats:
+        """Inverse distances of the nearest weigh."""
+        apart = ((asked[:, None] - self.described[None]) ** 2).sum(axis=2)
+        nearest = np.argsort(apart, axis=1, kind="stable")[:, :_NEIGHBOURS]
+        weights = 1.0 / (np.take_along_axis(apart, nearest, axis=1) + _NEAREST)
+        factors: Floats = np.exp((weights * self.logs[nearest]).sum(axis=1) / weights.sum(axis=1))
+        return factors
+
+
+def _describe(shape: HeadShape, queries: Sequence[int], keys: Sequence[int], load: Load) -> list[float]:
+    decodes = [key for query, key in zip(queries, keys, strict=True) if query == 1]
+    chunks = len(queries) - len(decodes)
+    new = sum(queries) - len(decodes)
+    seen = sum(keys) - sum(decodes)
+    return _describe_sums(shape, len(decodes), sum(decodes), chunks, new, seen, load.mean, load.last)
+
+
+def _describe_sums(
+    shape: HeadShape, decodes: int, cached: float, chunks: int, new: int, seen: float, mean: float, last: float
+) -> list[float]:
+    """Where a batch stands among others: a step of one is a factor of two."""
+    captured = decodes + new <= GRAPH_TOKENS
+    return [
+        _OTHER_KERNEL * captured,
+        log2(decodes + 1),
+        log2(cached / decodes + 64) if decodes else 0.0,
+        log2(chunks + 1),
+        log2(new + 8),
+        log2(seen / chunks + 64) if chunks else 0.0,
+        2.0 * (last / mean - 1.0),
+        log2(mean + 4.0),
+        _OTHER_SHAPE * log2(shape.sharing),
+        _OTHER_SHAPE * log2(shape.kv_heads),
+        _OTHER_SHAPE * log2(shape.dim),
+    ]

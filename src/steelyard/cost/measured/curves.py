@@ -1,0 +1,56 @@
+"""Lines through measured points."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard.cost.source import EXTRAPOLATED, INTERPOLATED, MEASURED, Estimate, Floats
+
+
+def columns(points: Iterable[tuple[float, float]]) -> tuple[Floats, Floats]:
+    """Two arrays of pairs, by the first."""
+    table = np.array(sorted(points), dtype=np.float64)
+    return table[:, 0], table[:, 1]
+
+
+def rising(x: Floats, y: Floats) -> tuple[Floats, Floats]:
+    """One point per x, and never less time for more work."""
+    keep = np.unique(x)
+    merged = np.array([y[x == value].mean() for value in keep])
+    return keep, np.maximum.accumulate(merged)
+
+
+def monotone(y: Floats) -> Floats:
+    """The rising sequence nearest to this one: where values fall, they and those before are pooled to their mean."""
+    values: list[float] = []
+    counts: list[int] = []
+    for value in y.tolist():
+        values.append(value)
+        counts.append(1)
+        while len(values) > 1 and values[-2] > values[-1]:
+            last, count = values.pop(), counts.pop()
+            values[-1] = (values[-1] * counts[-1] + last * count) / (counts[-1] + count)
+            counts[-1] += count
+    return np.repeat(np.array(values), counts)
+
+
+def straight(at: Floats, x: Floats, y: Floats) -> Floats:
+    """Straight between points; beyond the last in proportion to the last slope, before the first flat."""
+    if len(x) == 1:
+        return np.full_like(at, y[0])
+    slope = (y[-1] - y[-2]) / (x[-1] - x[-2])
+    return np.where(at > x[-1], y[-1] + (at - x[-1]) * slope, np.interp(at, x, y))
+
+
+def along(at: Floats, x: Floats, y: Floats) -> Estimate:
+    """Straight between points, and what each answer is."""
+    return Estimate(np.where(at > 0, straight(at, x, y), 0.0), standing(at, x))
+
+
+def standing(at: Floats, x: Floats) -> NDArray[np.int8]:
+    """Measured at a point, interpolated between two, extrapolated beyond the last."""
+    inside = np.where(np.isin(at, x), MEASURED, INTERPOLATED)
+    return np.where(at > x[-1], EXTRAPOLATED, inside).astype(np.int8)

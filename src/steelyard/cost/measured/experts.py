@@ -1,0 +1,67 @@
+"""Routed experts: measured whole, from the choices to the layer's output."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from steelyard.cost.bundle import Row
+from steelyard.cost.measured.curves import along, columns, straight
+from steelyard.cost.source import EXTRAPOLATED, Estimate, Floats
+from steelyard.hardware import Gpu
+
+Shape = tuple[int, int, int, int]  # experts, chosen, hidden, intermediate
+
+_START_SECONDS = 25e-6  # of the half dozen kernels, in the roofline that shares are taken of
+_OF_PEAK = 0.6
+_NEIGHBOURS = 2
+_ENOUGH = 10
+_TILE_ROWS = 16  # an expert's rows are padded to this at least
+
+
+@dataclass(frozen=True)
+class Experts:
+    """Times of routed experts with even routing."""
+
+    points: list[Row]
+    gpu: Gpu
+
+    def seconds(self, shape: Shape, rows: Floats) -> Estimate:
+        """A layer's times at these numbers of rows."""
+        own = self._measured.get(shape)
+        if own is not None:
+            return along(rows, *own)
+        shapes = list(self._measured)
+        apart = np.abs(np.log2(np.array(shapes) / np.array(shape))).sum(axis=1)
+        nearest = np.argsort(apart, kind="stable")[:_NEIGHBOURS]
+        weights = 1.0 / apart[nearest] / (1.0 / apart[nearest]).sum()
+        share = np.zeros_like(rows)
+        for weight, i in zip(weights, nearest, strict=True):
+            # Experts of another number are as busy with as many rows each.
+            there = shapes[i]
+            alike = rows * (shape[1] / shape[0]) / (there[1] / there[0])
+            x, y = self._measured[there]
+            alike = np.clip(alike, x[0], None)
+            share += weight * np.log(straight(alike, x, y) / self._ideal(there, alike))
+        seconds = np.exp(share) * self._ideal(shape, rows)
+        return Estimate.all_of(np.where(rows > 0, seconds, 0.0), EXTRAPOLATED)
+
+    @cached_property
+    def _measured(self) -> dict[Shape, tuple[Floats, Floats]]:
+        """Measured rows and seconds of each shape that was measured at more than a few."""
+        found: dict[Shape, list[tuple[float, float]]] = defaultdict(list)
+        for row in self.points:
+            if not row["zipf"]:
+                found[row["experts"], row["top_k"], row["hidden"], row["inter"]].append((row["m"], row["us"] * 1e-6))
+        return {shape: columns(each) for shape, each in found.items() if len(each) >= _ENOUGH}
+
+    def _ideal(self, shape: Shape, rows: Floats) -> Floats:
+        """Weights of the experts that any row chose are read; each of them works on whole tiles of rows."""
+        experts, chosen, hidden, inter = shape
+        touched = experts * (1.0 - (1.0 - chosen / experts) ** rows)
+        worked = rows * chosen + touched * _TILE_ROWS / 2
+        memory = 6.0 * touched * hidden * inter / self.gpu.memory_bandwidth
+        return _START_SECONDS + memory + 6.0 * worked * hidden * inter / (_OF_PEAK * self.gpu.peak("bf16"))

@@ -1,0 +1,60 @@
+"""What it costs that the requests of a batch are of different lengths.
+
+Tiles of one length come in waves; of different lengths they do not, and the last to be taken ends late. How late
+depends on how many waves there are and hardly on how different the lengths are, or on the longest: a long one is split.
+It does depend on the order. Engines add requests at the end of the batch, so that the oldest, and mostly longest, come
+first; a finished one's place is taken by another, which mixes them. Batches like that are played through for a table.
+"""
+
+from __future__ import annotations
+
+import random
+from functools import lru_cache
+
+import numpy as np
+
+from steelyard.cost.measured.tiles import HeadShape, batch_load, even_decodes, tile_costs
+from steelyard.cost.source import Floats
+
+_WAVES = (*(i / 10 for i in range(1, 13)), 1.4, 1.6, 1.8, 2.0, 2.4, 3.0, 4.0, 6.0, 8.0, 16.0)
+_LENGTHS = (512, 1536, 4096)
+_SPREAD = 0.5  # of the logarithm of lengths
+_MIXED = 0.7  # of that spread, by which places in the batch differ from the order of lengths
+_DRAWS = 4
+_MOST_REQUESTS = 1024
+
+
+def unevenness(shape: HeadShape, requests: int, lengths: Floats, sms: int) -> Floats:
+    """The factor over the smooth time of decodes of so many tokens on average."""
+    counts, table = _table(shape.kv_heads, shape.dim, sms)
+    at = np.array([np.interp(np.log(requests), counts, column) for column in table.T])
+    factors: Floats = np.interp(np.log(lengths), np.log(_LENGTHS), at)
+    return factors
+
+
+@lru_cache(maxsize=64)
+def _table(kv_heads: int, dim: int, sms: int) -> tuple[Floats, Floats]:
+    """Log of requests, and the factor by them and by mean length."""
+    shape = HeadShape(kv_heads, kv_heads, dim)
+    counts = sorted({max(2, round(waves * sms / kv_heads)) for waves in _WAVES})
+    counts = [count for count in counts if count <= _MOST_REQUESTS]
+    table = [[1.0] * len(_LENGTHS), *([_factor(shape, count, mean, sms) for mean in _LENGTHS] for count in counts)]
+    return np.log([1, *counts]), np.array(table)
+
+
+def _factor(shape: HeadShape, requests: int, mean: int, sms: int) -> float:
+    dice = random.Random(requests)
+    smooth = float(even_decodes(shape, requests, np.array([float(mean)]), sms).smooth[0])
+    played = [
+        batch_load(shape, [1] * requests, _batch(dice, requests, mean), sms).microseconds(tile_costs(shape.dim))
+        for _ in range(_DRAWS)
+    ]
+    return sum(played) / _DRAWS / smooth
+
+
+def _batch(dice: random.Random, requests: int, mean: int) -> list[int]:
+    """Lengths as they come, mostly the longest first."""
+    logs = [dice.gauss(0.0, _SPREAD) for _ in range(requests)]
+    logs.sort(key=lambda log: dice.gauss(0.0, _MIXED * _SPREAD) - log)
+    lengths = np.exp(logs)
+    return [max(1, int(length)) for length in (lengths / lengths.mean() * mean).tolist()]

@@ -1,0 +1,97 @@
+"""How attention batches are shared out: worked by hand where it can be, and against the profile where not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from steelyard.cost import Measured, shipped_bundle
+from steelyard.cost.measured.tiles import HeadShape, batch_load, even_decodes, tile_costs
+from steelyard.cost.measured.uneven import unevenness
+from steelyard.hardware import find_gpu
+
+SMS = 132
+LLAMA = HeadShape(32, 8, 128)
+COSTS = tile_costs(128)
+shapes = st.sampled_from(
+    [LLAMA, HeadShape(32, 4, 128), HeadShape(64, 8, 64), HeadShape(16, 8, 256), HeadShape(7, 1, 128)]
+)
+
+
+def decodes(*keys: int) -> float:
+    return batch_load(LLAMA, [1] * len(keys), keys, SMS).microseconds(COSTS)
+
+
+def test_one_wave_by_hand() -> None:
+    """16 requests of 8 blocks for 8 key heads: 128 tiles on 132 multiprocessors, none of them worth splitting."""
+    load = batch_load(LLAMA, [1] * 16, [1024] * 16, SMS)
+    tile = COSTS.small_tile + 8 * COSTS.streamed_block
+    assert load.last == pytest.approx(tile)
+    assert load.mean == pytest.approx(tile * 128 / 132)
+    assert load.combining == 0
+
+
+def test_one_request_more_begins_another_wave() -> None:
+    assert decodes(*[1024] * 15) == pytest.approx(decodes(*[1024] * 16), rel=0.08)
+    assert decodes(*[1024] * 17) > 1.25 * decodes(*[1024] * 16)
+    assert decodes(*[1024] * 24) == pytest.approx(decodes(*[1024] * 17), rel=0.2)
+
+
+def test_a_long_request_is_split_and_no_worse_than_its_bytes() -> None:
+    load = batch_load(LLAMA, [1], [32768], SMS)
+    assert load.combining > 0
+    assert load.last < 1.4 * 32768 * COSTS.streamed_token * 8 / SMS
+
+
+def test_a_long_request_that_comes_last_holds_all_up() -> None:
+    short = [300] * 100
+    assert decodes(*short, 4000) > 1.2 * decodes(4000, *short)
+
+
+def test_prompts_in_large_steps_are_not_split() -> None:
+    """512 new tokens fit a captured graph and can be split over their keys; 16 more cannot, and take two waves."""
+    small, large = (batch_load(LLAMA, [new], [new + 8192], SMS) for new in (512, 528))
+    assert large.last > 1.6 * small.last and large.combining == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(shapes, st.integers(1, 300), st.integers(1, 40_000))
+def test_even_batches_are_the_same_played_through_or_not(shape: HeadShape, requests: int, length: int) -> None:
+    played = batch_load(shape, [1] * requests, [length] * requests, SMS)
+    even = even_decodes(shape, requests, np.array([float(length)]), SMS)
+    assert even.whole[0] == pytest.approx(played.microseconds(tile_costs(shape.dim)), rel=0.06)
+
+
+@settings(max_examples=60, deadline=None)
+@given(shapes, st.lists(st.tuples(st.integers(1, 2000), st.integers(0, 20_000)), min_size=1, max_size=20))
+def test_no_batch_is_done_before_its_work(shape: HeadShape, requests: list[tuple[int, int]]) -> None:
+    queries = [new for new, _ in requests]
+    keys = [new + before for new, before in requests]
+    load = batch_load(shape, queries, keys, SMS)
+    assert load.last >= load.mean > 0 and load.last >= load.largest
+    longer = batch_load(shape, queries, [key + 4096 for key in keys], SMS)
+    assert longer.mean > load.mean
+
+
+def test_uneven_batches_cost_most_around_one_wave() -> None:
+    lengths = np.array([1500.0])
+    few, one, many = (float(unevenness(LLAMA, n, lengths, SMS)[0]) for n in (2, 16, 200))
+    assert one > 1.15 and few < 1.1 and many < 1.05
+    assert float(unevenness(LLAMA, 1, lengths, SMS)[0]) == 1.0
+
+
+def test_a_shape_left_out_is_foretold_from_the_others() -> None:
+    bundle = shipped_bundle("h200")
+    assert bundle is not None
+    for heads in (HeadShape(40, 8, 128), HeadShape(64, 8, 64)):
+        mine = [row for row in bundle.families["attention"] if (row["heads"], row["kv_heads"], row["dim"]) == heads]
+        plain = [row for row in mine if not row.keys() & {"window", "kv_bytes", "pool"}]
+        rest = [row for row in bundle.families["attention"] if row not in mine]
+        without = Measured(find_gpu("h200"), replace(bundle, families={**bundle.families, "attention": rest}))
+        sample = plain[:: max(1, len(plain) // 60)]
+        errors = [without.attention.batch(heads, row["queries"], row["keys"]) * 1e6 / row["us"] - 1 for row in sample]
+        assert len(sample) > 40 and np.median(np.abs(errors)) < 0.06 and np.percentile(np.abs(errors), 95) < 0.25
