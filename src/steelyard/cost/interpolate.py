@@ -1,0 +1,36 @@
+"""Straight lines between measured points, and what each answer then is: measured, interpolated or extrapolated."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from steelyard.cost.source import EXTRAPOLATED, INTERPOLATED, MEASURED, Estimate, Floats
+
+
+def rising(x: Floats, y: Floats) -> tuple[Floats, Floats]:
+    """One point per x, and never more time for less work: noise only adds, so a spike gives way to its neighbours."""
+    keep, place = np.unique(x, return_inverse=True)
+    fastest = np.full(len(keep), np.inf)
+    np.minimum.at(fastest, place, y)
+    return keep, np.minimum.accumulate(fastest[::-1])[::-1]
+
+
+def line(at: Floats, x: Floats, y: Floats) -> Floats:
+    """Straight between points; beyond the last with the last slope, before the first flat."""
+    if len(x) == 1:
+        return np.full(np.shape(at), y[0])
+    slope = (y[-1] - y[-2]) / (x[-1] - x[-2])
+    return np.where(at > x[-1], y[-1] + (at - x[-1]) * slope, np.interp(at, x, y))
+
+
+def along(at: Floats, x: Floats, y: Floats) -> Estimate:
+    """Seconds on the line through measured points, none where there is no work."""
+    inside = np.where(np.isin(at, x), MEASURED, INTERPOLATED)
+    provenance = np.where(at > x[-1], EXTRAPOLATED, inside).astype(np.int8)
+    return Estimate(np.where(at > 0, line(at, x, y), 0.0), provenance)
+
+
+def between(knots: Floats, at: float) -> tuple[int, float]:
+    """The piece of a line that ``at`` falls on and how far along: over 1 beyond the last knot, 0 before the first."""
+    i = int(np.clip(np.searchsorted(knots, at) - 1, 0, len(knots) - 2))
+    return i, max(0.0, float((at - knots[i]) / (knots[i + 1] - knots[i])))

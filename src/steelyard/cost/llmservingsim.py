@@ -1,0 +1,155 @@
+"""LLMServingSim's profiles: a folder ``HW/MODEL/VARIANT`` with ``meta.yaml`` and one ``tpN`` of CSV files per degree.
+
+``dense.csv`` and ``per_sequence.csv`` time vLLM's layers over tokens and sequences, in microseconds; ``attention.csv``
+one prompt chunk beside decodes that all have ``kv_decode`` tokens cached *each*; ``moe.csv`` the whole block of
+experts. ``skew_fit.csv`` holds its *alpha*: how far a batch of uneven decodes lies from an even one of the same mean
+towards one of all the longest, which is our ``Curve.skew``. Cache writes were timed as part of attention.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from steelyard.cost.csvrows import Row, csv_columns, csv_rows, number, whole
+from steelyard.cost.tabulated import AttentionTimes, ExpertTimes, Points, Tabulated
+from steelyard.errors import UserError
+from steelyard.workload.traces.lines import read_text
+
+_OURS = {
+    "embedding": ("embedding",),
+    "layernorm": ("input_norm", "post_norm"),
+    "qkv_proj": ("qkv_proj",),
+    "qk_norm": ("qk_norm",),
+    "rotary_emb": ("rope",),
+    "o_proj": ("o_proj",),
+    "gate_up_proj": ("gate_up_proj",),
+    "act_fn": ("act",),
+    "down_proj": ("down_proj",),
+    "final_layernorm": ("final_norm",),
+    "lm_head": ("lm_head",),
+    "sampler": ("sampler",),
+}
+_IN_ATTENTION = ("kv_write",)
+_IN_EXPERTS = ("router", "router_topk", "experts_act", "experts_down", "experts_sum")
+_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
+
+Grid = dict[tuple[int, int, int], list[tuple[float, float]]]  # (new tokens, cached before, decodes): (cached, seconds)
+
+
+def is_variant(folder: Path) -> bool:
+    """Whether a folder holds the profile of one model in one precision."""
+    return any(folder.glob("tp*/dense.csv"))
+
+
+def read_meta(folder: Path) -> dict[str, Any]:
+    """What was profiled, by the profile's own account."""
+    path = folder / "meta.yaml"
+    try:
+        meta = yaml.safe_load(read_text(path))
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: not valid YAML: {str(error).splitlines()[0]}") from None
+    if not isinstance(meta, dict):
+        raise UserError(f"{path}: must be a mapping with the profile's hardware and model (found {str(meta)[:40]!r})")
+    return meta
+
+
+def read_variant(folder: Path, tp: int) -> Tabulated:
+    """The profile of one tensor-parallel degree."""
+    tables = folder / f"tp{tp}"
+    if not tables.is_dir():
+        there = sorted(each.name for each in folder.glob("tp*"))
+        raise UserError(f"{folder}: profiled for {', '.join(there) or 'no degree'}, not for tp{tp}")
+    meta = read_meta(folder)
+    experts = _experts(tables / "moe.csv") if (tables / "moe.csv").is_file() else None
+    weights, _, cache = str(meta.get("variant", folder.name)).partition("-kv")
+    return Tabulated(
+        name=f"LLMServingSim profile of {meta.get('model', folder.parent.name)} on {meta.get('hardware', 'its GPU')}",
+        operators={**_layers(tables / "dense.csv", "tokens"), **_layers(tables / "per_sequence.csv", "sequences")},
+        inside_others=frozenset((*_IN_ATTENTION, *(_IN_EXPERTS if experts else ()))),
+        attention=_attention(tables / "attention.csv", _skew(tables / "skew_fit.csv")),
+        experts=experts,
+        weight_bytes=_BYTES.get(weights, 2.0),
+        kv_bytes=_BYTES.get(cache, 2.0),
+    )
+
+
+def _layers(path: Path, over: str) -> dict[str, Points]:
+    """Layers under our names; those that a model of ours does not have are left out."""
+    measured: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for where, row in csv_rows(path, ("layer", over, "time_us")):
+        measured[row["layer"]].append((whole(row, over, where), _seconds(row, where)))
+    return {ours: Points.of(points) for layer, points in measured.items() for ours in _OURS.get(layer, ())}
+
+
+def _attention(path: Path, skew: dict[int, float]) -> AttentionTimes:
+    columns = csv_columns(path)
+    grid: Grid = defaultdict(list)
+    for where, row in csv_rows(path, ("prefill_chunk", "n_decode", "kv_decode", "time_us")):
+        if row.get("layer", "attention") == "attention" and row.get("decode_q_len", "1") == "1":
+            chunk, decodes = whole(row, "prefill_chunk", where), whole(row, "n_decode", where)
+            before = _before(row, chunk, where) if "prefill_key" in columns else whole(row, "kv_prefill", where)
+            grid[chunk, before, decodes].append((whole(row, "kv_decode", where), _seconds(row, where)))
+    lone: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    mixed: dict[int, dict[int, dict[int, Points]]] = defaultdict(lambda: defaultdict(dict))
+    decodes_alone: dict[int, Points] = {}
+    for (chunk, before, decodes), points in grid.items():
+        if not decodes:
+            lone[chunk].extend((before, seconds) for _, seconds in points)
+        elif not chunk:
+            decodes_alone[decodes] = Points.of((decodes * each, seconds) for each, seconds in points)
+        else:
+            mixed[chunk][before][decodes] = Points.of(points)
+    if not decodes_alone or not lone:
+        raise UserError(f"{path}: holds no rows of decodes alone, or none of a prompt alone; both are needed")
+    chunks = {chunk: Points.of(points) for chunk, points in lone.items()}
+    return AttentionTimes(decodes_alone, chunks, {c: dict(by) for c, by in mixed.items()}, skew)
+
+
+def _before(row: Row, chunk: int, where: str) -> int:
+    """Newer profiles give the mean number of keys that a token of the chunk sees: half of the chunk is its own."""
+    return max(0, round(number(row, "prefill_key", where) - chunk / 2))
+
+
+def _experts(path: Path) -> ExpertTimes:
+    """Only rows of one rank: how experts spread over several is not part of this profile's meaning here."""
+    measured: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for where, row in csv_rows(path, ("tokens", "activated_experts", "time_us")):
+        if row.get("ep", "1") == "1":
+            point = (whole(row, "activated_experts", where), _seconds(row, where))
+            measured[whole(row, "tokens", where)].append(point)
+    if not measured:
+        raise UserError(f"{path}: holds no rows of a single rank (ep 1)")
+    return ExpertTimes({tokens: Points.of(points) for tokens, points in measured.items()})
+
+
+def _skew(path: Path) -> dict[int, float]:
+    """Alpha by decodes, over its other dimensions, each weighted by how often it was measured.
+
+    Batches of almost all as long as the longest are left out: there alpha is a ratio of two small differences.
+    """
+    if not path.is_file():
+        return {}
+    sums: dict[int, tuple[float, int]] = defaultdict(lambda: (0.0, 0))
+    for where, row in csv_rows(path, ("pc", "n_label", "skew_rate_label", "alpha", "n_samples")):
+        batch = re.fullmatch(r"n<=(\d+)", row["n_label"])
+        if batch and row["pc"] == "0" and row["skew_rate_label"].startswith("sr<="):
+            count = whole(row, "n_samples", where)
+            total, samples = sums[int(batch[1])]
+            sums[int(batch[1])] = total + count * _signed(row, where), samples + count
+    return {decodes: max(0.0, total / samples) for decodes, (total, samples) in sums.items() if samples}
+
+
+def _signed(row: Row, where: str) -> float:
+    try:
+        return float(row["alpha"])
+    except ValueError:
+        raise UserError(f"{where}: alpha must be a number (found {row['alpha']!r})") from None
+
+
+def _seconds(row: Row, where: str) -> float:
+    return number(row, "time_us", where) * 1e-6

@@ -1,0 +1,123 @@
+"""Profiles that people have: what a path is gets told from what is in it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from steelyard.cost.bundle import read_bundle
+from steelyard.cost.llmservingsim import is_variant, read_meta, read_variant
+from steelyard.cost.measured import Measured
+from steelyard.cost.source import CostSource
+from steelyard.cost.vidur import is_compute_folder, read_compute_folder
+from steelyard.errors import UserError
+from steelyard.hardware import Gpu, find_gpu
+from steelyard.model import ModelSpec
+from steelyard.workload.traces.lines import read_text
+
+_PRECISION = {"bfloat16": "bf16", "float16": "fp16"}
+_WOULD_DO = (
+    "a bundle of our own is a .jsonl or .jsonl.gz file; a folder of LLMServingSim has HW/MODEL/VARIANT/tpN/dense.csv "
+    "in it, one of Vidur or Frontier DEVICE/MODEL/attention.csv with mlp.csv or linear_op.csv"
+)
+
+Said = Callable[[Path], tuple[set[str], str]]  # names of the GPU and of the model that a folder's profile is of
+
+
+def open_profile(path: Path, gpu: Gpu, model: ModelSpec, tp: int) -> CostSource:
+    """The profile at a path, for a model on so many GPUs of a kind.
+
+    A file is a bundle of our own; a folder is a profile of LLMServingSim, Vidur or Frontier, or one above several of
+    them, of which the one for this GPU and model is taken.
+    """
+    if path.is_file():
+        return _bundle(path, gpu)
+    if not path.is_dir():
+        raise UserError(f"{path}: no such file or folder; {_WOULD_DO}")
+    variants = _folders(path, "tp*/dense.csv", is_variant)
+    if variants:
+        return read_variant(_of_precision(_chosen(variants, path, gpu, model, _by_meta), model), tp)
+    folders = _folders(path, "attention*.csv", is_compute_folder)
+    if folders:  # one that was named itself need not be called after its model: its rows tell whether they fit
+        folder = path if folders == [path] else _only(_chosen(folders, path, gpu, model, _by_path), path)
+        return read_compute_folder(folder, model, tp)
+    raise UserError(f"{path}: holds no profile; {_WOULD_DO}")
+
+
+def _bundle(path: Path, gpu: Gpu) -> Measured:
+    text = read_text(path)
+    try:
+        about = json.loads(text.partition("\n")[0])["about"]
+        bundle = read_bundle(text)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{path}: not a bundle of measured operators; {_WOULD_DO}") from None
+    if find_gpu(str(about.get("gpu"))).name != gpu.name:
+        raise UserError(f"{path}: a profile of {about.get('gpu')}, but the GPU is {gpu.name}")
+    return Measured(gpu, bundle)
+
+
+def _folders(root: Path, marker: str, fits: Callable[[Path], bool]) -> list[Path]:
+    """Folders of one profile each, at or below a root, told by a file that each has in it."""
+    depth = marker.count("/")
+    return sorted(folder for folder in {file.parents[depth] for file in root.glob(f"**/{marker}")} if fits(folder))
+
+
+def _by_meta(folder: Path) -> tuple[set[str], str]:
+    meta = read_meta(folder)
+    return {str(meta.get("gpu", "")), str(meta.get("hardware", ""))}, str(meta.get("model", ""))
+
+
+def _by_path(folder: Path) -> tuple[set[str], str]:
+    """Nothing in the files says what they are of, and a model's name may have its maker's before it."""
+    parts = folder.resolve().parts
+    return set(parts[-3:-1]), parts[-1]
+
+
+def _chosen(folders: list[Path], root: Path, gpu: Gpu, model: ModelSpec, said: Said) -> list[Path]:
+    """Those of the GPU and the model; a folder that was named itself may be of a GPU that nobody knows."""
+    of_gpu = [each for each in folders if _is_of(said(each)[0], gpu, otherwise=folders == [root])]
+    if not of_gpu:
+        raise UserError(f"{root}: no profile of {gpu.full_name} in it; {_listed(folders, root)}")
+    exact = [each for each in of_gpu if _plain(said(each)[1]) == _plain(model.name)]
+    alike = exact or [each for each in of_gpu if _alike(said(each)[1], model.name)]
+    if not alike:
+        raise UserError(f"{root}: no profile of {model.name} on {gpu.name} in it; {_listed(of_gpu, root)}")
+    return alike
+
+
+def _of_precision(folders: list[Path], model: ModelSpec) -> Path:
+    """The variant that was profiled as the model is served; the only one if there is one."""
+    wanted = _PRECISION[model.dtype] if model.quantization is None else model.quantization.method
+    return _only([each for each in folders if each.name == wanted] or folders, folders[0].parent)
+
+
+def _only(folders: list[Path], root: Path) -> Path:
+    if len(folders) > 1:
+        raise UserError(f"{root}: several profiles would do: {', '.join(map(str, folders))}; name one of them")
+    return folders[0]
+
+
+def _is_of(names: Iterable[str], gpu: Gpu, *, otherwise: bool) -> bool:
+    known = []
+    for name in names:
+        try:
+            known.append(find_gpu(name).name)
+        except UserError:
+            continue  # a folder's name may be anything
+    return gpu.name in known if known else otherwise
+
+
+def _alike(theirs: str, ours: str) -> bool:
+    """Whether two names are of one model: hubs add its maker before it, and what it was tuned for after it."""
+    return bool(theirs) and (_plain(ours) in _plain(theirs) or _plain(theirs) in _plain(ours))
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower().rsplit("/", 1)[-1])
+
+
+def _listed(folders: list[Path], root: Path) -> str:
+    shown = ", ".join(str(each.relative_to(root)) for each in folders[:8])
+    return f"found {shown}{' and more' if len(folders) > 8 else ''}"

@@ -1,0 +1,193 @@
+"""Bench folders of LLMServingSim (``bench/HW/MODEL``): a real vLLM's answers to one workload.
+
+``vllm/meta.json`` has the engine's arguments, ``vllm/requests.jsonl`` the times of every request, ``config.json`` the
+GPUs and ``vllm/timeseries.csv`` the queues by the second. What was asked is not in there: the workload is given beside.
+
+Latencies count from ``queued_ts``, when the engine took a request up. ``arrival_time`` is of another clock, and it is
+from ``queued_ts`` that the project's own summaries count.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from steelyard.cost.csvrows import csv_rows, number, whole
+from steelyard.errors import UserError
+from steelyard.hardware import find_gpu
+from steelyard.scenario import Scenario, scenario_from_dict
+from steelyard.sim import simulate
+from steelyard.sim.intervals import intervals
+from steelyard.validate.capture import Answers, Capture, CapturedRun, Load
+from steelyard.validate.compare import Validation, compare_run
+from steelyard.workload.traces import read_trace
+from steelyard.workload.traces.lines import json_lines, read_text, required, seconds, tokens
+
+_MEMORY_UTILIZATION = 0.9  # vLLM's default at the time of these benches
+_KNOWN = {
+    "max_num_seqs": "max_num_seqs",
+    "max_num_batched_tokens": "max_num_batched_tokens",
+    "max_model_len": "max_model_len",
+    "kv_cache_dtype": "kv_cache_dtype",
+}
+_TIMES = ("queued_ts", "first_token_ts", "last_token_ts")
+
+
+def is_bench_folder(folder: Path) -> bool:
+    """Whether a folder is such a bench, rather than a capture of our own layout."""
+    return (folder / "vllm" / "requests.jsonl").is_file()
+
+
+def validate_bench(
+    folder: Path, profile: Path | None, trace: Path, *, gpu: str | None = None, calibration: Path | None = None
+) -> Validation:
+    """Replay a bench's workload and compare; operator and host times come from files where they are given."""
+    capture = read_llmservingsim_bench(folder, trace)
+    name = _gpu(capture) if gpu is None else find_gpu(gpu).name
+    run = capture.runs[0]
+    files = {"profile": profile, "calibration": calibration}
+    cost = {key: str(path.resolve()) for key, path in files.items() if path is not None}
+    result = simulate(bench_scenario(capture, run, name, cost))
+    return Validation(folder, name, (compare_run(capture, run, result, intervals(result)),))
+
+
+def read_llmservingsim_bench(folder: Path, trace: Path) -> Capture:
+    """A bench folder as a capture; refuses one that answers another workload or ran as is not simulated."""
+    if not is_bench_folder(folder):
+        raise UserError(f"{folder}: no vllm/requests.jsonl in it; a bench of LLMServingSim is a folder bench/HW/MODEL")
+    meta = _object(folder / "vllm" / "meta.json")
+    _refuse_several_ranks(meta, folder)
+    answered, series = folder / "vllm" / "requests.jsonl", folder / "vllm" / "timeseries.csv"
+    run = CapturedRun(
+        name=trace.stem,
+        asked=trace,
+        answered=answered,
+        stepped=series,
+        answers=_answers(answered, trace),
+        load=_load(series),
+        preemptions=None,
+    )
+    cache = meta.get("kv_cache")
+    known = {"num_gpu_blocks": cache.get("num_gpu_blocks")} if isinstance(cache, dict) else {}
+    return Capture(folder, {**meta, **known}, (run,))
+
+
+def bench_scenario(capture: Capture, run: CapturedRun, gpu: str, cost: dict[str, str]) -> Scenario:
+    """What a user would have known before the bench ran: arguments, model, GPU and workload."""
+    arguments = _arguments(capture.meta, capture.folder)
+    engine = {ours: arguments[theirs] for theirs, ours in _KNOWN.items() if arguments.get(theirs) is not None}
+    return scenario_from_dict(
+        {
+            "name": run.name,
+            "model": {"config": str(required(capture.meta, "model", f"{capture.folder}/vllm/meta.json"))},
+            "fleet": {"gpu": gpu, "tp": arguments.get("tensor_parallel_size") or 1},
+            "engine": {"gpu_memory_utilization": _utilization(capture.folder), **engine},
+            "workload": {
+                "trace": {"file": str(run.asked.resolve()), "format": "vllm-bench"},
+                "arrivals": {"kind": "trace"},
+            },
+            "cost": cost,
+        },
+        source=str(capture.folder / "vllm" / "meta.json"),
+        base_dir=capture.folder,
+    )
+
+
+def _refuse_several_ranks(meta: dict[str, Any], folder: Path) -> None:
+    arguments = _arguments(meta, folder)
+    ranks = arguments.get("data_parallel_size") or 1
+    if ranks != 1 or arguments.get("enable_expert_parallel"):
+        raise UserError(
+            f"{folder}: ran as {ranks} data-parallel ranks"
+            f"{' with the experts spread over them' if arguments.get('enable_expert_parallel') else ''} "
+            "(data_parallel_size, enable_expert_parallel of vllm/meta.json), which is not simulated yet; "
+            "a bench of one engine is"
+        )
+
+
+def _answers(path: Path, trace: Path) -> Answers:
+    """One row per request of the workload, in its order."""
+    asked = read_trace(trace, "vllm-bench")
+    found: dict[int, list[float]] = {}
+    for where, row in json_lines(path, None):
+        name = str(required(row, "request_id", where))
+        index = int(name.rpartition("-")[2]) if name.rpartition("-")[2].isdigit() else -1
+        if not 0 <= index < len(asked):
+            raise UserError(f"{where}: request {name} is not one of the {len(asked)} of {trace}")
+        lengths = tuple(tokens(required(row, key, where), key, where) for key in ("input_toks", "output_toks"))
+        if lengths != (asked.prompt[index], asked.output[index]):
+            raise UserError(
+                f"{where}: {lengths[0]} tokens in and {lengths[1]} out, but {trace} asks for {asked.prompt[index]} and "
+                f"{asked.output[index]} there; give the workload that the bench ran"
+            )
+        found[index] = [seconds(required(row, key, where), key, where) for key in _TIMES]
+    if len(found) < len(asked):
+        raise UserError(f"{path}: answers {len(found)} of the {len(asked)} requests of {trace}")
+    queued, first, last = np.array([found[i] for i in range(len(asked))]).T
+    after = asked.output - 1
+    return Answers(
+        at=queued - queued.min(),
+        ttft=first - queued,
+        tpot=np.divide(last - first, after, out=np.full(len(asked), np.nan), where=after > 0),
+        e2e=last - queued,
+        output=asked.output,
+        cached=None,
+    )
+
+
+def _load(path: Path) -> Load:
+    """The queues, a row per tick: each tells the state at its end."""
+    rows = [
+        (number(row, "t", where), whole(row, "running", where), whole(row, "waiting", where))
+        for where, row in csv_rows(path, ("t", "running", "waiting"))
+    ]
+    end, running, waiting = np.array(rows, dtype=np.float64).reshape(-1, 3).T
+    start = np.concatenate([[0.0], end[:-1]])[: len(end)]
+    return Load(start, end, running.astype(np.int64), waiting.astype(np.int64))
+
+
+def _gpu(capture: Capture) -> str:
+    """The catalog's name of the GPU that the bench's topology names, else of the folder that the bench is in."""
+    for instance in _instances(capture.folder):
+        if isinstance(instance.get("hardware"), str):
+            return find_gpu(instance["hardware"]).name
+    return find_gpu(capture.folder.resolve().parent.name).name
+
+
+def _utilization(folder: Path) -> float:
+    for instance in _instances(folder):
+        memory = instance.get("npu_mem")
+        if isinstance(memory, dict) and isinstance(memory.get("mem_util"), int | float):
+            return float(memory["mem_util"])
+    return _MEMORY_UTILIZATION
+
+
+def _instances(folder: Path) -> Iterator[dict[str, Any]]:
+    """Engines of the bench's topology, where it has one."""
+    path = folder / "config.json"
+    nodes = _object(path).get("nodes") if path.is_file() else None
+    for node in nodes if isinstance(nodes, list) else ():
+        for instance in node.get("instances") or () if isinstance(node, dict) else ():
+            if isinstance(instance, dict):
+                yield instance
+
+
+def _arguments(meta: dict[str, Any], folder: Path) -> dict[str, Any]:
+    found = meta.get("engine_kwargs")
+    if not isinstance(found, dict):
+        raise UserError(f"{folder}/vllm/meta.json: engine_kwargs must be an object (found {str(found)[:40]!r})")
+    return found
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}:{error.lineno}: not valid JSON: {error.msg}") from None
+    if not isinstance(data, dict):
+        raise UserError(f"{path}: must be a JSON object (found {str(data)[:40]!r})")
+    return data
