@@ -1,0 +1,24 @@
+"""NVIDIA AIConfigurator's silicon database as a cost source.
+
+The package `aiconfigurator-core` ships measured operator times as Parquet files under
+``systems/data/SYSTEM/FAMILY/ENGINE/VERSION/``. We read those files and nothing of its Python API, which changes with
+every minor release. ``latency`` is in milliseconds everywhere. What is used of them:
+
+- ``gemm/…/gemm_perf``: ``gemm_dtype``, ``m`` rows, ``n`` columns and ``k`` inner size on a lattice. fp8 includes the
+  quantization of its input.
+- ``attention/…/context_attention_perf``: ``batch_size`` prompts of ``isl`` tokens each, nothing cached before them;
+  ``generation_attention_perf``: ``batch_size`` requests with ``step`` + 1 cached tokens each. Both by ``num_heads``,
+  ``num_key_value_heads``, ``head_dim``, ``kv_cache_dtype`` and ``window_size`` (0 is none). vLLM's include writing the
+  new tokens to the cache.
+- ``mla/…/context_mla_perf``, ``generation_mla_perf``: the same for latent attention, by ``num_heads``.
+- ``moe/…/moe_perf``: all of a routed layer (both matrices, activation, weighted sum) over ``num_tokens``, by
+  ``moe_dtype``, ``hidden_size``, ``inter_size`` (of which a GPU holds 1/``moe_tp_size``), ``topk``, ``num_experts`` and
+  ``distribution`` of the tokens over experts.
+- ``comm/…/custom_allreduce_perf`` and ``comm/nccl/…/nccl_perf``: by ``num_gpus`` and ``message_size``, which counts
+  elements (of 2 bytes: bfloat16, half) of the whole tensor.
+"""
+
+from steelyard.cost.silicon.database import SYSTEMS, Database, Origin, find_database, package_folder
+from steelyard.cost.silicon.source import Silicon, find_silicon
+
+__all__ = ["SYSTEMS", "Database", "Origin", "Silicon", "find_database", "find_silicon", "package_folder"]

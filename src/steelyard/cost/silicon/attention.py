@@ -1,0 +1,202 @@
+"""Attention: decodes by their number and cached tokens, prefills by their number and the pairs of tokens that meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from steelyard.cost import source
+from steelyard.cost.interpolate import line, rising
+from steelyard.cost.silicon.database import Column, Database, Origin, seconds
+from steelyard.cost.source import EXTRAPOLATED, INTERPOLATED, MEASURED, Curve, Floats
+from steelyard.model import AttentionOperator
+
+Lines = dict[int, tuple[Floats, Floats]]  # requests -> work of all of them, seconds
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What an attention table is asked for; ``kv_heads`` and ``dim`` are 0 for latent attention."""
+
+    heads: int
+    kv_heads: int
+    dim: int
+    window: int  # 0 is none
+    kv_dtype: str
+
+
+@dataclass(frozen=True)
+class Decodes:
+    """Decode attention of one kernel."""
+
+    lines: Lines
+    scale: float  # bytes of one of our cached tokens over those of the measured kernel
+    exact: bool
+
+    def curve(self, requests: int) -> Curve:
+        """Between two measured batch sizes time is in line with the requests, at as many cached tokens in all."""
+        counts = sorted(self.lines)
+        if requests > counts[-1]:
+            grow = requests / counts[-1]
+            kv, time = self.lines[counts[-1]]
+            return Curve(tuple(kv * grow / self.scale), tuple(time * grow), EXTRAPOLATED)
+        upper = next(n for n in counts if n >= requests)
+        if upper == requests:
+            kv, time = self.lines[upper]
+            return Curve(tuple(kv / self.scale), tuple(time), MEASURED if self.exact else INTERPOLATED)
+        lower = max(n for n in counts if n < requests)
+        part = (requests - lower) / (upper - lower)
+        kv = np.union1d(self.lines[lower][0], self.lines[upper][0])
+        time = (1 - part) * line(kv, *self.lines[lower]) + part * line(kv, *self.lines[upper])
+        return Curve(tuple(kv / self.scale), tuple(time), INTERPOLATED)
+
+
+@dataclass(frozen=True)
+class Prefills:
+    """Prefill attention of one kernel.
+
+    The tables have whole prompts only, nothing cached before them. A chunk with tokens before it takes the time of a
+    prompt in which as many pairs of tokens meet; chunks of a step that of as many prompts of their mean pairs. Nor do
+    they have decodes beside prompts, which then add what they take alone.
+    """
+
+    lines: Lines  # pairs are of one prompt here
+    scale: float
+    window: int
+    provenance: int
+
+    def seconds(self, chunks: Sequence[tuple[int, int]]) -> float:
+        pairs = sum(_pairs(tokens, before, self.window) for tokens, before in chunks) / len(chunks)
+        counts = sorted(self.lines)
+        lower = max((n for n in counts if n <= len(chunks)), default=counts[0])
+        upper = min((n for n in counts if n >= len(chunks)), default=None)
+        below = self._alike(lower, pairs)
+        if upper is None:
+            return self.scale * below * len(chunks) / lower
+        if upper == lower:
+            return self.scale * below
+        part = (len(chunks) - lower) / (upper - lower)
+        return self.scale * ((1 - part) * below + part * self._alike(upper, pairs))
+
+    def together(self, chunks: Sequence[tuple[int, int]], decodes: source.Decodes) -> None:
+        return None
+
+    def _alike(self, count: int, pairs: float) -> float:
+        return float(line(np.array([pairs]), *self.lines[count])[0])
+
+
+def find_decodes(database: Database, operator: AttentionOperator, kv_bytes: float) -> tuple[Decodes, Origin] | None:
+    """Decode attention from the first table that has the operator's kind."""
+    family, table, wanted = _asked(operator, kv_bytes, "generation")
+    for origin in database.origins(family, table):
+        nearest = _nearest(origin, wanted)
+        if nearest is not None:
+            lines = _decode_lines(origin, nearest)
+            per_token = wanted.kv_heads * wanted.dim / (nearest.kv_heads * nearest.dim) if wanted.dim else 1.0
+            return Decodes(lines, per_token, nearest == wanted), origin
+    return None
+
+
+def find_prefills(database: Database, operator: AttentionOperator, kv_bytes: float) -> tuple[Prefills, Origin] | None:
+    """Prefill attention from the first table that has the operator's kind."""
+    family, table, wanted = _asked(operator, kv_bytes, "context")
+    for origin in database.origins(family, table):
+        nearest = _nearest(origin, wanted)
+        if nearest is not None:
+            work = wanted.heads * (wanted.dim or 1) / (nearest.heads * (nearest.dim or 1))
+            provenance = INTERPOLATED if nearest == wanted else EXTRAPOLATED
+            return Prefills(_prefill_lines(origin, nearest), work, nearest.window, provenance), origin
+    return None
+
+
+def _asked(operator: AttentionOperator, kv_bytes: float, phase: str) -> tuple[str, str, Kernel]:
+    """Family, table and kernel that answer for an operator."""
+    dtype = "fp8" if kv_bytes == 1 else "bfloat16"
+    shape = operator.prefill if phase == "context" else operator.decode
+    if operator.attention == "mla":
+        return "mla", f"{phase}_mla_perf", Kernel(shape.heads, 0, 0, 0, dtype)
+    kernel = Kernel(shape.heads, shape.kv_heads, shape.qk_dim, operator.window or 0, dtype)
+    return "attention", f"{phase}_attention_perf", kernel
+
+
+@cache
+def _kernels(origin: Origin) -> tuple[Kernel, ...]:
+    """Every kernel a table knows."""
+    if not origin.has("head_dim"):
+        latent = origin.read("num_heads", "kv_cache_dtype")
+        kinds = set(zip(latent["num_heads"].tolist(), latent["kv_cache_dtype"].tolist(), strict=True))
+        return tuple(Kernel(heads, 0, 0, 0, dtype) for heads, dtype in sorted(kinds))
+    table = origin.read("num_heads", "num_key_value_heads", "head_dim", "window_size", "kv_cache_dtype")
+    return tuple(Kernel(*key) for key in sorted(set(zip(*(column.tolist() for column in table.values()), strict=True))))
+
+
+def _nearest(origin: Origin, wanted: Kernel) -> Kernel | None:
+    """The measured kernel most alike, of the same cache type, and with a window if that one has one."""
+
+    def distance(kernel: Kernel) -> tuple[float, float]:
+        sides = ((kernel.heads, wanted.heads), (kernel.kv_heads, wanted.kv_heads), (kernel.dim, wanted.dim))
+        apart = sum(abs(float(np.log2((a or 1) / (b or 1)))) for a, b in sides)
+        return abs(float(np.log2((kernel.window or 1) / (wanted.window or 1)))), apart
+
+    alike = [each for each in _kernels(origin) if each.kv_dtype == wanted.kv_dtype]
+    alike = [each for each in alike if bool(each.window) == bool(wanted.window)]
+    return min(alike, key=distance, default=None)
+
+
+def _rows(origin: Origin, kernel: Kernel, *columns: str) -> dict[str, Column]:
+    if not kernel.dim:
+        return origin.read(*columns, num_heads=kernel.heads, kv_cache_dtype=kernel.kv_dtype)
+    return origin.read(
+        *columns,
+        num_heads=kernel.heads,
+        num_key_value_heads=kernel.kv_heads,
+        head_dim=kernel.dim,
+        window_size=kernel.window,
+        kv_cache_dtype=kernel.kv_dtype,
+    )
+
+
+@cache
+def _decode_lines(origin: Origin, kernel: Kernel) -> Lines:
+    """A request that has outgrown the window takes what the longest do; until then time grows with its tokens."""
+    table = _rows(origin, kernel, "batch_size", "step", "latency")
+    cached = table["step"].astype(np.float64) + 1
+    lines = {}
+    for requests, here in _batches(table["batch_size"]):
+        each, time = cached[here], seconds(table["latency"][here])
+        if kernel.window and (each > kernel.window).any():
+            outgrown = each > kernel.window
+            plateau = float(np.median(time[outgrown]))
+            short = each < kernel.window
+            each, time = np.append(each[short], kernel.window), np.append(time[short], plateau)
+        if len(each) > 1:
+            lines[requests] = rising(each * requests, time)
+    return lines
+
+
+@cache
+def _prefill_lines(origin: Origin, kernel: Kernel) -> Lines:
+    table = _rows(origin, kernel, "batch_size", "isl", "step", "latency")
+    lines = {}
+    for requests, here in _batches(table["batch_size"]):
+        whole = here & (table["step"] == 0)
+        pairs = np.array([_pairs(int(tokens), 0, kernel.window) for tokens in table["isl"][whole]])
+        if len(pairs) > 1:
+            lines[requests] = rising(pairs, seconds(table["latency"][whole]))
+    return lines
+
+
+def _batches(sizes: Column) -> Iterator[tuple[int, Column]]:
+    for size in np.unique(sizes).tolist():
+        yield int(size), sizes == size
+
+
+def _pairs(tokens: int, before: int, window: int) -> float:
+    """Query and key tokens that meet: a token sees itself and those before it, no more than the window of them."""
+    if not window or before + tokens <= window:
+        return tokens * before + tokens * (tokens + 1) / 2
+    growing = max(0, window - before)
+    return growing * before + growing * (growing + 1) / 2 + (tokens - growing) * window

@@ -1,0 +1,99 @@
+"""Finding the tables inside the installed package, and reading the parts of them that are asked for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache, reduce
+from importlib.util import find_spec
+from operator import and_
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+PACKAGE = "aiconfigurator_core"
+SYSTEMS = {
+    "a100-80": "a100_sxm",
+    "h100": "h100_sxm",
+    "h200": "h200_sxm",
+    "b200": "b200_sxm",
+    "gb200": "gb200",
+    "l40s": "l40s",
+    "rtx-pro-6000": "rtx_pro_6000_server",
+}
+Column = NDArray[Any]
+Value = str | int
+
+
+@dataclass(frozen=True)
+class Origin:
+    """One table: whose kernels it timed, and where it is."""
+
+    engine: str
+    version: str
+    path: Path
+
+    def __str__(self) -> str:
+        return f"{self.engine} {self.version}"
+
+    def read(self, *columns: str, **where: Value) -> dict[str, Column]:
+        """Columns of the rows in which every given column has the given value."""
+        wanted = [pc.field(key) == pc.scalar(value) for key, value in where.items()]
+        table = pq.read_table(self.path, columns=list(columns), filters=reduce(and_, wanted) if wanted else None)
+        return {name: table[name].to_numpy() for name in columns}
+
+    def has(self, column: str) -> bool:
+        """Whether the table knows a column."""
+        return column in pq.read_schema(self.path).names
+
+
+@dataclass(frozen=True)
+class Database:
+    """The tables of one GPU."""
+
+    folder: Path
+    engine: str  # whose tables are preferred
+
+    def origins(self, family: str, table: str) -> tuple[Origin, ...]:
+        """Every version of a table: the preferred engine's first, the newest of each first."""
+        return _origins(self.folder / family, table, self.engine)
+
+
+@cache
+def _origins(family: Path, table: str, preferred: str) -> tuple[Origin, ...]:
+    found = [
+        Origin(path.parent.parent.name, path.parent.name, path) for path in sorted(family.glob(f"*/*/{table}.parquet"))
+    ]
+    found.sort(key=lambda each: _release(each.version), reverse=True)
+    return tuple(sorted(found, key=lambda each: (each.engine != preferred, each.engine)))
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """Numbers of a version in order, so that 1.3.0rc20 is after 1.3.0rc3."""
+    return tuple(int(number) for number in re.findall(r"\d+", version))
+
+
+def package_folder() -> Path | None:
+    """Where the package is installed, if it is; found without importing it."""
+    spec = find_spec(PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(spec.submodule_search_locations[0])
+
+
+def find_database(gpu: str, engine: str = "vllm") -> Database | None:
+    """The tables of a GPU of our catalog, if the package is installed and has some."""
+    package = package_folder()
+    if package is None or gpu not in SYSTEMS:
+        return None
+    folder = package / "systems" / "data" / SYSTEMS[gpu]
+    return Database(folder, engine) if folder.is_dir() else None
+
+
+def seconds(latency: Column) -> NDArray[np.float64]:
+    """The tables' milliseconds as seconds."""
+    return latency.astype(np.float64) * 1e-3

@@ -1,0 +1,94 @@
+"""Routed layers: tables of the whole layer, by what one GPU holds of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from steelyard.cost.interpolate import along, rising
+from steelyard.cost.silicon.database import Database, Origin, seconds
+from steelyard.cost.silicon.gemm import dtype_of
+from steelyard.cost.source import EXTRAPOLATED, Estimate, Floats
+from steelyard.hardware import Gpu
+from steelyard.model import GroupedGemm
+
+# Tokens over experts: of the tables' three ways the mild power law. "balanced" sends a few tokens to experts all
+# different from each other, which no router does: even an indifferent one meets some twice.
+_ROUTING = "power_law_1.01"
+_IDEAL_SECONDS = 1e-5  # start of the handful of kernels, in the roofline that other shapes are scaled by
+_FOUR_BITS = ("int4_wo", "w4a16_mxfp4")
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """What one GPU holds of a routed layer."""
+
+    experts: int
+    top_k: int
+    hidden: int
+    width: float  # of an expert, on this GPU
+
+    def ideal(self, gpu: Gpu, gemm: GroupedGemm, rows: Floats) -> Floats:
+        """Seconds at the roofline, to carry a measured shape's time over to another one."""
+        touched = self.experts * (1.0 - (1.0 - self.top_k / self.experts) ** rows)
+        elements = 3.0 * self.hidden * self.width
+        arithmetic = 2.0 * rows * self.top_k * elements / gpu.peak(gemm.compute)
+        memory = touched * elements * gemm.weight_bytes / gpu.memory_bandwidth
+        return np.maximum(arithmetic, memory) + _IDEAL_SECONDS
+
+
+def shape_of(gemm: GroupedGemm) -> LayerShape:
+    """The layer whose gate and up matrices these are."""
+    return LayerShape(gemm.experts, gemm.top_k, gemm.k, gemm.n / 2)
+
+
+def estimate(database: Database, gpu: Gpu, gemm: GroupedGemm, rows: Floats) -> tuple[Estimate, Origin] | None:
+    """Seconds of the whole layer for each number of tokens: from its own shape, else carried over from the nearest."""
+    wanted = shape_of(gemm)
+    tables = [(origin, _layers(origin, dtype)) for dtype in _dtypes(gemm) for origin in _origins(database)]
+    for origin, layers in tables:
+        if wanted in layers:
+            return along(rows, *layers[wanted]), origin
+    for origin, layers in tables:
+        if layers:
+            nearest = min(layers, key=lambda shape: _distance(shape, wanted))
+            there = along(rows, *layers[nearest])
+            scale = wanted.ideal(gpu, gemm, rows) / nearest.ideal(gpu, gemm, rows)
+            return Estimate.all_of(there.seconds * scale, EXTRAPOLATED), origin
+    return None
+
+
+def _origins(database: Database) -> tuple[Origin, ...]:
+    return database.origins("moe", "moe_perf")
+
+
+def _dtypes(gemm: GroupedGemm) -> tuple[str, ...]:
+    """The tables' names for the weights; two kinds of 4-bit weights with 16-bit arithmetic are told apart by size."""
+    dtype = dtype_of(gemm)
+    if dtype != "int4_wo":
+        return (dtype,)
+    microscaled = gemm.weight_bytes == 0.5 + 1 / 32
+    return _FOUR_BITS[::-1] if microscaled else _FOUR_BITS
+
+
+@cache
+def _layers(origin: Origin, dtype: str) -> dict[LayerShape, tuple[Floats, Floats]]:
+    """Shape on one GPU -> measured tokens and seconds, with experts sliced over GPUs and not dealt out."""
+    names = ("num_experts", "topk", "hidden_size", "inter_size", "moe_tp_size", "num_tokens", "latency")
+    table = origin.read(*names, moe_dtype=dtype, moe_ep_size=1, distribution=_ROUTING)
+    keys = np.stack([table[name] for name in names[:5]], axis=1) if len(table["topk"]) else np.zeros((0, 5))
+    times = seconds(table["latency"])
+    layers = {}
+    for key in np.unique(keys, axis=0):
+        here = (keys == key).all(axis=1)
+        experts, top_k, hidden, inter, slices = (int(value) for value in key)
+        shape = LayerShape(experts, top_k, hidden, inter / slices)
+        layers[shape] = rising(table["num_tokens"][here].astype(np.float64), times[here])
+    return layers
+
+
+def _distance(one: LayerShape, other: LayerShape) -> float:
+    sides = ((one.experts, other.experts), (one.top_k, other.top_k), (one.hidden, other.hidden))
+    return sum(abs(float(np.log2(a / b))) for a, b in (*sides, (one.width, other.width)))

@@ -1,0 +1,97 @@
+"""The silicon database as a cost source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from steelyard.cost.interpolate import along
+from steelyard.cost.silicon import attention, collectives, experts
+from steelyard.cost.silicon.database import Database, Origin, find_database
+from steelyard.cost.silicon.gemm import dtype_of, find_lattice
+from steelyard.cost.source import INTERPOLATED, Curve, Estimate, Floats, PrefillAttention, RowOperator
+from steelyard.hardware import Gpu
+from steelyard.model import AttentionOperator, Collective, Gemm, GroupedGemm
+
+_IN_THE_EXPERTS = ("experts_down", "experts_act", "experts_sum")  # timed together with experts_gate_up
+_IN_THE_ATTENTION = ("kv_write",)
+
+
+@dataclass(frozen=True)
+class Silicon:
+    """Operator times of one GPU from AIConfigurator's tables; it knows nothing of element-wise work by itself.
+
+    ``used`` collects which engine's tables answered, by family of operators.
+    """
+
+    gpu: Gpu
+    tp: int
+    database: Database
+    used: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return f"silicon tables of {self.gpu.name} for {self.database.engine}"
+
+    def rows(self, operator: RowOperator, rows: Floats) -> Estimate | None:
+        if isinstance(operator, Gemm):
+            return self._gemm(operator, rows)
+        if isinstance(operator, Collective):
+            return self._collective(operator, rows)
+        if operator.name in _IN_THE_EXPERTS and self.database.origins("moe", "moe_perf"):
+            return Estimate.all_of(np.zeros_like(rows), INTERPOLATED)
+        if isinstance(operator, GroupedGemm):
+            return self._experts(operator, rows)
+        if operator.name in _IN_THE_ATTENTION and self.database.origins("attention", "generation_attention_perf"):
+            return Estimate.all_of(np.zeros_like(rows), INTERPOLATED)
+        return None
+
+    def decode_attention(self, operator: AttentionOperator, kv_bytes: float, requests: int) -> Curve | None:
+        found = attention.find_decodes(self.database, operator, kv_bytes)
+        if found is None:
+            return None
+        decodes, origin = found
+        self._note("decode attention", origin)
+        return decodes.curve(requests)
+
+    def prefill_attention(self, operator: AttentionOperator, kv_bytes: float) -> PrefillAttention | None:
+        found = attention.find_prefills(self.database, operator, kv_bytes)
+        if found is None:
+            return None
+        prefills, origin = found
+        self._note("prefill attention", origin)
+        return prefills
+
+    def _gemm(self, gemm: Gemm, rows: Floats) -> Estimate | None:
+        lattice = find_lattice(self.database, dtype_of(gemm))
+        if lattice is None:
+            return None
+        self._note(f"gemm {dtype_of(gemm)}", lattice.origin)
+        return lattice.estimate(gemm, rows)
+
+    def _experts(self, gemm: GroupedGemm, rows: Floats) -> Estimate | None:
+        found = experts.estimate(self.database, self.gpu, gemm, rows)
+        if found is None:
+            return None
+        layer, origin = found
+        self._note("experts", origin)
+        return layer
+
+    def _collective(self, collective: Collective, rows: Floats) -> Estimate | None:
+        ask = collectives.allreduce if collective.kind == "allreduce" else collectives.allgather
+        found = ask(self.database, self.tp)
+        if found is None:
+            return None
+        size, time, origin = found
+        self._note(collective.kind, origin)
+        return along(rows * collective.bytes, size, time)
+
+    def _note(self, family: str, origin: Origin) -> None:
+        self.used[family] = str(origin)
+
+
+def find_silicon(gpu: Gpu, tp: int, engine: str = "vllm") -> Silicon | None:
+    """The silicon database's times for a GPU, if the package is installed and knows it."""
+    database = find_database(gpu.name, engine)
+    return None if database is None else Silicon(gpu, tp, database)

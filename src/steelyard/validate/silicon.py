@@ -1,0 +1,267 @@
+"""Replays of AIConfigurator's end-to-end points: errors by GPU and model, and what they would do to a decision."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from steelyard.errors import UserError
+from steelyard.sim import simulate
+from steelyard.validate.rival import Rival, find_rival
+from steelyard.validate.silicon_points import Point, read_points, scenario_of, why_not
+
+Times = tuple[float, float]  # mean seconds to the first token and between later ones
+Who = Literal["ours", "theirs"]
+METRICS = ("ttft", "tpot")
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A measured point, what we predict for it, and what AIConfigurator does (None where it does not)."""
+
+    point: Point
+    ours: Times
+    theirs: Times | None
+
+    @property
+    def measured(self) -> Times:
+        return self.point.ttft, self.point.tpot
+
+    def predicted(self, who: Who) -> Times:
+        """One side's figures; theirs must be there."""
+        times = self.ours if who == "ours" else self.theirs
+        assert times is not None
+        return times
+
+    def throughput(self, times: Times) -> float:
+        """Output tokens per second and GPU that users who wait for their answers then get."""
+        ttft, tpot = times
+        point = self.point
+        return point.concurrency * point.osl / (ttft + (point.osl - 1) * tpot) / point.layout.tp
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Errors of one side over some replays, by metric: predicted over measured, less one."""
+
+    count: int
+    median: dict[str, float]  # of the absolute errors
+    mean: dict[str, float]
+    bias: dict[str, float]  # median of the signed errors
+    mean_bias: dict[str, float]
+
+    @classmethod
+    def of(cls, replays: Sequence[Replay], who: Who) -> Errors | None:
+        """None where that side answered none of them."""
+        answered = [each for each in replays if who == "ours" or each.theirs is not None]
+        if not answered:
+            return None
+        ratios = np.array([each.predicted(who) for each in answered]) / np.array([each.measured for each in answered])
+        signed = dict(zip(METRICS, (ratios - 1).T, strict=True))
+        return cls(
+            len(answered),
+            median={metric: float(np.median(np.abs(each))) for metric, each in signed.items()},
+            mean={metric: float(np.mean(np.abs(each))) for metric, each in signed.items()},
+            bias={metric: float(np.median(each)) for metric, each in signed.items()},
+            mean_bias={metric: float(np.mean(each)) for metric, each in signed.items()},
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready, by metric."""
+        return {
+            "count": self.count,
+            **{
+                metric: {
+                    "median": self.median[metric],
+                    "mean": self.mean[metric],
+                    "median_signed": self.bias[metric],
+                    "mean_signed": self.mean_bias[metric],
+                }
+                for metric in METRICS
+            },
+        }
+
+
+@dataclass(frozen=True)
+class Regret:
+    """How much throughput per GPU the chosen configurations give away, over groups that offer a choice.
+
+    ``free`` chooses among all of a group, ``limited`` among those predicted to keep the group's median time per output
+    token; ``kept`` is the share of those choices that do keep it.
+    """
+
+    groups: int
+    free_mean: float
+    free_worst: float
+    limited_mean: float
+    kept: float
+
+
+@dataclass(frozen=True)
+class SiliconValidation:
+    """All replays, and how many points were left out for what reason."""
+
+    source: str
+    replays: tuple[Replay, ...]
+    skipped: dict[str, int]
+    rival: str
+
+    def by_gpu(self) -> dict[tuple[Any, ...], list[Replay]]:
+        """Replays by GPU and engine."""
+        return group(self.replays, lambda point: (point.gpu, point.engine))
+
+    def by_model(self) -> dict[tuple[Any, ...], list[Replay]]:
+        """Replays by GPU, engine and model."""
+        return group(self.replays, lambda point: (point.gpu, point.engine, point.model))
+
+    @property
+    def answered_by_both(self) -> list[Replay]:
+        """The replays to compare both sides on."""
+        return [each for each in self.replays if each.theirs is not None]
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {
+            "source": self.source,
+            "rival": self.rival,
+            "skipped": self.skipped,
+            "overall": _both(self.replays),
+            "same_rows": _both(self.answered_by_both),
+            "groups": [
+                {"gpu": gpu, "engine": engine, "model": model, **_both(replays)}
+                for (gpu, engine, model), replays in self.by_model().items()
+            ],
+            "regret": {who: vars(found) if found else None for who, found in self.regrets().items()},
+            "points": [_point_dict(each) for each in self.replays],
+        }
+
+    def regrets(self) -> dict[Who, Regret | None]:
+        """Of both sides over the replays that both answered; of ours alone over all where the other was not asked."""
+        both = self.answered_by_both
+        return {"ours": regret(both or self.replays, "ours"), "theirs": regret(both, "theirs")}
+
+
+def validate_silicon(
+    *,
+    source: str = "auto",
+    gpus: Sequence[str] = (),
+    rival: Rival | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> SiliconValidation:
+    """Replay every point that can be, on the given GPUs (all if none is), with a cost source.
+
+    Points that repeat a measurement count once. ``progress`` is called with (points looked at, points in all).
+    """
+    rival = rival or find_rival()
+    points = [point for point in read_points() if not gpus or point.gpu in gpus]
+    skipped: Counter[str] = Counter()
+    replays: list[Replay] = []
+    simulated: dict[tuple[object, ...], Times | str] = {}
+    seen: set[tuple[object, ...]] = set()
+    for count, point in enumerate(points, 1):
+        measurement = (*point.run, round(point.ttft, 5), round(point.tpot, 5))  # some are repeated in fewer digits
+        reason = why_not(point) or ("the same measurement again" if measurement in seen else None)
+        seen.add(measurement)
+        if reason is None:
+            if point.run not in simulated:
+                simulated[point.run] = _simulate(point, source)
+            found = simulated[point.run]
+            if isinstance(found, str):
+                reason = found
+            else:
+                replays.append(Replay(point, found, rival.predict(point)))
+        if reason is not None:
+            skipped[reason] += 1
+        if progress is not None:
+            progress(count, len(points))
+    return SiliconValidation(source, tuple(replays), dict(skipped.most_common()), rival.note)
+
+
+def _simulate(point: Point, source: str) -> Times | str:
+    """Our means over all requests of the run, or why it cannot be simulated."""
+    try:
+        result = simulate(scenario_of(point, source))
+    except UserError as error:
+        return _reason(str(error))
+    finished = result.requests["status"] == "finished"
+    if not finished.any():
+        return "no request finishes"
+    ttft, tpot = (result.requests[metric][finished] for metric in METRICS)
+    return float(np.nanmean(ttft)), float(np.nanmean(tpot))
+
+
+def _reason(message: str) -> str:
+    """A refusal without the point's name and its figures, so that equal ones count together."""
+    for sign, reason in {
+        "is not supported": "model not known",
+        "neither in the catalog": "model not known",
+        "does not fit": "does not fit the GPUs as we count",
+        "quantised": "weights of another type than the model's",
+        "different numbers of GPUs": "experts and attention over different numbers of GPUs",
+    }.items():
+        if sign in message:
+            return reason
+    return message
+
+
+def group(replays: Iterable[Replay], key: Callable[[Point], tuple[Any, ...]]) -> dict[tuple[Any, ...], list[Replay]]:
+    """Replays by a key of their point, in order of the key."""
+    groups: dict[tuple[Any, ...], list[Replay]] = defaultdict(list)
+    for each in replays:
+        groups[key(each.point)].append(each)
+    return dict(sorted(groups.items()))
+
+
+def regret(replays: Sequence[Replay], who: Who) -> Regret | None:
+    """What choosing by predictions costs, over groups of the same model, GPU, engine and lengths."""
+    groups = group(replays, lambda point: (point.model, point.system, point.engine, point.isl, point.osl))
+    choices = [each for each in groups.values() if len({replay.point.run for replay in each}) > 1]
+    if not choices:
+        return None
+    free = [_given_away(each, each, who) for each in choices]
+    limited, kept = zip(*(_under_limit(each, who) for each in choices), strict=True)
+    return Regret(len(choices), float(np.mean(free)), max(free), float(np.mean(limited)), float(np.mean(kept)))
+
+
+def _given_away(candidates: Sequence[Replay], allowed: Sequence[Replay], who: Who) -> float:
+    """Share of the best allowed measured throughput that the best predicted candidate falls short of."""
+    chosen = max(candidates, key=lambda each: each.throughput(each.predicted(who)))
+    best = max(each.throughput(each.measured) for each in allowed)
+    return max(0.0, 1.0 - chosen.throughput(chosen.measured) / best)
+
+
+def _under_limit(replays: Sequence[Replay], who: Who) -> tuple[float, bool]:
+    """The same under the group's median time per output token; where none is predicted to keep it, the fastest."""
+    limit = float(np.median([each.measured[1] for each in replays]))
+    fitting = [each for each in replays if each.predicted(who)[1] <= limit]
+    candidates = fitting or [min(replays, key=lambda each: each.predicted(who)[1])]
+    allowed = [each for each in replays if each.measured[1] <= limit]
+    chosen = max(candidates, key=lambda each: each.throughput(each.predicted(who)))
+    return _given_away(candidates, allowed, who), chosen.measured[1] <= limit
+
+
+def _both(replays: Sequence[Replay]) -> dict[str, Any]:
+    sides: tuple[Who, ...] = ("ours", "theirs")
+    found = {who: Errors.of(replays, who) for who in sides}
+    return {who: None if each is None else each.as_dict() for who, each in found.items()}
+
+
+def _point_dict(replay: Replay) -> dict[str, Any]:
+    point = replay.point
+    sides = {"measured": replay.measured, "ours": replay.ours, "theirs": replay.theirs}
+    return {
+        "name": point.name,
+        "model": point.model,
+        "gpu": point.gpu,
+        "engine": point.engine,
+        "version": point.version,
+        "tp": point.layout.tp,
+        "isl": point.isl,
+        "osl": point.osl,
+        "concurrency": point.concurrency,
+        **{side: times and dict(zip(METRICS, times, strict=True)) for side, times in sides.items()},
+    }

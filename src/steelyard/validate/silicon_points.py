@@ -1,0 +1,199 @@
+"""The end-to-end points of AIConfigurator's `silicon_sample.csv`, each as the scenario that would repeat it.
+
+Two kinds of runs are in it. Those of the InferenceX benchmark draw lengths evenly between 80 % and all of the nominal
+ones, send ten requests per user after a warm-up, and start vLLM with the published recipe of each model. NVIDIA's own
+use exact lengths, twenty requests per user, and limits by the rules of its deployment generator. In both a user asks
+again as soon as the answer is complete, the first requests come all at once, and prompts share nothing.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from steelyard.cost.silicon import SYSTEMS, package_folder
+from steelyard.errors import UserError
+from steelyard.model import ModelSpec, MoeFfn, load_model
+from steelyard.scenario import Scenario, scenario_from_dict
+
+GPUS = {system: gpu for gpu, system in SYSTEMS.items()}
+_PUBLISHED = re.compile(r"db-dump/|source_file=\d{4}-\d\d-\d\d\.csv|source_file=kimi")  # runs of InferenceX
+_SHORTEST = 0.8  # of a nominal length, in those
+_PUBLISHED_ROUNDS, _OWN_ROUNDS = 10, 20  # requests per user
+_OWN_REQUESTS, _OWN_SPARE_TOKENS = 512, 1500  # NVIDIA's generator: largest batch; tokens a step beside a prompt
+_ASYNC_SINCE = (0, 14)  # vLLM releases that schedule ahead by default
+_UTILIZATION = 0.9  # vLLM's default in all releases of the sample
+_PRECISIONS = {"fp8": "fp8", "fp4": "nvfp4", "int4": "int4", "int8": "int8"}
+_LONG_GRAPHS = (1, 2, 4, *range(8, 256, 8), *range(256, 2049, 16))
+# What InferenceX's recipes start vLLM with beside its common settings, by model.
+_RECIPES: dict[str, dict[str, Any]] = {
+    "openai/gpt-oss-120b": {"cudagraph_capture_sizes": _LONG_GRAPHS},
+    "meta-llama/Llama-3.1-70B": {"kv_cache_dtype": "fp8"},
+    "MiniMaxAI/MiniMax-M2.5": {"gpu_memory_utilization": 0.95, "max_num_seqs": 1024},
+    "moonshotai/Kimi-K2.5": {"gpu_memory_utilization": 0.95},
+}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a model is spread over GPUs; 0 where the sample says nothing."""
+
+    tp: int
+    pp: int
+    dp: int
+    expert_tp: int
+    expert_ep: int
+
+
+@dataclass(frozen=True)
+class Point:
+    """One measured run."""
+
+    name: str
+    source: str
+    model: str
+    system: str
+    engine: str
+    version: str
+    precision: str
+    gemm_dtype: str
+    expert_dtype: str
+    aggregated: bool
+    layout: Layout
+    isl: int
+    osl: int
+    concurrency: int
+    ttft: float  # mean, seconds
+    tpot: float
+
+    @property
+    def gpu(self) -> str:
+        """Our name of the GPU, or the sample's where the catalog has none."""
+        return GPUS.get(self.system, self.system)
+
+    @property
+    def published(self) -> bool:
+        """Whether the run is InferenceX's."""
+        return _PUBLISHED.match(self.source) is not None
+
+    @property
+    def run(self) -> tuple[object, ...]:
+        """What makes two points the same experiment."""
+        load = self.isl, self.osl, self.concurrency, self.published
+        return self.model, self.system, self.engine, self.version, self.precision, self.layout, *load
+
+
+def read_points() -> list[Point]:
+    """All points of the sample in the installed package."""
+    package = package_folder()
+    if package is None:
+        raise UserError(
+            "the silicon sample comes with AIConfigurator, which is not installed; pip install 'steelyard[silicon]'"
+        )
+    with (package / "systems" / "silicon_sample.csv").open(newline="", encoding="utf-8") as file:
+        return [_point(row) for row in csv.DictReader(file)]
+
+
+def _point(row: dict[str, str]) -> Point:
+    def whole(name: str) -> int:
+        return int(float(row[name] or 0))
+
+    return Point(
+        name=row["id"],
+        source=row["silicon_data_source"],
+        model=row["model_path"],
+        system=row["system"],
+        engine=row["backend"],
+        version=row["backend_version"],
+        precision=row["precision"],
+        gemm_dtype=row["gemm_quant_mode"],
+        expert_dtype=row["moe_quant_mode"],
+        aggregated=row["mode"] == "agg",
+        layout=Layout(
+            *(whole(name) for name in ("tp_size", "pp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size"))
+        ),
+        isl=whole("isl"),
+        osl=whole("osl"),
+        concurrency=whole("batch_size"),
+        ttft=float(row["silicon_ttft_ms"]) * 1e-3,
+        tpot=float(row["silicon_tpot_ms"]) * 1e-3,
+    )
+
+
+def why_not(point: Point) -> str | None:
+    """Why a point cannot be repeated, as far as the point itself tells."""
+    layout = point.layout
+    if not point.aggregated:
+        return "prefill and decode on separate GPUs"
+    if point.engine != "vllm":
+        return "not vLLM's scheduler"
+    if point.system not in GPUS:
+        return "GPU not in the catalog"
+    if layout.dp > 1 or layout.pp > 1:
+        return "attention in data or pipeline parallel"
+    if layout.expert_ep > 1:
+        return "experts in expert parallel"
+    return None
+
+
+def scenario_of(point: Point, source: str) -> Scenario:
+    """The point's run as a scenario with a cost source; raises UserError where the model or its layout is not known."""
+    config = _model_config(point.model)
+    model = load_model(config)
+    if _layout_differs(point, model):
+        raise UserError("experts and attention over different numbers of GPUs")
+    quantized = None if model.quantization is not None else _PRECISIONS.get(point.precision)
+    least = _SHORTEST if point.published else 1.0
+    return scenario_from_dict(
+        {
+            "name": point.name,
+            "model": {"config": config, "quantization": quantized},
+            "fleet": {"gpu": point.gpu, "tp": point.layout.tp},
+            "engine": _engine(point),
+            "workload": {
+                "arrivals": {"kind": "closed", "users": point.concurrency},
+                "requests": point.concurrency * (_PUBLISHED_ROUNDS if point.published else _OWN_ROUNDS),
+                "prompt": {"kind": "uniform", "min": int(point.isl * least), "max": point.isl},
+                "output": {"kind": "uniform", "min": int(point.osl * least), "max": point.osl},
+            },
+            "cost": {"source": source},
+        },
+        source=f"silicon_sample.csv: {point.name}",
+    )
+
+
+def _layout_differs(point: Point, model: ModelSpec) -> bool:
+    """Whether experts are spread over another number of GPUs than attention is."""
+    routed = any(isinstance(layer.ffn, MoeFfn) for layer in model.layers)
+    return routed and point.layout.expert_tp not in (0, point.layout.tp)
+
+
+def _engine(point: Point) -> dict[str, Any]:
+    """Engine settings: the recipe's, else the release's defaults."""
+    common: dict[str, Any] = {"gpu_memory_utilization": _UTILIZATION, "enable_prefix_caching": False}
+    if point.published:
+        limits = {"max_num_seqs": point.concurrency, "max_num_batched_tokens": 8192}
+        return common | limits | _RECIPES.get(point.model, {})
+    common |= {
+        "max_num_seqs": _OWN_REQUESTS,
+        "max_num_batched_tokens": _OWN_REQUESTS + point.isl + _OWN_SPARE_TOKENS,
+        "async_scheduling": _release(point.version) >= _ASYNC_SINCE,
+    }
+    if point.model.startswith("nvidia/"):
+        common["kv_cache_dtype"] = "fp8"  # its FP8 checkpoints say so
+    return common
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+
+
+def _model_config(name: str) -> str:
+    """The model in our catalog, or the config that comes with the package."""
+    package = package_folder()
+    shipped = None if package is None else package / "model_configs" / f"{name.replace('/', '--')}_config.json"
+    if shipped is not None and shipped.is_file():
+        return str(shipped)
+    return re.sub(r"(-Instruct)?(-(FP8|NVFP4))?$", "", name.rsplit("/", 1)[-1]).lower()
