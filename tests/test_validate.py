@@ -90,12 +90,13 @@ def record(folder: Path, name: str, requests: list[dict[str, Any]], slower: floa
         )
     )
     seen = ours.requests
+    first, last = (seen[moment] - seen["taken"] for moment in ("first_token", "finish"))  # on the client's clock
     answers = [
         {
             "id": asked["id"],
-            "at": float(seen["arrival"][i]) * slower,
+            "at": float(seen["taken"][i]) * slower,
             "cached": int(seen["cached"][i]),
-            "tokens": (np.linspace(seen["ttft"][i], seen["e2e"][i], asked["output"]) * slower).tolist(),
+            "tokens": (np.linspace(first[i], last[i], asked["output"]) * slower).tolist(),
         }
         for i, asked in enumerate(requests)
     ]
@@ -307,7 +308,11 @@ def test_the_command_prints_json(
         for metric in LATENCIES:
             assert list(each["metrics"][metric]) == ["mean", "p50", "p90", "p95", "p99"]
         for name, pair in pairs_of(each["metrics"]):
-            assert list(pair) == ["measured", "simulated", "error"], name
+            assert list(pair)[:3] == ["measured", "simulated", "error"], name
+            if list(pair)[3:]:
+                low, high = pair["interval"]
+                assert low <= pair["simulated"] <= high, name
+                assert pair["inside"] is (low <= pair["measured"] <= high), name
         others = {"throughput", "makespan", "kv_blocks", "finished", "preemptions", "prefix_hit_tokens"}
         assert set(each["metrics"]) == {*LATENCIES, *others}
 

@@ -18,11 +18,20 @@ from steelyard.errors import UserError
 from steelyard.hardware import find_gpu, gpu_names
 from steelyard.model import model_names
 from steelyard.report import choose_output_dir, print_summary, summary_json, write_result
+from steelyard.report.calibration import print_calibration
+from steelyard.report.fidelity import fidelity_page
+from steelyard.report.folder import write_whole
+from steelyard.report.silicon import print_silicon
 from steelyard.report.validation import print_validation, write_validation_page
-from steelyard.scenario import json_schema, load_scenario
-from steelyard.sim import simulate
+from steelyard.scenario import CostSpec, json_schema, load_scenario
+from steelyard.sim import simulate, with_intervals
 from steelyard.validate.compare import validate
+from steelyard.validate.crossed import cross_calibrate, read_sources
+from steelyard.validate.llmservingsim import is_bench_folder, validate_bench
 from steelyard.validate.parity import Verdict, compare, read_golden
+from steelyard.validate.rival import find_rival
+from steelyard.validate.silicon import validate_silicon
+from steelyard.validate.survey import survey
 
 app = typer.Typer(
     name="steelyard",
@@ -35,6 +44,7 @@ app = typer.Typer(
 _out = Console()
 _err = Console(stderr=True)
 
+_SMALL = 5000  # requests of a run that is repeated for its intervals without being asked
 _QUIET_SECONDS = 2.0  # anything longer shows a progress bar
 
 
@@ -82,12 +92,23 @@ def simulate_command(
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print summary.json to standard output.")] = False,
     trace: Annotated[bool, typer.Option("--trace", help="Also write a trace for Perfetto.")] = False,
+    intervals: Annotated[
+        bool | None,
+        typer.Option(
+            "--intervals/--no-intervals",
+            help="Run again with costs and seed moved, to say how sure each figure is "
+            f"[default: up to {_SMALL} requests].",
+        ),
+    ] = None,
 ) -> None:
     """Simulate a scenario and write its result folder."""
     loaded = load_scenario(scenario, set_ or [])
     folder = choose_output_dir(out, loaded.name, overwrite)
     with LateProgress("simulating") as progress:
         result = simulate(loaded, progress=progress)
+    if intervals or (intervals is None and result.summary["requests"] <= _SMALL):
+        with LateProgress("and again, moved") as progress:
+            result = with_intervals(result, progress)
     write_result(result, folder, trace=trace)
     if json_:
         sys.stdout.buffer.write(summary_json(result).encode())
@@ -124,20 +145,85 @@ def parity(
 
 @app.command("validate")
 def validate_command(
-    capture: Annotated[Path, typer.Argument(help="Capture folder: meta.json, config.json and NAME.* workloads.")],
+    capture: Annotated[
+        Path | None, typer.Argument(help="Capture folder: meta.json, config.json and NAME.* workloads.")
+    ] = None,
+    silicon: Annotated[
+        bool, typer.Option("--silicon", help="Instead: the end-to-end points that come with steelyard[silicon].")
+    ] = False,
     gpu: Annotated[str | None, typer.Option(help="GPU to simulate; the capture's own if not given.")] = None,
+    given_cache: Annotated[
+        bool, typer.Option("--given-cache", help="Take prefix-cache hits from the capture instead of simulating them.")
+    ] = False,
+    profile: Annotated[
+        Path | None, typer.Option(help="A profile of your own, such as the perf folder of LLMServingSim.")
+    ] = None,
+    trace: Annotated[Path | None, typer.Option(help="What was asked, for a bench folder of LLMServingSim.")] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(help="Host times that `steelyard calibrate` wrote; those of a usual host if not given."),
+    ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print all figures as JSON to standard output.")] = False,
     report: Annotated[Path | None, typer.Option(help="Also write an HTML page with both curves of everything.")] = None,
 ) -> None:
     """Replay what a real engine was asked, and compare with what it did."""
-    with LateProgress("replaying") as progress:
-        validation = validate(capture, gpu=gpu, progress=progress)
+    if silicon:
+        _validate_silicon(gpu, json_)
+        return
+    if capture is None:
+        raise UserError("nothing to validate: give a capture folder, or --silicon")
+    if is_bench_folder(capture):
+        if trace is None:
+            raise UserError(f"{capture}: a bench folder does not say what was asked; give --trace WORKLOAD.jsonl")
+        validation = validate_bench(capture, profile, trace, gpu=gpu, calibration=calibration)
+    else:
+        files = {"profile": profile, "calibration": calibration}
+        cost = CostSpec.model_validate({key: str(path) for key, path in files.items() if path is not None})
+        with LateProgress("replaying") as progress:
+            validation = validate(capture, gpu=gpu, given_cache=given_cache, cost=cost, progress=progress)
     if report is not None:
         write_validation_page(validation, report)
     if json_:
         typer.echo(json.dumps(validation.as_dict(), indent=2, allow_nan=False))
     else:
         print_validation(validation, _out)
+
+
+def _validate_silicon(gpu: str | None, as_json: bool) -> None:
+    with LateProgress("replaying") as progress:
+        found = validate_silicon(
+            gpus=[] if gpu is None else [find_gpu(gpu).name], rival=find_rival(), progress=progress
+        )
+    if as_json:
+        typer.echo(json.dumps(found.as_dict(), indent=2, allow_nan=False))
+    else:
+        print_silicon(found, _out)
+
+
+@app.command("calibrate")
+def calibrate_command(
+    captures: Annotated[list[Path], typer.Argument(help="Capture folders of your own engine (docs/calibration.md).")],
+    out: Annotated[Path, typer.Option(help="File to write; a scenario names it as cost.calibration.")],
+    gpu: Annotated[str | None, typer.Option(help="GPU they ran on; the captures' own if not given.")] = None,
+) -> None:
+    """Find the host's times from captures, and how well they predict a capture they were not found from."""
+    with LateProgress("calibrating") as progress:
+        crossed = cross_calibrate(read_sources(captures, gpu), progress)
+    write_whole(out, json.dumps(crossed.as_dict(), indent=2, allow_nan=False) + "\n")
+    print_calibration(crossed, _out)
+    _out.print(f"\nwritten to {out}", soft_wrap=True, highlight=False)
+
+
+@app.command()
+def fidelity(
+    folders: Annotated[list[Path], typer.Argument(help="Folders to look through for captures and benches.")],
+    out: Annotated[Path, typer.Option(help="Markdown file to write.")],
+) -> None:
+    """Validate against everything at hand and write the fidelity page."""
+    found = survey(folders, _err.print)
+    command = f"steelyard fidelity {' '.join(map(str, folders))} --out {out}"
+    write_whole(out, fidelity_page(found, command))
+    _out.print(f"written to {out}", soft_wrap=True, highlight=False)
 
 
 @app.command()

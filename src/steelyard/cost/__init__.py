@@ -3,29 +3,35 @@
 from steelyard.cost.bundle import Bundle, shipped_bundle
 from steelyard.cost.compiled import CompiledCost, Stretches, compile_cost
 from steelyard.cost.graphs import GraphPlan, default_capture_sizes, graph_plan
+from steelyard.cost.host import HostTerms, read_terms
 from steelyard.cost.measured import Measured
 from steelyard.cost.memory import MemoryPlan, plan_memory
 from steelyard.cost.roofline import Roofline
 from steelyard.cost.source import PROVENANCES, CostSource, FirstOf, Provenance
+from steelyard.cost.step import RESTED, StepTime
 from steelyard.cost.work import Work, work_of
 
 __all__ = [
     "PROVENANCES",
+    "RESTED",
     "Bundle",
     "CompiledCost",
     "CostSource",
     "FirstOf",
     "GraphPlan",
+    "HostTerms",
     "Measured",
     "MemoryPlan",
     "Provenance",
     "Roofline",
+    "StepTime",
     "Stretches",
     "Work",
     "compile_cost",
     "default_capture_sizes",
     "graph_plan",
     "plan_memory",
+    "read_terms",
     "shipped_bundle",
     "work_of",
 ]

@@ -111,9 +111,14 @@ def _qwen_sparse(config: Config, attention: Attention, moe: MoeFfn) -> list[Laye
     return layers
 
 
+def _experts(config: Config) -> int:
+    """How many there are to choose from; transformers 5 writes the key that Mixtral always had."""
+    return config.integer("num_local_experts" if config.has("num_local_experts") else "num_experts")
+
+
 def qwen2_moe(config: Config) -> list[Layer]:
     moe = MoeFfn(
-        experts=config.integer("num_experts"),
+        experts=_experts(config),
         top_k=config.integer("num_experts_per_tok"),
         expert_intermediate=config.integer("moe_intermediate_size"),
         shared_experts=1,
@@ -125,7 +130,7 @@ def qwen2_moe(config: Config) -> list[Layer]:
 
 def qwen3_moe(config: Config) -> list[Layer]:
     moe = MoeFfn(
-        experts=config.integer("num_experts"),
+        experts=_experts(config),
         top_k=config.integer("num_experts_per_tok"),
         expert_intermediate=config.integer("moe_intermediate_size"),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from html import escape
 from importlib.metadata import version
 from importlib.resources import files
@@ -14,9 +15,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from steelyard.errors import UserError
+from steelyard.report.folder import write_whole
 from steelyard.report.overlay import overlaid_cdf, overlaid_load
 from steelyard.report.words import UNKNOWN, count, seconds, significant
+from steelyard.sim.intervals import STATED
 from steelyard.validate.compare import LATENCIES, STATISTICS, Comparison, Pair, Validation
 
 _TITLES = {"ttft": "Time to first token", "tpot": "Time per output token", "e2e": "End to end"}
@@ -37,14 +39,22 @@ def print_validation(validation: Validation, console: Console) -> None:
     for each in validation.workloads:
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
         table.title, table.title_justify, table.title_style = Text(each.name), "left", "bold blue"
-        for heading in ("", "measured", "simulated", "error"):
+        for heading in ("", "measured", "simulated", "error", f"{STATED:.0%} sure"):
             table.add_column(heading, justify="right" if heading else "left", min_width=10)
-        for name, measured, simulated, error, far_off in _rows(each):
-            table.add_row(name, measured, simulated, Text(error, style="red" if far_off else ""))
+        for row in _rows(each):
+            error = Text(row.error, style="red" if row.far_off else "")
+            table.add_row(row.name, row.measured, row.simulated, error, _outside(row))
         console.print(table)
         for note in each.notes:
             console.print(Text(f"note: {note}", style="yellow"))
         console.print()
+    inside, of = validation.coverage
+    if of:
+        console.print(f"{inside} of {of} figures lie in the interval stated for them ({STATED:.0%} should)")
+
+
+def _outside(row: _Row) -> Text:
+    return Text(row.interval, style="yellow" if row.outside else "")
 
 
 def signed_percent(error: float | None) -> str:
@@ -54,11 +64,7 @@ def signed_percent(error: float | None) -> str:
 
 def write_validation_page(validation: Validation, path: Path) -> None:
     """The page as one file."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(validation_page(validation), encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise UserError(f"{path}: the report cannot be written: {error.strerror or error}") from None
+    write_whole(path, validation_page(validation))
 
 
 def validation_page(validation: Validation) -> str:
@@ -78,19 +84,38 @@ def _read(name: str) -> str:
     return files("steelyard.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def _rows(each: Comparison) -> Iterator[tuple[str, str, str, str, bool]]:
-    """Every figure as text, and whether its error is large."""
+@dataclass(frozen=True)
+class _Row:
+    """One figure as text."""
 
-    def row(name: str, pair: Pair, write: Callable[[float | None], str]) -> tuple[str, str, str, str, bool]:
+    name: str
+    measured: str
+    simulated: str
+    error: str
+    interval: str
+    far_off: bool
+    outside: bool
+
+    @classmethod
+    def of(cls, name: str, pair: Pair, write: Callable[[float | None], str]) -> _Row:
         error = pair.error
-        far_off = error is not None and abs(error) > _FAR_OFF
-        return name, write(pair.measured), write(pair.simulated), signed_percent(error), far_off
+        return cls(
+            name=name,
+            measured=write(pair.measured),
+            simulated=write(pair.simulated),
+            error=signed_percent(error),
+            interval="" if pair.interval is None else " – ".join(write(end) for end in pair.interval),
+            far_off=error is not None and abs(error) > _FAR_OFF,
+            outside=pair.inside is False,
+        )
 
+
+def _rows(each: Comparison) -> Iterator[_Row]:
     for metric in LATENCIES:
         for statistic in STATISTICS:
-            yield row(f"{_SHORT[metric]} {statistic}", each.latency[metric][statistic], seconds)
+            yield _Row.of(f"{_SHORT[metric]} {statistic}", each.latency[metric][statistic], seconds)
     for name, (title, write) in _FIGURES.items():
-        yield row(title, each.figures[name], write)
+        yield _Row.of(title, each.figures[name], write)
 
 
 def _section(number: int, each: Comparison) -> str:
@@ -117,9 +142,11 @@ def _figure(title: str, plot: str) -> str:
 
 def _table(each: Comparison) -> str:
     rows = "".join(
-        f"<tr><th>{escape(name)}</th><td>{measured}</td><td>{simulated}</td>"
-        f"<td{' class=off' if far_off else ''}>{error}</td></tr>"
-        for name, measured, simulated, error, far_off in _rows(each)
+        f"<tr><th>{escape(row.name)}</th><td>{row.measured}</td><td>{row.simulated}</td>"
+        f"<td{' class=off' if row.far_off else ''}>{row.error}</td>"
+        f"<td{' class=off' if row.outside else ''}>{row.interval}</td></tr>"
+        for row in _rows(each)
     )
-    head = "<tr><th></th><th>measured</th><th>simulated</th><th>error</th></tr>"
+    heads = ("", "measured", "simulated", "error", f"{STATED:.0%} sure")
+    head = f"<tr>{''.join(f'<th>{name}</th>' for name in heads)}</tr>"
     return f'<div class="scroll"><table><thead>{head}</thead><tbody>{rows}</tbody></table></div>'

@@ -39,9 +39,21 @@ Model = Annotated[ModelRef, BeforeValidator(expand_model, json_schema_input_type
 class CostSpec(Spec):
     """Where step times come from."""
 
-    source: Literal["auto", "analytic"] = Field(
+    source: Literal["auto", "silicon", "analytic"] = Field(
         default="auto",
-        description="auto: the best source there is for the model and GPU; analytic: the roofline only.",
+        description="auto: the best source there is for each operator; silicon: first NVIDIA's database of measured "
+        "operators, which `pip install steelyard[silicon]` brings; analytic: the roofline only.",
+    )
+    profile: str | None = Field(
+        default=None,
+        min_length=1,
+        description="A profile of your own, asked before any other: the file that `steelyard profile` wrote, or a "
+        "folder of LLMServingSim, Vidur or Frontier.",
+    )
+    calibration: str | None = Field(
+        default=None,
+        min_length=1,
+        description="The host's times, as `steelyard calibrate` wrote them; those of a usual H200 host if not given.",
     )
 
 

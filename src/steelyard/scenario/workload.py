@@ -149,6 +149,12 @@ class TraceSpec(Spec):
         "look at the file.",
     )
     limit: Count | None = Field(default=None, description="Read only this many requests.")
+    cached: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Of a capture: its NAME.requests.jsonl.gz, to take the prompt tokens found in the prefix cache "
+        "from there instead of simulating the cache.",
+    )
 
 
 class WorkloadSpec(Spec):

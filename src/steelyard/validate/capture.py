@@ -1,7 +1,9 @@
 """A capture of a live engine: what it was told to be, what it was asked, and what it did.
 
 A folder holds ``meta.json`` (effective settings), ``config.json`` (the model's) and per workload ``NAME.workload.json``
-(asked), ``NAME.requests.jsonl.gz`` (answered, token by token) and ``NAME.steps.jsonl.gz`` (every engine step).
+(asked), ``NAME.requests.jsonl.gz`` (answered, token by token) and ``NAME.steps.jsonl.gz`` (every engine step). The
+recorder of `steelyard.profile.recorder` leaves the last two unpacked and without the first: what was asked then is
+what its lines of requests say.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 ASKED = ".workload.json"
-_ANSWERED = ".requests.jsonl.gz"
-_STEPS = ".steps.jsonl.gz"
+_ANSWERED = ".requests.jsonl"
+_STEPS = ".steps.jsonl"
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Answers:
     tpot: Floats
     e2e: Floats
     output: Ints
-    cached: Ints
+    cached: Ints | None  # prompt tokens found in the prefix cache; None where nobody recorded that
 
     @property
     def makespan(self) -> float:
@@ -59,9 +61,11 @@ class CapturedRun:
 
     name: str
     asked: Path
+    answered: Path
+    stepped: Path
     answers: Answers
     load: Load
-    preemptions: int
+    preemptions: int | None  # None where nobody recorded them
 
 
 @dataclass(frozen=True)
@@ -87,10 +91,15 @@ def read_capture_folder(folder: Path) -> Capture:
     meta = _object(folder / "meta.json")
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder}: no config.json in it; a capture folder needs the model's configuration")
-    asked = sorted(folder.glob(f"*{ASKED}"))
-    if not asked:
-        raise UserError(f"{folder}: no NAME{ASKED} in it, so there is nothing to replay")
-    return Capture(folder, meta, tuple(_run(path) for path in asked))
+    names = sorted({path.name.removesuffix(ASKED) for path in folder.glob(f"*{ASKED}")} | _recorded(folder))
+    if not names:
+        raise UserError(f"{folder}: no NAME{ASKED} or NAME{_ANSWERED} in it, so there is nothing to replay")
+    return Capture(folder, meta, tuple(_run(folder, name) for name in names))
+
+
+def _recorded(folder: Path) -> set[str]:
+    """Names of what a recorder wrote down without having been told what would be asked."""
+    return {path.name.partition(_ANSWERED)[0] for path in folder.glob(f"*{_ANSWERED}*")}
 
 
 def _nested(folder: Path) -> str:
@@ -108,19 +117,28 @@ def _object(path: Path) -> dict[str, Any]:
     return data
 
 
-def _run(asked: Path) -> CapturedRun:
-    name = asked.name.removesuffix(ASKED)
-    files = {suffix: asked.with_name(name + suffix) for suffix in (_ANSWERED, _STEPS)}
-    for path in files.values():
-        if not path.is_file():
-            raise UserError(f"{path}: no such file, but {asked.name} is there; a capture has both")
-    load, preemptions = _load(files[_STEPS])
-    answers = _answers(files[_ANSWERED], _ids(asked))
-    return CapturedRun(name, asked, answers, load, preemptions)
+def _run(folder: Path, name: str) -> CapturedRun:
+    answered, stepped = (_packed_or_not(folder / f"{name}{kind}") for kind in (_ANSWERED, _STEPS))
+    asked = folder / f"{name}{ASKED}"
+    if not asked.is_file():
+        asked = answered
+    load, preemptions = _load(stepped)
+    answers = _answers(answered, _ids(asked))
+    return CapturedRun(name, asked, answered, stepped, answers, load, preemptions)
+
+
+def _packed_or_not(path: Path) -> Path:
+    packed = path.with_name(path.name + ".gz")
+    found = packed if packed.is_file() else path
+    if not found.is_file():
+        raise UserError(f"{packed}: no such file; a capture has NAME{_ANSWERED}.gz and NAME{_STEPS}.gz of each NAME")
+    return found
 
 
 def _ids(asked: Path) -> list[str]:
     """The requests' ids in order; whatever else is wrong with the file its own reader will say."""
+    if not asked.name.endswith(ASKED):
+        return [str(required(row, "id", where)) for where, row in json_lines(asked, None)]
     rows = _object(asked).get("requests")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise UserError(f"{asked}: must be a JSON object with a list of `requests`, each an object")

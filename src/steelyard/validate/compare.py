@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard.scenario import CostSpec
 from steelyard.sim import Result, simulate
+from steelyard.sim.intervals import STATED, Interval, figures, intervals
 from steelyard.sim.summary import PERCENTILES, describe
 from steelyard.validate.capture import Capture, CapturedRun, Load, read_capture_folder
 from steelyard.validate.settings import gpu_of, scenario_of, unheeded
@@ -24,10 +26,14 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Pair:
-    """A figure as measured and as simulated; None where one side has no such figure."""
+    """A figure as measured and as simulated; None where one side has no such figure.
+
+    ``interval`` is where the simulation says that the truth most likely lies.
+    """
 
     measured: float | None
     simulated: float | None
+    interval: Interval | None = None
 
     @property
     def error(self) -> float | None:
@@ -38,9 +44,19 @@ class Pair:
             return 0.0 if self.simulated == 0 else None
         return self.simulated / self.measured - 1
 
-    def as_dict(self) -> dict[str, float | None]:
+    @property
+    def inside(self) -> bool | None:
+        """Whether the truth lies in the interval; None where either is not known."""
+        if self.interval is None or self.measured is None:
+            return None
+        return self.interval[0] <= self.measured <= self.interval[1]
+
+    def as_dict(self) -> dict[str, Any]:
         """JSON-ready."""
-        return {"measured": self.measured, "simulated": self.simulated, "error": self.error}
+        figures: dict[str, Any] = {"measured": self.measured, "simulated": self.simulated, "error": self.error}
+        if self.interval is not None:
+            figures |= {"interval": list(self.interval), "inside": self.inside}
+        return figures
 
 
 @dataclass(frozen=True)
@@ -54,6 +70,12 @@ class Comparison:
     load: tuple[Load, Load] = field(repr=False)
     provenance: dict[str, float]
     notes: tuple[str, ...] = ()
+
+    @property
+    def stated(self) -> list[bool]:
+        """Of every figure with an interval, whether the truth lies in it."""
+        pairs = [*(pair for pairs in self.latency.values() for pair in pairs.values()), *self.figures.values()]
+        return [pair.inside for pair in pairs if pair.inside is not None]
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -73,16 +95,31 @@ class Validation:
     gpu: str
     workloads: tuple[Comparison, ...]
 
+    @property
+    def coverage(self) -> tuple[int, int]:
+        """How many figures lie in the interval stated for them, and how many there are."""
+        stated = [inside for each in self.workloads for inside in each.stated]
+        return sum(stated), len(stated)
+
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready."""
+        inside, of = self.coverage
         return {
             "capture": str(self.folder),
             "gpu": self.gpu,
             "workloads": [each.as_dict() for each in self.workloads],
+            "coverage": {"stated": STATED, "inside": inside, "of": of},
         }
 
 
-def validate(folder: Path, *, gpu: str | None = None, progress: Callable[[int, int], None] | None = None) -> Validation:
+def validate(
+    folder: Path,
+    *,
+    gpu: str | None = None,
+    given_cache: bool = False,
+    cost: CostSpec | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Validation:
     """Replay every workload of a capture folder from what was known before it ran, and compare.
 
     ``progress`` is called with (workloads replayed, workloads in all).
@@ -91,22 +128,29 @@ def validate(folder: Path, *, gpu: str | None = None, progress: Callable[[int, i
     name = gpu_of(capture, gpu)
     compared: list[Comparison] = []
     for run in capture.runs:
-        compared.append(compare_run(capture, run, simulate(scenario_of(capture, run, name))))
+        result = simulate(scenario_of(capture, run, name, given_cache=given_cache, cost=cost))
+        compared.append(compare_run(capture, run, result, intervals(result)))
         if progress is not None:
             progress(len(compared), len(capture.runs))
     return Validation(folder, name, tuple(compared))
 
 
-def compare_run(capture: Capture, run: CapturedRun, result: Result) -> Comparison:
-    """A captured workload beside its simulation."""
-    finished = result.requests["status"] == "finished"
+def compare_run(
+    capture: Capture, run: CapturedRun, result: Result, stated: Mapping[str, Interval] | None = None
+) -> Comparison:
+    """A captured workload beside its simulation, and the intervals ``stated`` for its figures."""
+    widths = _widths(result, stated or {})
+    requests = result.requests
+    finished = requests["status"] == "finished"
+    late = requests["taken"] - requests["arrival"]  # the recording client's clock starts when it gets round to sending
+    simulated = {"ttft": requests["ttft"] - late, "tpot": requests["tpot"], "e2e": requests["e2e"] - late}
     measured = {"ttft": run.answers.ttft, "tpot": run.answers.tpot, "e2e": run.answers.e2e}
-    samples = {name: (_known(measured[name]), _known(result.requests[name][finished])) for name in LATENCIES}
+    samples = {name: (_known(measured[name]), _known(simulated[name][finished])) for name in LATENCIES}
     steps = result.steps
     return Comparison(
         name=run.name,
-        latency={name: _statistics(*pair) for name, pair in samples.items()},
-        figures=_figures(capture, run, result),
+        latency={name: _statistics(name, *pair, widths) for name, pair in samples.items()},
+        figures=_figures(capture, run, result, widths),
         samples=samples,
         load=(run.load, Load(steps["start"], steps["end"], steps["running"], steps["waiting"])),
         provenance=result.summary["provenance"],
@@ -118,12 +162,24 @@ def _known(values: Floats) -> Floats:
     return values[np.isfinite(values)]
 
 
-def _statistics(measured: Floats, simulated: Floats) -> dict[str, Pair]:
+def _widths(result: Result, stated: Mapping[str, Interval]) -> dict[str, Interval]:
+    """Intervals as shares of the figures they belong to, which are not counted quite as the summary does."""
+    base = figures(result.summary)
+    return {name: (low / base[name], high / base[name]) for name, (low, high) in stated.items() if base[name]}
+
+
+def _around(value: float | None, width: Interval | None) -> Interval | None:
+    return None if value is None or width is None else (value * width[0], value * width[1])
+
+
+def _statistics(metric: str, measured: Floats, simulated: Floats, widths: Mapping[str, Interval]) -> dict[str, Pair]:
     theirs, ours = describe(measured), describe(simulated)
-    return {name: Pair(theirs[name], ours[name]) for name in STATISTICS}
+    return {
+        name: Pair(theirs[name], ours[name], _around(ours[name], widths.get(f"{metric}.{name}"))) for name in STATISTICS
+    }
 
 
-def _figures(capture: Capture, run: CapturedRun, result: Result) -> dict[str, Pair]:
+def _figures(capture: Capture, run: CapturedRun, result: Result, widths: Mapping[str, Interval]) -> dict[str, Pair]:
     """What a workload has one of."""
     summary, answers = result.summary, run.answers
     blocks = capture.meta.get("num_gpu_blocks")
@@ -137,9 +193,16 @@ def _figures(capture: Capture, run: CapturedRun, result: Result) -> dict[str, Pa
         "kv_blocks": (blocks, summary["memory"]["num_gpu_blocks"]),
         "finished": (len(answers.at), summary["outcomes"]["finished"]),
         "preemptions": (run.preemptions, summary["preemptions"]),
-        "prefix_hit_tokens": (int(answers.cached.sum()), summary["prefix_cache"]["hit_tokens"]),
+        "prefix_hit_tokens": (
+            None if answers.cached is None else int(answers.cached.sum()),
+            summary["prefix_cache"]["hit_tokens"],
+        ),
     }
-    return {name: Pair(_number(theirs), _number(ours)) for name, (theirs, ours) in pairs.items()}
+    of = {"throughput": widths.get("throughput.output_tokens_per_s"), "makespan": widths.get("duration_s")}
+    return {
+        name: Pair(_number(theirs), _number(ours), _around(_number(ours), of.get(name)))
+        for name, (theirs, ours) in pairs.items()
+    }
 
 
 def _number(value: Any) -> float | None:

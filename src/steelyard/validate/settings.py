@@ -8,7 +8,7 @@ from typing import Any
 
 from steelyard.errors import UserError
 from steelyard.hardware import find_gpu
-from steelyard.scenario import Scenario, scenario_from_dict
+from steelyard.scenario import CostSpec, Scenario, scenario_from_dict
 from steelyard.validate.capture import Capture, CapturedRun
 
 # Keys of meta.json, and vLLM's own names for arguments it was started with, by what a scenario calls them.
@@ -38,8 +38,11 @@ _OF_NO_EFFECT = {
 }
 
 
-def scenario_of(capture: Capture, run: CapturedRun, gpu: str) -> Scenario:
-    """The scenario of one captured workload: model, engine settings and requests, no measured figure."""
+def scenario_of(
+    capture: Capture, run: CapturedRun, gpu: str, *, given_cache: bool = False, cost: CostSpec | None = None
+) -> Scenario:
+    """The scenario of one captured workload: model, engine settings and requests; no measured figure but, where
+    asked for, what each prompt found in the prefix cache. Paths of ``cost`` start from the current folder."""
     meta = capture.meta
     arguments = _arguments(capture)
     engine = {ours: meta[theirs] for theirs, ours in _EFFECTIVE.items() if meta.get(theirs) is not None}
@@ -47,17 +50,28 @@ def scenario_of(capture: Capture, run: CapturedRun, gpu: str) -> Scenario:
     if "cudagraph" in meta:
         engine["cudagraph"] = str(meta["cudagraph"]).rpartition(".")[2].lower()
     model = {ours: arguments[theirs] for theirs, ours in _MODEL.items() if arguments.get(theirs) is not None}
+    trace = {"file": run.asked.name, "format": "capture"}
+    if given_cache:
+        trace["cached"] = run.answered.name
     return scenario_from_dict(
         {
             "name": run.name,
             "model": {"config": "config.json", **model},
             "fleet": {"gpu": gpu, "tp": arguments.get("tensor_parallel_size", 1)},
             "engine": engine,
-            "workload": {"trace": {"file": run.asked.name, "format": "capture"}, "arrivals": {"kind": "trace"}},
+            "workload": {"trace": trace, "arrivals": {"kind": "trace"}},
+            "cost": _absolute(cost or CostSpec()),
         },
         source=str(capture.meta_file),
         base_dir=capture.folder,
     )
+
+
+def _absolute(cost: CostSpec) -> dict[str, Any]:
+    """A cost whose files are found from any folder."""
+    given = cost.model_dump()
+    files = {key: str(Path(given[key]).resolve()) for key in ("profile", "calibration") if given[key] is not None}
+    return given | files
 
 
 def unheeded(capture: Capture) -> list[str]:

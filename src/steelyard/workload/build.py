@@ -21,6 +21,7 @@ from steelyard.workload.columns import Floats, Ints, Workload, in_order, merge, 
 from steelyard.workload.draw import draw_accept, draw_group, draw_priority, draw_seconds, draw_tokens
 from steelyard.workload.sharing import Sharing, conversations, unshared, with_prefix
 from steelyard.workload.traces import read_trace
+from steelyard.workload.traces.capture import read_given
 
 _PURPOSES = (
     "arrivals",
@@ -166,6 +167,8 @@ def _recorded(spec: WorkloadSpec, dice: _Dice, base_dir: Path) -> Workload:
     path = base_dir / spec.trace.file
     limits = [limit for limit in (spec.trace.limit, spec.requests) if limit is not None]
     work = read_trace(path, spec.trace.format, min(limits, default=None))
+    if spec.trace.cached is not None:
+        work.given = read_given(path, base_dir / spec.trace.cached)[: len(work)]
     roots = np.flatnonzero(work.after < 0)
     if isinstance(spec.arrivals, TraceArrivals):
         if np.isnan(work.at[roots]).any():

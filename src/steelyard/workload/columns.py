@@ -33,6 +33,7 @@ class Workload:
     label: Ints  # index into labels
     labels: list[str]
     streams: int  # stream ids in use are 0 .. streams - 1
+    given: Ints | None = None  # prompt tokens known to be found in the cache, -1 where not known; None: nowhere
     notes: list[str] = field(default_factory=list)  # what the user should know about how it was made
 
     def __len__(self) -> int:
@@ -137,6 +138,7 @@ def take(work: Workload, rows: Ints) -> Workload:
         content=None if work.content is None else [work.content[row] for row in rows],
         accept=None if work.accept is None else [work.accept[row] for row in rows],
         label=work.label[rows],
+        given=None if work.given is None else work.given[rows],
     )
 
 
@@ -161,6 +163,7 @@ def merge(works: Sequence[Workload]) -> Workload:
         label=_shifted([work.label for work in works], labels),
         labels=[name for work in works for name in work.labels],
         streams=streams[-1],
+        given=_joined_given(works),
         notes=[note for work in works for note in work.notes],
     )
     return in_order(joined)
@@ -193,3 +196,9 @@ def _joined_accept(works: Sequence[Workload]) -> list[tuple[int, ...]] | None:
     if all(work.accept is None for work in works):
         return None
     return [each for work in works for each in (work.accept if work.accept is not None else [()] * len(work))]
+
+
+def _joined_given(works: Sequence[Workload]) -> Ints | None:
+    if all(work.given is None for work in works):
+        return None
+    return np.concatenate([np.full(len(w), -1, dtype=np.int64) if w.given is None else w.given for w in works])

@@ -12,7 +12,7 @@ import numpy as np
 
 from steelyard.errors import UserError
 from steelyard.workload.columns import Content, Ints, Workload
-from steelyard.workload.traces.lines import read_text, recorded, required, seconds, tokens
+from steelyard.workload.traces.lines import json_lines, read_text, recorded, required, seconds, tokens
 
 
 def read_capture(path: Path, limit: int | None = None) -> Workload:
@@ -35,7 +35,21 @@ def read_capture(path: Path, limit: int | None = None) -> Workload:
     return work
 
 
+def read_given(asked: Path, answered: Path) -> Ints:
+    """Prompt tokens that each request of a NAME.workload.json found in the cache; -1 where not recorded."""
+    found = {
+        str(required(row, "id", where)): tokens(required(row, "cached", where), "cached", where)
+        for where, row in json_lines(answered, None)
+    }
+    return np.array([found.get(str(row.get("id", i)), -1) for i, (_, row) in enumerate(_rows(asked))], dtype=np.int64)
+
+
 def _rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """The requests of a workload file, or of a recorder's lines in order of submission, from the first on."""
+    if ".jsonl" in path.suffixes:
+        rows = sorted(json_lines(path, None), key=lambda row: seconds(required(row[1], "at", row[0]), "at", row[0]))
+        began = rows[0][1]["at"] if rows else 0.0
+        return [(where, {**row, "at": row["at"] - began}) for where, row in rows]
     try:
         data = json.loads(read_text(path))
     except json.JSONDecodeError as error:

@@ -1,0 +1,254 @@
+"""The host's terms from captures of a user's own engine.
+
+Everything else about a step is predicted from operators; what a profile of a GPU cannot know is the host beside it.
+Each term is a thing an engine is seen doing, so each is read off where it shows: launches from steps whose launch the
+engine waited for, delays of clients from requests that met an idle engine and from tokens after their step's result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard.cost import CompiledCost, HostTerms
+from steelyard.cost.host import Launch
+from steelyard.errors import UserError
+from steelyard.sim.setup import set_up
+from steelyard.validate.capture import Capture, CapturedRun
+from steelyard.validate.settings import scenario_of
+from steelyard.validate.steps import HostWait, RecordedStep, host_waits, read_steps
+
+Floats = NDArray[np.float64]
+
+_LAUNCH_TERMS = ("step", "request", "prompt", "pieces", "eager", "experts")
+_FEWEST = 5  # observations of a term, below which it keeps its default
+_STALL = 1.8  # times the median of its kind: no launch but a stall, such as a kernel compiled on first use
+_VAGUE = 0.4  # of a term: with a larger standard error the captures do not tell it
+_TOGETHER = 0.9  # correlation of two estimates from which on only their sum is known
+_IDLE = 5e-3  # a request that finds the engine idle for so long is seen at once
+_SCATTER = 0.05  # of a launch's time, at the least: no host is steadier
+_MINOR = ("prompt",)  # keeps its default rather than being a reason to refuse
+_SHOWS = {
+    "request": "steps with few and with many requests",
+    "pieces": "short prompts among running requests",
+    "eager": "prompts longer than the largest captured size",
+    "experts": "prompts longer than the largest captured size",
+    "step": "decode steps right behind prompts",
+}
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A term as fitted: seconds, their standard error, and what they rest on."""
+
+    seconds: float
+    error: float
+    observations: int
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The terms of a host. Those that the captures say nothing about keep their defaults."""
+
+    terms: HostTerms
+    fits: dict[str, Fit]
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Terms that were not fitted."""
+        return tuple(term.name for term in fields(HostTerms) if term.name not in self.fits)
+
+    def as_dict(self) -> dict[str, object]:
+        """JSON-ready; `steelyard.cost.read_terms` reads ``terms`` back."""
+        return {
+            "terms": asdict(self.terms),
+            "fitted": {name: asdict(fit) for name, fit in self.fits.items()},
+            "kept": list(self.kept),
+        }
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What one captured run says: waits for the host, requests that met an idle engine, tokens on their way."""
+
+    waits: tuple[tuple[HostWait, Launch], ...]
+    layers: int
+    expert_layers: int
+    ingests: tuple[tuple[int, float], ...]  # (prompt tokens, seconds until the scheduler saw it)
+    outputs: tuple[tuple[float, float], ...]  # (requests of the step, mean seconds until clients saw its tokens)
+
+
+def evidence(capture: Capture, run: CapturedRun, gpu: str, terms: HostTerms) -> Evidence:
+    """Read one run of a capture; ``terms`` tell host and GPU apart well enough to begin with."""
+    setup = set_up(scenario_of(capture, run, gpu))
+    steps = read_steps(run.stepped)
+    cost: CompiledCost = setup.cost.with_host(terms)
+    waits = tuple((wait, wait.step.launch(cost.graphs)) for wait in host_waits(steps, cost))
+    return Evidence(
+        waits=waits,
+        layers=cost.host.layers,
+        expert_layers=cost.host.expert_layers,
+        ingests=tuple(_ingests(steps, run)),
+        outputs=tuple(_outputs(steps, run)),
+    )
+
+
+def calibrate(found: Sequence[Evidence]) -> Calibration:
+    """Fit the terms that the evidence shows; refuses where it shows two of them only together."""
+    fits = _launches(found)
+    step = fits.get("step")
+    if step is not None:  # what was seen is the step with its sampling, which no record splits
+        fits["step"] = replace(step, seconds=step.seconds - HostTerms().sample)
+    fits |= _ingest(found) | _output(found)
+    values = {name: fit.seconds for name, fit in fits.items()}
+    return Calibration(replace(HostTerms(), **values), fits)
+
+
+# -- launches -----------------------------------------------------------------------------------------------------
+
+
+def _launches(found: Sequence[Evidence]) -> dict[str, Fit]:
+    rows, seconds, kinds = _observations(found)
+    if not rows:
+        raise UserError(
+            "the captures hold no step whose launch the engine waited for: capture some prompts of different lengths "
+            "while other requests are being answered"
+        )
+    table, times, of_kind = np.array(rows), np.array(seconds), np.array(kinds)
+    seen = np.count_nonzero(table, axis=0)
+    fitted = [i for i, count in enumerate(seen) if count >= _FEWEST]
+    defaults = np.array([asdict(HostTerms())[name] for name in _LAUNCH_TERMS])
+    defaults[0] += HostTerms().sample
+    while True:
+        rest = [i for i in range(len(_LAUNCH_TERMS)) if i not in fitted]
+        solution, covariance = _weighted(table[:, fitted], times - table[:, rest] @ defaults[rest], of_kind)
+        names = [_LAUNCH_TERMS[i] for i in fitted]
+        errors = np.sqrt(np.diag(covariance))
+        vague = int(np.argmax(errors / np.maximum(solution, 1e-9)))
+        if errors[vague] <= _VAGUE * solution[vague]:
+            break
+        if names[vague] not in _MINOR:
+            _check_apart(vague, names, solution, covariance)
+        del fitted[vague]  # lost among the scatter of the others
+    return {
+        name: Fit(float(value), float(error), int(seen[i]))
+        for i, name, value, error in zip(fitted, names, solution, errors, strict=True)
+    }
+
+
+def _observations(found: Sequence[Evidence]) -> tuple[list[list[float]], list[float], list[str]]:
+    rows: list[list[float]] = []
+    seconds: list[float] = []
+    kinds: list[str] = []
+    for each in found:
+        for kind in ("whole", "pieces", "eager"):
+            waits = [wait for wait, how in each.waits if how == kind]
+            if not waits:
+                continue
+            most = _STALL * float(np.median([wait.seconds for wait in waits]))
+            dense = each.layers - each.expert_layers
+            for wait in waits:
+                if wait.seconds <= most:
+                    launch = {"pieces": [each.layers, 0, 0], "eager": [0, dense, each.expert_layers]}.get(kind, [0] * 3)
+                    rows.append([1.0, wait.step.requests, len(wait.step.chunks), *launch])
+                    seconds.append(wait.seconds)
+                    kinds.append(kind)
+    return rows, seconds, kinds
+
+
+def _check_apart(vague: int, names: Sequence[str], solution: Floats, covariance: Floats) -> None:
+    """Refuse a term of which the captures know no more than its sum with another."""
+    errors = np.sqrt(np.diag(covariance))
+    together = np.abs(covariance[vague]) / (errors[vague] * np.maximum(errors, 1e-12))
+    together[[vague, *(i for i, name in enumerate(names) if name in _MINOR)]] = 0.0
+    other = int(np.argmax(together))
+    if len(names) > 1 and together[other] < _TOGETHER:
+        return
+    raise UserError(
+        f"the captures cannot tell {names[vague]} from {names[other]} ({solution[vague] * 1e3:.3f} ms, give or take "
+        f"{errors[vague] * 1e3:.3f}): their steps are too much alike; capture as well {_SHOWS[names[vague]]}, and "
+        f"{_SHOWS[names[other]]}"
+    )
+
+
+def _weighted(design: Floats, times: Floats, kinds: NDArray[np.str_]) -> tuple[Floats, Floats]:
+    """Least squares, where slow kinds of launch scatter more and so count less; and the covariance of the terms."""
+    weights = np.ones(len(times))
+    solution: Floats = np.zeros(design.shape[1])
+    for _ in range(3):
+        root = np.sqrt(weights)[:, None]
+        solution = np.linalg.lstsq(design * root, times * root[:, 0], rcond=None)[0].astype(np.float64)
+        residual = times - design @ solution
+        for kind in np.unique(kinds):
+            of_kind = kinds == kind
+            least = _SCATTER * float(np.mean(times[of_kind]))
+            weights[of_kind] = 1.0 / max(float(np.mean(residual[of_kind] ** 2)), least**2)
+    information = (design * weights[:, None]).T @ design
+    barely = 1e-12 * np.trace(information) * np.eye(len(information))  # what cannot be told at all becomes very vague
+    covariance: Floats = np.linalg.inv(information + barely)
+    return solution, covariance
+
+
+# -- clients ------------------------------------------------------------------------------------------------------
+
+
+def _ingests(steps: Sequence[RecordedStep], run: CapturedRun) -> list[tuple[int, float]]:
+    """Requests that came while nothing ran: the next step is scheduled as soon as the scheduler sees them."""
+    starts = np.array([step.scheduled for step in steps])
+    ends = np.maximum.accumulate(np.array([step.updated for step in steps]))
+    found = []
+    for at in run.answers.at.tolist():
+        following = int(np.searchsorted(starts, at))
+        idle = following == 0 or ends[following - 1] < at - _IDLE
+        if following < len(steps) and idle and following > 0:
+            step = steps[following]
+            if len(step.chunks) == 1:
+                found.append((step.chunks[0][0] + step.chunks[0][1], step.scheduled - at))
+    return found
+
+
+def _outputs(steps: Sequence[RecordedStep], run: CapturedRun) -> list[tuple[float, float]]:
+    """First and last tokens against the result they came with, step by step."""
+    ends = np.array([step.updated for step in steps])
+    shown = np.concatenate([run.answers.at + run.answers.ttft, run.answers.at + run.answers.e2e])
+    at = np.searchsorted(ends, shown) - 1
+    known = at >= 0
+    delays: dict[int, list[float]] = {}
+    for index, delay in zip(at[known].tolist(), (shown[known] - ends[at[known]]).tolist(), strict=True):
+        delays.setdefault(index, []).append(delay)
+    return [(float(steps[index].requests), float(np.mean(each))) for index, each in delays.items()]
+
+
+def _ingest(found: Sequence[Evidence]) -> dict[str, Fit]:
+    pairs = [pair for each in found for pair in each.ingests]
+    fits = _line(pairs)
+    if fits is None:
+        return {}
+    base, slope = fits
+    known = HostTerms()  # a request that meets an idle engine shows the sum of three delays
+    return {"ingest": replace(base, seconds=max(base.seconds - known.submit - known.wake, 0.0)), "ingest_token": slope}
+
+
+def _output(found: Sequence[Evidence]) -> dict[str, Fit]:
+    fits = _line([pair for each in found for pair in each.outputs])
+    return {} if fits is None else {"output": fits[0], "output_request": fits[1]}
+
+
+def _line(pairs: Sequence[tuple[float, float]]) -> tuple[Fit, Fit] | None:
+    """A straight line through what is not a stall; None where all points are at one place or too few."""
+    if len(pairs) < 2 * _FEWEST:
+        return None
+    x, y = np.array(pairs, dtype=np.float64).T
+    keep = y <= _STALL * np.median(y[np.abs(x - x.mean()) <= 2 * x.std() + 1e-9]) + (y.max() if x.std() == 0 else 0)
+    x, y = x[keep], y[keep]
+    if x.std() < 0.05 * max(float(x.mean()), 1.0):
+        return None
+    design = np.column_stack([np.ones_like(x), x])
+    solution, *_ = np.linalg.lstsq(design, y, rcond=None)
+    residual = float(np.var(y - design @ solution))
+    errors = np.sqrt(np.diag(residual * np.linalg.pinv(design.T @ design)))
+    base, slope = (max(float(value), 0.0) for value in solution)
+    return Fit(base, float(errors[0]), len(x)), Fit(slope, float(errors[1]), len(x))

@@ -1,0 +1,110 @@
+"""Recorded engine steps, and when the host rather than the GPU decided how long they took."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from steelyard.cost import CompiledCost, GraphPlan
+from steelyard.cost.host import Launch
+from steelyard.cost.step import StepTime
+from steelyard.errors import UserError
+from steelyard.workload.traces.lines import json_lines, required, seconds, tokens
+
+_BEHIND = 0.6  # of the host's time for a step: with no more work than that left to the GPU, the host is what counts
+
+
+@dataclass(frozen=True)
+class RecordedStep:
+    """One step of a capture: what ran, when it was scheduled and when its result had been processed."""
+
+    scheduled: float
+    updated: float
+    decodes: int
+    keys: int  # cached tokens of all decodes before the step
+    longest: int
+    chunks: tuple[tuple[int, int], ...]
+
+    @property
+    def requests(self) -> int:
+        """How many requests ran."""
+        return self.decodes + len(self.chunks)
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens ran."""
+        return self.decodes + sum(new for new, _ in self.chunks)
+
+    def launch(self, graphs: GraphPlan) -> Launch:
+        """How the step got to the GPU."""
+        return graphs.launch(self.tokens, decode_only=not self.chunks)
+
+    def time(self, cost: CompiledCost) -> StepTime:
+        """What a cost model makes of it."""
+        kv, longest = self.keys + self.decodes, self.longest + 1
+        if self.chunks:
+            return cost.mixed(self.decodes, kv, longest, list(self.chunks))
+        a, b, _ = cost.decode_line(self.decodes, kv, longest)
+        return StepTime(a + b * kv, *cost.decode_host(self.decodes))
+
+
+def read_steps(path: Path) -> list[RecordedStep]:
+    """Every step of a NAME.steps.jsonl.gz, in order."""
+    return [_step(row, where) for where, row in json_lines(path, None)]
+
+
+def _step(row: dict[str, Any], where: str) -> RecordedStep:
+    scheduled, updated = (seconds(required(row, key, where), key, where) for key in ("t_schedule", "t_update"))
+    decodes, keys, longest = (
+        tokens(required(row, key, where), key, where) for key in ("n_decode", "kv_decode", "kv_decode_max")
+    )
+    chunks = required(row, "chunks", where)
+    if not isinstance(chunks, list) or not all(isinstance(chunk, list) and len(chunk) == 2 for chunk in chunks):
+        raise UserError(f"{where}: chunks must be a list of [tokens, context] (found {str(chunks)[:40]!r})")
+    return RecordedStep(scheduled, updated, decodes, keys, longest, tuple((int(new), int(old)) for new, old in chunks))
+
+
+@dataclass(frozen=True)
+class HostWait:
+    """A step whose launch the engine was seen waiting for: the host's seconds from one result to the next."""
+
+    step: RecordedStep
+    seconds: float
+
+
+def host_waits(steps: Sequence[RecordedStep], cost: CompiledCost) -> list[HostWait]:
+    """The steps that took the host longer to launch than the GPU had work before them.
+
+    With asynchronous scheduling the result of step k-1 is processed once step k has been launched and the GPU is done
+    with k-1, whichever is later. The GPU's part is predicted along the recorded steps; where it is far behind the
+    host's, the launch of step k filled the time between the results of k-2 and k-1. (To go by how long the wait turned
+    out to be would pick the slow launches only.) After a pause nothing is in flight, and the engine schedules again as
+    soon as the first step is launched.
+    """
+    found: list[HostWait] = []
+    gpu_end = float("-inf")  # of the step before
+    alone = False  # whether the step before found nothing in flight
+    for k, step in enumerate(steps):
+        time = step.time(cost)
+        host = time.prepare + time.launch
+        start, launched = step.scheduled, step.scheduled + host
+        if k and step.scheduled < steps[k - 1].updated:
+            result = steps[k - 1].updated
+            if not alone:
+                start = steps[k - 2].updated
+            if gpu_end - start < _BEHIND * host:
+                found.append(HostWait(step, result - start))
+                launched = result
+            else:
+                launched = min(launched, result)
+                gpu_end = max(result, launched)
+            alone = False
+        else:
+            alone = True
+            if k + 1 < len(steps) and steps[k + 1].scheduled < step.updated:
+                launched = steps[k + 1].scheduled
+                found.append(HostWait(step, launched - start))
+        gpu_end = max(max(gpu_end, start + time.prepare) + time.gpu, launched + time.tail)
+    return found

@@ -1,0 +1,103 @@
+"""Everything there is to check against: what lies under some folders, and what ships with the package."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from steelyard.cost.bundle import shipped_bundle
+from steelyard.cost.heldout import HeldOutError, held_out_errors
+from steelyard.cost.silicon import package_folder
+from steelyard.errors import UserError
+from steelyard.hardware import find_gpu, gpu_names
+from steelyard.validate.compare import Comparison, Validation, validate
+from steelyard.validate.crossed import cross_calibrate, read_sources
+from steelyard.validate.llmservingsim import is_bench_folder, validate_bench
+from steelyard.validate.rival import find_rival
+from steelyard.validate.silicon import SiliconValidation, validate_silicon
+
+_HOPPER = ("h100", "h200")
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Survey:
+    """What was found, and how far off each of it came out."""
+
+    captures: list[Validation] = field(default_factory=list)
+    crossed: dict[str, Comparison | str] = field(default_factory=dict)  # by run left out
+    benches: list[tuple[Validation, str]] = field(default_factory=list)  # with what the bench's own simulator says
+    operators: dict[str, list[HeldOutError]] = field(default_factory=dict)  # by GPU
+    silicon: SiliconValidation | None = None
+
+    @property
+    def coverage(self) -> tuple[int, int]:
+        """Figures inside the interval stated for them, over all captures and benches."""
+        pairs = [each.coverage for each in (*self.captures, *(bench for bench, _ in self.benches))]
+        return sum(inside for inside, _ in pairs), sum(of for _, of in pairs)
+
+
+def survey(roots: Sequence[Path], say: Say) -> Survey:
+    """Look through folders for captures and benches, and validate all that is there."""
+    found = Survey()
+    for root in roots:
+        if not root.is_dir():
+            raise UserError(f"{root}: no such folder; give one with captures in it")
+    folders = sorted({path.parent for root in roots for path in root.rglob("meta.json") if _is_capture(path.parent)})
+    for folder in folders:
+        say(f"{folder.name}: from the profile alone")
+        found.captures.append(validate(folder, given_cache=_shared(folder)))
+    for same_model in _by_model(folders):
+        say(f"{', '.join(folder.name for folder in same_model)}: calibrated on each other")
+        try:
+            found.crossed |= cross_calibrate(read_sources(same_model, None)).held_out
+        except UserError as error:
+            found.crossed[str(same_model[0])] = str(error)
+    for folder in sorted({path.parents[1] for root in roots for path in root.rglob("vllm/requests.jsonl")}):
+        _bench(folder, found, say)
+    for gpu in gpu_names():
+        bundle = shipped_bundle(gpu)
+        if bundle is not None:
+            say(f"operators of the {gpu} that its profile was not given")
+            found.operators[gpu] = held_out_errors(bundle, find_gpu(gpu))
+    if package_folder() is not None:
+        say("the end-to-end points of AIConfigurator on Hopper")
+        found.silicon = validate_silicon(gpus=_HOPPER, rival=find_rival())
+    return found
+
+
+def _is_capture(folder: Path) -> bool:
+    return (folder / "config.json").is_file() and any(folder.glob("*.requests.jsonl*"))
+
+
+def _shared(folder: Path) -> bool:
+    """Whether several runs share an engine, and so find in its cache what others left there."""
+    return len(list(folder.glob("*.requests.jsonl*"))) > 1
+
+
+def _by_model(folders: Sequence[Path]) -> list[list[Path]]:
+    same: dict[str, list[Path]] = defaultdict(list)
+    for folder in folders:
+        same[hashlib.sha256((folder / "config.json").read_bytes()).hexdigest()].append(folder)
+    return list(same.values())
+
+
+def _bench(folder: Path, found: Survey, say: Say) -> None:
+    if not is_bench_folder(folder):
+        return
+    root = folder.parents[2]
+    meta = json.loads((folder / "vllm" / "meta.json").read_text())
+    trace = root / "workloads" / Path(str(meta.get("dataset_path"))).name
+    say(f"{folder.name}: from the profile of LLMServingSim")
+    summary = folder / "their-summary.txt"
+    try:
+        bench = validate_bench(folder, root / "perf", trace)
+    except UserError as error:
+        say(f"left out: {error}")
+        return
+    found.benches.append((bench, summary.read_text() if summary.is_file() else ""))

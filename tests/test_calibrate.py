@@ -1,0 +1,242 @@
+"""Calibration: terms that went into a capture must come out of it, and only where it shows them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from steelyard import UserError, scenario_from_dict, simulate
+from steelyard.cli import main
+from steelyard.cost import RESTED, HostTerms, read_terms
+from steelyard.engine import Engine
+from steelyard.fleet import Desk, make_router, run_fleet
+from steelyard.sim import set_up
+from steelyard.sim.result import request_table
+from steelyard.validate.crossed import cross_calibrate, read_sources
+from steelyard.workload import build_workload
+
+MODEL = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_act": "silu",
+    "vocab_size": 128256,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 8192,
+    "torch_dtype": "bfloat16",
+}
+META: dict[str, Any] = {
+    "kw": {"max_model_len": "8192"},
+    "block_size": 16,
+    "max_num_seqs": 128,
+    "max_num_batched_tokens": 2048,
+    "async_scheduling": True,
+    "prefix_caching": True,
+    "cudagraph": "FULL_AND_PIECEWISE",
+    "gpu": "h200",
+}
+SLOW = replace(
+    HostTerms(),
+    step=3.1e-3,
+    request=41e-6,
+    prompt=0.5e-3,
+    pieces=0.4e-3,
+    eager=1.1e-3,
+    ingest=0.9e-3,
+    ingest_token=1e-6,
+    output=2.5e-3,
+    output_request=50e-6,
+)
+
+
+@dataclass
+class StepLog:
+    """Every step as a recorder would write it, but for the times of its result."""
+
+    prompt: dict[int, int]
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    computed: dict[int, int] = field(default_factory=dict)
+
+    def step(self, scheduled_at: float, tokens: dict[int, int], preempted: list[int], free: int) -> None:
+        chunks, lengths = [], []
+        for index, count in tokens.items():
+            before = self.computed.get(index, 0)
+            if count == 1 and before >= self.prompt[index]:
+                lengths.append(before)
+            else:
+                chunks.append([count, before])
+            self.computed[index] = before + count
+        self.rows.append(
+            {
+                "t_schedule": scheduled_at,
+                "n_decode": len(lengths),
+                "kv_decode": sum(lengths),
+                "kv_decode_max": max(lengths, default=0),
+                "chunks": chunks,
+                "preempted": 0,
+                "running": len(tokens),
+                "waiting": 0,
+            }
+        )
+
+
+def capture(folder: Path, workloads: dict[str, list[dict[str, Any]]], terms: HostTerms = SLOW) -> Path:
+    """A folder as our own engine would leave it behind on a host with these terms."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(MODEL))
+    (folder / "meta.json").write_text(json.dumps(META))
+    for name, asked in workloads.items():
+        (folder / f"{name}.workload.json").write_text(json.dumps({"requests": asked}))
+        run = scenario_from_dict(
+            {
+                "model": "config.json",
+                "fleet": {"gpu": "h200"},
+                "engine": {"max_model_len": 8192, "max_num_seqs": 128, "max_num_batched_tokens": 2048},
+                "workload": {"trace": {"file": f"{name}.workload.json", "format": "capture"}},
+            },
+            base_dir=folder,
+        )
+        setup = set_up(run, terms)
+        work = build_workload(run.workload, 0, folder)
+        desk = Desk(work, setup.limits, terms)
+        log = StepLog(dict(enumerate(work.prompt.tolist())))
+        engine = Engine(
+            setup.limits,
+            setup.cost,
+            desk.names,
+            wake=terms.wake,
+            taking_in=terms.prompt,
+            rested=RESTED,
+            observer=log,
+        )
+        run_fleet([engine], desk, make_router("round-robin", 1, 0))
+        table = request_table(work, desk, [engine.log])
+        first, last = (table[moment] - table["taken"] for moment in ("first_token", "finish"))
+        answers = [
+            {
+                "id": row["id"],
+                "at": float(table["taken"][i]),
+                "cached": int(table["cached"][i]),
+                "tokens": np.linspace(first[i], last[i], row["output"]).tolist(),
+            }
+            for i, row in enumerate(asked)
+        ]
+        steps = [{**row, "t_update": end} for row, end in zip(log.rows, engine.log.ends, strict=True)]
+        for kind, rows in (("requests", answers), ("steps", steps)):
+            text = "".join(json.dumps(row) + "\n" for row in rows)
+            (folder / f"{name}.{kind}.jsonl.gz").write_bytes(gzip.compress(text.encode()))
+    return folder
+
+
+def chat(count: int, seed: int, gap: float = 0.1) -> list[dict[str, Any]]:
+    dice = np.random.default_rng(seed)
+    at = np.cumsum(dice.exponential(gap, count))
+    prompts, outputs = dice.integers(20, 1800, count), dice.integers(2, 3, count)
+    outputs = np.where(dice.random(count) < 0.8, dice.integers(50, 300, count), outputs)
+    return [{"id": i, "at": float(at[i]), "prompt": int(prompts[i]), "output": int(outputs[i])} for i in range(count)]
+
+
+BURST = [{"id": i, "at": 3.0 * (i // 40), "prompt": 8 + 3 * (i % 17), "output": 30} for i in range(400)]
+LONE = [{"id": i, "at": 0.5 * i, "prompt": 40 + 110 * (i % 16), "output": 2} for i in range(40)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    work = {"chat": chat(300, 1, 0.06), "more": chat(200, 2, 0.1), "burst": BURST, "lone": LONE}
+    return capture(tmp_path_factory.mktemp("own") / "capture", work)
+
+
+def test_terms_that_went_in_come_out(folder: Path) -> None:
+    found = cross_calibrate(read_sources([folder], None)).calibration
+    for name, value in asdict(SLOW).items():
+        if name in ("experts", "sample", "submit", "wake"):
+            assert name in found.kept
+        else:
+            assert asdict(found.terms)[name] == pytest.approx(value, rel=0.15), name
+
+
+def test_a_run_left_out_is_foretold(folder: Path) -> None:
+    crossed = cross_calibrate(read_sources([folder], None))
+    found = crossed.held_out[f"{folder}/more"]
+    assert not isinstance(found, str)
+    for metric in ("ttft", "tpot", "e2e"):
+        error = found.latency[metric]["mean"].error
+        assert error is not None and abs(error) < 0.03, metric
+
+
+def test_lone_prompts_do_not_tell_a_step_from_its_requests(tmp_path: Path) -> None:
+    lone = capture(tmp_path / "lone", {"lone": LONE})
+    with pytest.raises(UserError, match=r"cannot tell (step|request) from .*capture as well"):
+        cross_calibrate(read_sources([lone], None))
+
+
+def test_a_stall_is_not_taken_for_a_launch(tmp_path: Path) -> None:
+    """Half a second in one launch, as when a kernel is compiled, must not move the terms."""
+    folder = capture(tmp_path / "calm", {"chat": chat(300, 1, 0.06), "lone": LONE})
+    calm = cross_calibrate(read_sources([folder], None)).calibration.terms
+    path = folder / "chat.steps.jsonl.gz"
+    rows = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+    at = next(k for k, row in enumerate(rows) if k > 50 and row["chunks"])
+    for k, row in enumerate(rows):
+        row["t_update"] += 0.5 if k >= at - 1 else 0.0
+        row["t_schedule"] += 0.5 if k > at else 0.0
+    path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
+    stalled = cross_calibrate(read_sources([folder], None)).calibration.terms
+    assert stalled.eager == pytest.approx(calm.eager, rel=0.02)
+    assert stalled.step == pytest.approx(calm.step, rel=0.05)
+
+
+def test_the_command_writes_a_file_that_scenarios_can_name(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "host.json"
+    monkeypatch.setattr(sys, "argv", ["steelyard", "calibrate", str(folder), "--out", str(out)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    printed = capsys.readouterr().out
+    assert "eager" in printed and "run left out" in printed
+    terms = read_terms(out)
+    assert terms.eager == pytest.approx(SLOW.eager, rel=0.15)
+    asked = {"arrivals": {"kind": "poisson", "rate": 8}, "requests": 100, "prompt": 700, "output": 60}
+    run = {"model": "llama-3.1-8b", "fleet": {"gpu": "h200"}, "workload": asked}
+    usual = simulate(scenario_from_dict(run))
+    own = simulate(scenario_from_dict({**run, "cost": {"calibration": str(out)}}))
+    assert own.summary["ttft"]["mean"] > usual.summary["ttft"]["mean"]
+    again = simulate(scenario_from_dict(run), host=terms)
+    assert own.summary["ttft"] == again.summary["ttft"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nonsense", "cannot be read as a calibration file"),
+        ("{}", "has no `terms`"),
+        ('{"terms": {"eagre": 1}}', "terms.eagre: no such term; there are step"),
+        ('{"terms": {"eager": -1}}', r"terms.eager: must be seconds, 0 to 1 \(found -1\)"),
+        ('{"terms": {"eager": "fast"}}', r"terms.eager: must be seconds, 0 to 1 \(found 'fast'\)"),
+    ],
+)
+def test_a_calibration_file_that_is_none_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "host.json"
+    path.write_text(text)
+    with pytest.raises(UserError, match=message):
+        read_terms(path)
+    run = {
+        "model": "llama-3.1-8b",
+        "fleet": {"gpu": "h200"},
+        "workload": {"arrivals": {"kind": "poisson", "rate": 1}, "requests": 1, "prompt": 10, "output": 10},
+        "cost": {"calibration": str(path)},
+    }
+    with pytest.raises(UserError, match=r"cost\.calibration"):
+        simulate(scenario_from_dict(run))
