@@ -16,27 +16,34 @@ def default_capture_sizes(max_num_seqs: int, max_num_batched_tokens: int) -> tup
     return tuple(size for size in sizes if size <= top)
 
 
+_MODES: dict[str, tuple[Launch, Launch]] = {  # decode-only steps, all others
+    "full_and_piecewise": ("whole", "pieces"),
+    "full_decode_only": ("whole", "eager"),
+    "full": ("whole", "whole"),
+    "piecewise": ("pieces", "pieces"),
+    "none": ("eager", "eager"),
+}
+
+
 @dataclass(frozen=True)
 class GraphPlan:
-    """What is captured. ``full``: whole decode-only steps; ``pieces``: everything but attention, for any step."""
+    """How steps of up to the largest captured size get to the GPU; larger ones go kernel by kernel."""
 
     sizes: tuple[int, ...]
-    full: bool
-    pieces: bool
-
-    def padded(self, tokens: int, decode_only: bool) -> int | None:
-        """The captured size a step of so many tokens runs at, or None if it runs without a graph."""
-        if not (self.pieces or (self.full and decode_only)):
-            return None
-        if not self.sizes or tokens > self.sizes[-1]:
-            return None
-        return self.sizes[bisect_left(self.sizes, tokens)]
+    decodes: Launch
+    mixed: Launch
 
     def launch(self, tokens: int, decode_only: bool) -> Launch:
-        """How a step of so many tokens gets to the GPU."""
-        if self.padded(tokens, decode_only) is None:
+        """How a step of so many tokens does."""
+        if not self.sizes or tokens > self.sizes[-1]:
             return "eager"
-        return "whole" if decode_only and self.full else "pieces"
+        return self.decodes if decode_only else self.mixed
+
+    def padded(self, tokens: int, decode_only: bool) -> int | None:
+        """The captured size such a step runs at, or None if it runs without a graph."""
+        if self.launch(tokens, decode_only) == "eager":
+            return None
+        return self.sizes[bisect_left(self.sizes, tokens)]
 
 
 def graph_plan(engine: EngineSpec) -> GraphPlan:
@@ -46,8 +53,4 @@ def graph_plan(engine: EngineSpec) -> GraphPlan:
     if sizes is None:
         sizes = default_capture_sizes(engine.max_num_seqs, engine.max_num_batched_tokens)
     reachable = tuple(size for size in sizes if size <= engine.max_num_batched_tokens)
-    return GraphPlan(
-        sizes=reachable if mode != "none" else (),
-        full=mode in ("full_and_piecewise", "full_decode_only"),
-        pieces=mode in ("full_and_piecewise", "piecewise"),
-    )
+    return GraphPlan(reachable if mode != "none" else (), *_MODES[mode])

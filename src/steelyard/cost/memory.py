@@ -1,10 +1,12 @@
-"""GPU memory: what is left for KV blocks after weights, activations and captured graphs."""
+"""GPU memory: what is left for KV blocks after weights, activations and the runtime.
+
+vLLM finds out by running its largest batch once, before it captures graphs, so those come out of what it leaves unused.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from steelyard.cost.graphs import GraphPlan
 from steelyard.errors import UserError
 from steelyard.hardware import Gpu
 from steelyard.model import (
@@ -18,9 +20,9 @@ from steelyard.model import (
 )
 from steelyard.scenario import EngineSpec
 
-RUNTIME_BYTES = 640 << 20  # CUDA context, library handles and workspaces
-GRAPH_BYTES_PER_KERNEL = 24 << 10  # of a captured graph: nodes and arguments
-LOGITS_BYTES = 10  # per logit at the sampler: 16-bit, its 32-bit copy and the softmax of it
+RUNTIME_BYTES = 230 << 20  # CUDA context and library handles: 0.22 and 0.23 GiB told by vLLM 0.26 on an H200
+WORKSPACE_BYTES = 870 << 20  # attention's partial results, matrices' and sampling's workspaces, in the same two engines
+LOGITS_BYTES = 4  # per logit at the sampler, beyond that
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,6 @@ class MemoryPlan:
     usable: int
     weights: int
     activations: int
-    graphs: int
     runtime: int
     block_bytes: int
     blocks: int
@@ -48,7 +49,6 @@ class MemoryPlan:
             "usable_bytes": self.usable,
             "weights_bytes": self.weights,
             "activation_bytes": self.activations,
-            "graph_bytes": self.graphs,
             "runtime_bytes": self.runtime,
             "kv_bytes": self.kv,
             "block_bytes": self.block_bytes,
@@ -56,17 +56,16 @@ class MemoryPlan:
         }
 
 
-def plan_memory(model: ModelSpec, gpu: Gpu, tp: int, engine: EngineSpec, graphs: GraphPlan) -> MemoryPlan:
+def plan_memory(model: ModelSpec, gpu: Gpu, tp: int, engine: EngineSpec) -> MemoryPlan:
     """How much of each GPU goes where; refuses a model that leaves no room for KV blocks."""
     weights = weight_bytes(model, tp=tp)
     activations = _activation_bytes(model, tp, engine)
-    captured = _graph_bytes(model, tp, graphs)
     usable = int(gpu.memory_bytes * engine.gpu_memory_utilization)
     block_bytes = engine.block_size * kv_bytes_per_token(model, engine.kv_cache_dtype, tp)
-    left = usable - weights - activations - captured - RUNTIME_BYTES
+    left = usable - weights - activations - RUNTIME_BYTES
     blocks = engine.num_gpu_blocks if engine.num_gpu_blocks is not None else left // block_bytes
     if left <= 0 or blocks < 2:
-        taken = {"weights": weights, "activations": activations, "captured graphs": captured, "runtime": RUNTIME_BYTES}
+        taken = {"weights": weights, "activations": activations, "runtime": RUNTIME_BYTES}
         raise UserError(_no_room(model, gpu, tp, engine, taken))
     if blocks * block_bytes > left:
         raise UserError(
@@ -78,7 +77,6 @@ def plan_memory(model: ModelSpec, gpu: Gpu, tp: int, engine: EngineSpec, graphs:
         usable=usable,
         weights=weights,
         activations=activations,
-        graphs=captured,
         runtime=RUNTIME_BYTES,
         block_bytes=block_bytes,
         blocks=blocks - 1,
@@ -86,7 +84,7 @@ def plan_memory(model: ModelSpec, gpu: Gpu, tp: int, engine: EngineSpec, graphs:
 
 
 def _activation_bytes(model: ModelSpec, tp: int, engine: EngineSpec) -> int:
-    """The most that lives at once in a step of the largest batch: one layer's widest pair of tensors, or the logits."""
+    """What a step of the largest batch needs: half of one layer's widest pair of tensors, the logits, workspaces."""
     rows = engine.max_num_batched_tokens
     widest = 0
     for layer in model.layers:
@@ -98,13 +96,7 @@ def _activation_bytes(model: ModelSpec, tp: int, engine: EngineSpec) -> int:
     layer_bytes = rows * (widest + 2 * model.hidden) * model.dtype_bytes
     head = next(op for op in head_operators(model, 1) if isinstance(op, Gemm))
     logits_bytes = min(rows, engine.max_num_seqs) * head.n * LOGITS_BYTES
-    return max(layer_bytes, logits_bytes)
-
-
-def _graph_bytes(model: ModelSpec, tp: int, graphs: GraphPlan) -> int:
-    kernels = sum(layer.count * len(operators(model, layer, tp)) for layer in model.layers)
-    kinds = int(graphs.full) + int(graphs.pieces)
-    return len(graphs.sizes) * kinds * kernels * GRAPH_BYTES_PER_KERNEL
+    return layer_bytes // 2 + logits_bytes + WORKSPACE_BYTES
 
 
 def _no_room(model: ModelSpec, gpu: Gpu, tp: int, engine: EngineSpec, taken: dict[str, int]) -> str:

@@ -45,7 +45,7 @@ class EngineSpec(Spec):
         default=None,
         description="Accepted draft tokens per verify step, for workloads that say nothing themselves.",
     )
-    cudagraph: Literal["full_and_piecewise", "full_decode_only", "piecewise", "none"] = Field(
+    cudagraph: Literal["full_and_piecewise", "full_decode_only", "full", "piecewise", "none"] = Field(
         default="full_and_piecewise", description="Which steps run as CUDA graphs."
     )
     cudagraph_capture_sizes: tuple[Count, ...] | None = Field(

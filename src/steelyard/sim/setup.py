@@ -15,7 +15,6 @@ from steelyard.cost import (
     Roofline,
     Work,
     compile_cost,
-    graph_plan,
     plan_memory,
     read_terms,
     shipped_bundle,
@@ -66,7 +65,7 @@ def set_up(scenario: Scenario, host: HostTerms | None = None, factors: Mapping[s
         check_tp(model, pool.tp)
         check_fits_node(gpu, pool.tp)
     with blaming(scenario.source):
-        memory = plan_memory(model, gpu, pool.tp, engine, graph_plan(engine))
+        memory = plan_memory(model, gpu, pool.tp, engine)
         limits = _limits(engine, model, memory)
     sources = _sources(scenario, gpu, model)
     if factors:
