@@ -157,7 +157,7 @@ def test_a_decode_is_the_same_in_both_kinds_of_step(name: str, mode: str, n: int
     assert short[1:] == long[1:]
     prepare, *launch_and_tail = cost.decode_host(n + 1)
     assert short.prepare == prepare
-    assert [*short[2:]] == launch_and_tail
+    assert [*short[2:4]] == launch_and_tail
 
 
 @pytest.mark.parametrize("name", SOME_MODELS)

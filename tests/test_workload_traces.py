@@ -394,3 +394,17 @@ def test_a_format_may_be_named(tmp_path: Path) -> None:
     assert read_trace(path, "vllm-bench").prompt.tolist() == [600]
     with pytest.raises(UserError, match=r"m\.jsonl:1: the header lacks"):
         read_trace(path, "azure")
+
+
+def test_requests_of_one_second_go_in_the_order_they_were_sent(tmp_path: Path) -> None:
+    rows = [{"id": i, "at": at, "prompt": 10 + i, "output": 2} for i, at in enumerate([0.0, 0.0, 0.0, 1.0])]
+    (tmp_path / "burst.workload.json").write_text(json.dumps({"requests": rows}))
+    sent = [{"id": i, "at": at} for i, at in ((0, 0.02), (1, 0.03), (2, 0.01), (3, 0.9))]
+    (tmp_path / "burst.requests.jsonl").write_text("".join(json.dumps(row) + "\n" for row in sent))
+    trace = {"file": "burst.workload.json", "format": "capture", "sent": "burst.requests.jsonl"}
+    run = scenario_from_dict(
+        {"model": "llama-3.1-8b", "fleet": {"gpu": "h200"}, "workload": {"trace": trace, "arrivals": {"kind": "trace"}}}
+    )
+    work = build_workload(run.workload, 0, tmp_path)
+    assert work.prompt.tolist() == [12, 10, 11, 13]
+    assert work.at == pytest.approx([0.0, 0.0, 0.0, 1.0], abs=1e-9)

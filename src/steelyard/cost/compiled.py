@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.cost.graphs import GraphPlan, graph_plan
-from steelyard.cost.host import HostCost, HostTerms, Launch
+from steelyard.cost.host import HINDERED, HostCost, HostTerms, Launch
 from steelyard.cost.scaled import family_of
 from steelyard.cost.source import PROVENANCES, CostSource, Decodes, Estimate, FirstOf, Floats, PrefillAttention
 from steelyard.cost.step import StepTime
@@ -135,7 +135,9 @@ class CompiledCost:
         padded = self.graphs.padded(tokens, decode_only=False)
         rows = tokens if padded is None else padded
         gpu = self._tokens[rows] + self._experts[(tokens + rows) // 2] + self._head[requests] + attention
-        return StepTime(gpu, *self._host_part(rows, requests, self.graphs.launch(tokens, decode_only=False)))
+        how = self.graphs.launch(tokens, decode_only=False)
+        prepare, launch, tail = self._host_part(rows, requests, how)
+        return StepTime(gpu, prepare, launch, tail, HINDERED * launch if how == "eager" else 0.0)
 
     def _host_part(self, rows: int, requests: int, how: Launch) -> tuple[float, float, float]:
         """Prepare, launch and tail: the output head comes last, after the last layer where they come one by one."""

@@ -14,6 +14,7 @@ from typing import Literal
 
 from steelyard.errors import UserError
 
+HINDERED = 0.14  # of a launch kernel by kernel: with other steps going on, threads of the engine get in its way
 Launch = Literal["whole", "pieces", "eager"]  # one graph, a graph around each layer's attention, or none
 _MOST_SECONDS = 1.0
 
@@ -26,13 +27,13 @@ class HostTerms:
     (`docs/calibration.md` has the table); hosts differ from them by a fifth.
     """
 
-    step: float = 1.95e-3  # handle a result, schedule the next step and prepare its inputs
+    step: float = 1.98e-3  # handle a result, schedule the next step and prepare its inputs
     request: float = 27e-6  # the same, for each request of the step
-    prompt: float = 0.25e-3  # take a new request in, which holds up the next step
+    prompt: float = 0.30e-3  # take a new request in, which holds up the next step
     sample: float = 0.85e-3  # after the layers: launch the sampling, send for its result
     pieces: float = 0.26e-3  # launch one layer as captured pieces around attention
-    eager: float = 0.73e-3  # launch one layer kernel by kernel
-    experts: float = 1.57e-3  # the same, of a layer with routed experts
+    eager: float = 0.75e-3  # launch one layer kernel by kernel
+    experts: float = 1.59e-3  # the same, of a layer with routed experts
     submit: float = 0.35e-3  # a client's process takes up one request
     ingest: float = 0.30e-3  # from there until it is in the engine's queue
     ingest_token: float = 0.33e-6  # and for each token of its prompt

@@ -193,8 +193,10 @@ class Engine:
         log, flight, clock = self.log, self._flight, self.clock
         prepare = time.prepare + self._arrived * self.taking_in
         self._arrived = 0
-        launched = clock + (prepare + time.launch)
-        gpu = time.gpu * self.rested if clock - self._gpu_free > _PAUSE_SECONDS else time.gpu
+        gpu, launch = time.gpu, time.launch
+        if clock - self._gpu_free > _PAUSE_SECONDS:
+            gpu, launch = gpu * self.rested, launch - time.hindered
+        launched = clock + (prepare + launch)
         end = max(max(self._gpu_free, clock + prepare) + gpu, launched + time.tail)
         if flight is None:
             if not log.ends or clock > log.ends[-1]:

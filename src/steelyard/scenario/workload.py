@@ -149,6 +149,12 @@ class TraceSpec(Spec):
         "look at the file.",
     )
     limit: Count | None = Field(default=None, description="Read only this many requests.")
+    sent: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Of a capture: its NAME.requests.jsonl.gz, to know in which order the client sent requests that "
+        "were to be sent at the same second.",
+    )
     cached: str | None = Field(
         default=None,
         min_length=1,

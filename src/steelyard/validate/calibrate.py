@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.cost import CompiledCost, HostTerms
-from steelyard.cost.host import Launch
+from steelyard.cost.host import HINDERED, Launch
 from steelyard.errors import UserError
 from steelyard.sim.setup import set_up
 from steelyard.validate.capture import Capture, CapturedRun
@@ -149,14 +149,20 @@ def _observations(found: Sequence[Evidence]) -> tuple[list[list[float]], list[fl
             if not waits:
                 continue
             most = _STALL * float(np.median([wait.seconds for wait in waits]))
-            dense = each.layers - each.expert_layers
             for wait in waits:
                 if wait.seconds <= most:
-                    launch = {"pieces": [each.layers, 0, 0], "eager": [0, dense, each.expert_layers]}.get(kind, [0] * 3)
-                    rows.append([1.0, wait.step.requests, len(wait.step.chunks), *launch])
+                    rows.append([1.0, wait.step.requests, len(wait.step.chunks), *_launched(each, kind, wait.alone)])
                     seconds.append(wait.seconds)
                     kinds.append(kind)
     return rows, seconds, kinds
+
+
+def _launched(found: Evidence, kind: str, alone: bool) -> tuple[float, float, float]:
+    """Layers launched as pieces, kernel by kernel, and kernel by kernel with experts."""
+    if kind == "pieces":
+        return found.layers, 0.0, 0.0
+    share = 0.0 if kind == "whole" else 1.0 - HINDERED if alone else 1.0
+    return 0.0, share * (found.layers - found.expert_layers), share * found.expert_layers
 
 
 def _check_apart(vague: int, names: Sequence[str], solution: Floats, covariance: Floats) -> None:

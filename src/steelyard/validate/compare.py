@@ -19,6 +19,7 @@ from steelyard.validate.capture import Capture, CapturedRun, Load, read_capture_
 from steelyard.validate.settings import gpu_of, scenario_of, unheeded
 
 LATENCIES = ("ttft", "tpot", "e2e")
+_STALL_SECONDS = 0.5
 STATISTICS = ("mean", *(f"p{p}" for p in PERCENTILES))
 
 Floats = NDArray[np.float64]
@@ -154,8 +155,17 @@ def compare_run(
         samples=samples,
         load=(run.load, Load(steps["start"], steps["end"], steps["running"], steps["waiting"])),
         provenance=result.summary["provenance"],
-        notes=(*unheeded(capture), *result.notes),
+        notes=(*unheeded(capture), *_stalls(run.load), *result.notes),
     )
+
+
+def _stalls(load: Load) -> list[str]:
+    """Launches of half a second and more, in which an engine compiles a kernel; nobody can tell before which."""
+    took = load.end[:-1] - load.start[1:]  # the result of a step waits for the launch of the next
+    stalls = took[took > _STALL_SECONDS]
+    if not len(stalls):
+        return []
+    return [f"the capture holds {len(stalls)} stalls of {stalls.sum():.1f} s in all, which are not simulated"]
 
 
 def _known(values: Floats) -> Floats:

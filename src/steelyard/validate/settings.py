@@ -41,8 +41,9 @@ _OF_NO_EFFECT = {
 def scenario_of(
     capture: Capture, run: CapturedRun, gpu: str, *, given_cache: bool = False, cost: CostSpec | None = None
 ) -> Scenario:
-    """The scenario of one captured workload: model, engine settings and requests; no measured figure but, where
-    asked for, what each prompt found in the prefix cache. Paths of ``cost`` start from the current folder."""
+    """The scenario of one captured workload: model, engine settings and requests (those of the same second in the order
+    in which the client sent them); no measured figure but, where asked for, what each prompt found in the prefix cache.
+    Paths of ``cost`` start from the current folder."""
     meta = capture.meta
     arguments = _arguments(capture)
     engine = {ours: meta[theirs] for theirs, ours in _EFFECTIVE.items() if meta.get(theirs) is not None}
@@ -52,7 +53,7 @@ def scenario_of(
     if "cudagraph" in meta:
         engine["cudagraph"] = str(meta["cudagraph"]).rpartition(".")[2].lower()
     model = {ours: arguments[theirs] for theirs, ours in _MODEL.items() if arguments.get(theirs) is not None}
-    trace = {"file": run.asked.name, "format": "capture"}
+    trace = {"file": run.asked.name, "format": "capture", "sent": run.answered.name}
     if given_cache:
         trace["cached"] = run.answered.name
     return scenario_from_dict(

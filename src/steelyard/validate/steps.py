@@ -72,6 +72,7 @@ class HostWait:
 
     step: RecordedStep
     seconds: float
+    alone: bool  # after a pause, nothing else in flight
 
 
 def host_waits(steps: Sequence[RecordedStep], cost: CompiledCost) -> list[HostWait]:
@@ -95,7 +96,7 @@ def host_waits(steps: Sequence[RecordedStep], cost: CompiledCost) -> list[HostWa
             if not alone:
                 start = steps[k - 2].updated
             if gpu_end - start < _BEHIND * host:
-                found.append(HostWait(step, result - start))
+                found.append(HostWait(step, result - start, False))
                 launched = result
             else:
                 launched = min(launched, result)
@@ -105,6 +106,6 @@ def host_waits(steps: Sequence[RecordedStep], cost: CompiledCost) -> list[HostWa
             alone = True
             if k + 1 < len(steps) and steps[k + 1].scheduled < step.updated:
                 launched = steps[k + 1].scheduled
-                found.append(HostWait(step, launched - start))
+                found.append(HostWait(step, launched - start, True))
         gpu_end = max(max(gpu_end, start + time.prepare) + time.gpu, launched + time.tail)
     return found

@@ -21,8 +21,9 @@ from steelyard.workload.columns import Floats, Ints, Workload, in_order, merge, 
 from steelyard.workload.draw import draw_accept, draw_group, draw_priority, draw_seconds, draw_tokens
 from steelyard.workload.sharing import Sharing, conversations, unshared, with_prefix
 from steelyard.workload.traces import read_trace
-from steelyard.workload.traces.capture import read_given
+from steelyard.workload.traces.capture import read_given, read_sent
 
+_SAME_SECOND = 1e-12  # between requests of one second whose order is known
 _PURPOSES = (
     "arrivals",
     "prompt",
@@ -167,6 +168,8 @@ def _recorded(spec: WorkloadSpec, dice: _Dice, base_dir: Path) -> Workload:
     path = base_dir / spec.trace.file
     limits = [limit for limit in (spec.trace.limit, spec.requests) if limit is not None]
     work = read_trace(path, spec.trace.format, min(limits, default=None))
+    if spec.trace.sent is not None:
+        work.at = work.at + _SAME_SECOND * read_sent(path, base_dir / spec.trace.sent)[: len(work)]
     if spec.trace.cached is not None:
         work.given = read_given(path, base_dir / spec.trace.cached)[: len(work)]
     roots = np.flatnonzero(work.after < 0)

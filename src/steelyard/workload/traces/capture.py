@@ -44,6 +44,16 @@ def read_given(asked: Path, answered: Path) -> Ints:
     return np.array([found.get(str(row.get("id", i)), -1) for i, (_, row) in enumerate(_rows(asked))], dtype=np.int64)
 
 
+def read_sent(asked: Path, answered: Path) -> Ints:
+    """The place of each request of a NAME.workload.json in the order in which they were sent; unknown ones last."""
+    at = {
+        str(required(row, "id", where)): seconds(required(row, "at", where), "at", where)
+        for where, row in json_lines(answered, None)
+    }
+    sent = np.array([at.get(str(row.get("id", i)), math.inf) for i, (_, row) in enumerate(_rows(asked))])
+    return np.argsort(np.argsort(sent, kind="stable"), kind="stable")
+
+
 def _rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
     """The requests of a workload file, or of a recorder's lines in order of submission, from the first on."""
     if ".jsonl" in path.suffixes:
