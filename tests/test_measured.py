@@ -218,3 +218,12 @@ def test_real_decode_steps_are_foretold_from_operators_alone(model: str, capture
     assert len(errors) >= 5
     assert max(abs(error) for error in errors) < worst
     assert abs(np.mean(errors)) < worst / 2
+
+
+def test_experts_of_other_types_are_left_to_the_next_source() -> None:
+    """All of them: the second matrix is part of the first only where the profile has both."""
+    rows = np.array([16.0])
+    for name in ("experts_gate_up", "experts_down"):
+        eight_bit = GroupedGemm(name, 2048, 1536, 128, 8, 1.0, "fp8")
+        plain = Roofline(find_gpu("h200")).rows(eight_bit, rows)
+        assert source().rows(eight_bit, rows).seconds == pytest.approx(plain.seconds)

@@ -37,11 +37,13 @@ class Measured:
         return f"profile of {self.bundle.about['gpu']}"
 
     def rows(self, operator: RowOperator, rows: Floats) -> Estimate | None:
-        if isinstance(operator, GroupedGemm | Elementwise) and operator.name in _IN_THE_EXPERTS:
+        if isinstance(operator, GroupedGemm) and (operator.weight_bytes != 2 or not self.experts.points):
+            return None
+        if operator.name in _IN_THE_EXPERTS:
             return Estimate.all_of(np.zeros_like(rows), INTERPOLATED)
         if isinstance(operator, Gemm):
             return self._gemm(operator, rows)
-        if isinstance(operator, GroupedGemm) and operator.weight_bytes == 2 and self.experts.points:
+        if isinstance(operator, GroupedGemm):
             return self.experts.seconds((operator.experts, operator.top_k, operator.k, operator.n // 2), rows)
         if isinstance(operator, Elementwise):
             return self._small.seconds(operator, rows)
