@@ -60,7 +60,12 @@ class EngineLog:
 
     def stretches(self) -> dict[str, Ints]:
         """One row per stretch, with its number of steps."""
-        table = np.array(self.rows).reshape(-1, len(_FIELDS))
+        return dict(self._stretches)
+
+    @cached_property
+    def _stretches(self) -> dict[str, Ints]:
+        """Columns that look into ``rows``, which must not grow any more."""
+        table = np.frombuffer(self.rows, dtype=np.int64).reshape(-1, len(_FIELDS))
         columns = {name: table[:, i] for i, name in enumerate(_FIELDS)}
         columns["steps"] = np.diff(columns["step"], append=len(self.ends))
         return columns

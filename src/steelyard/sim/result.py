@@ -66,8 +66,8 @@ def request_table(workload: Workload, desk: Desk, logs: list[EngineLog]) -> dict
         preemptions[index] = rows["preemptions"]
         scheduled[index] = np.where(rows["scheduled"] >= 0, rows["scheduled"], np.nan)
         told = rows["first"] >= 0
-        for column, steps in ((first, rows["first"][told]), (finish, rows["last"][told])):
-            column[index[told]] = shown(desk.host, log, steps.astype(np.int64))
+        steps = np.concatenate([rows["first"][told], rows["last"][told]]).astype(np.int64)
+        first[index[told]], finish[index[told]] = np.split(shown(desk.host, log, steps), 2)
         for i, (second, why) in log.given_up.items():
             finish[i], reason[i] = second, why
             if first[i] > second:
