@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from steelyard.report.verdict import PROVENANCE, Limit
+from steelyard.report.verdict import PROVENANCE, Limit, sources_line
 from steelyard.report.words import UNKNOWN, byte_size, count, dollars, percent, pick, seconds, significant
 
 Summary = Mapping[str, Any]
@@ -47,7 +47,8 @@ def provenance_bar(summary: Summary) -> str:
     )
     return (
         '<section class="provenance"><h3>Where the step times come from</h3>'
-        f'<div class="bar" aria-hidden="true">{bar}</div><ul>{legend}</ul></section>'
+        f'<div class="bar" aria-hidden="true">{bar}</div><ul>{legend}</ul>'
+        f"<p><small>{escape(sources_line(summary))}</small></p></section>"
     )
 
 

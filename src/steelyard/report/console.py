@@ -17,6 +17,7 @@ from steelyard.report.verdict import (
     fleet_line,
     limits,
     slo_line,
+    sources_line,
     workload_line,
 )
 from steelyard.report.words import byte_size, count, dollars, percent, pick, seconds, significant
@@ -176,7 +177,7 @@ def _provenance(summary: Summary) -> RenderableType:
         edge += share
         bar.append("█" * cells, style=_HUES[name])
     legend = [Text(f"{percent(share)} {name}", style=_HUES[name]) for name, share in shares.items() if share]
-    return Group(bar, Text(", ").join(legend))
+    return Group(bar, Text(", ").join(legend), Text(sources_line(summary), style="dim"))
 
 
 def _notes(notes: Sequence[str]) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -120,3 +121,9 @@ def _lost(asked: Mapping[str, int]) -> str:
     if unfinished:
         parts.append(f"{count(unfinished)} unfinished")
     return " and ".join(parts) or "none"
+
+
+def sources_line(summary: Summary) -> str:
+    """Which sources answered for how many kinds of operators, the busiest first."""
+    counts = Counter(summary["sources"].values())
+    return ", ".join(f"{source} ({count} operators)" for source, count in counts.most_common())
