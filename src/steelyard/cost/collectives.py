@@ -20,8 +20,8 @@ def allreduce(gpu: Gpu, ranks: int, size: Floats) -> Floats:
         return np.zeros_like(size)
     rate = gpu.peer_bandwidth * LINK_SHARE
     ring = RING_SECONDS + 2.0 * (ranks - 1) / ranks * size / rate
-    if not gpu.nvlink_bandwidth:
-        return ring  # one-shot kernels need direct access to the neighbours' memory
+    if not gpu.nvlink_bandwidth and ranks > 2:
+        return ring  # over PCIe engines use their one-shot kernel for pairs only
     return np.minimum(ring, ONE_SHOT_SECONDS + (ranks - 1) * size / rate)
 
 
