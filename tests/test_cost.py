@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -285,17 +285,6 @@ def test_what_is_left_at_the_end_is_a_part_of_the_gpus_work(mode: str) -> None:
             assert 0 < cost.decode_host(n)[2] < decode_seconds(cost, n, n)
             mixed = cost.mixed(n, n, 1, [(2, 0)])
             assert 0 < mixed.tail < mixed.gpu
-
-
-def test_another_host_changes_the_hosts_part_alone() -> None:
-    cost = host_of("qwen3-0.6b", "full_and_piecewise")
-    before = cost.decode_host(8), cost.decode_line(8, 800, 100), cost.mixed(8, 800, 100, [(5, 0)])
-    other = cost.with_host(replace(TERMS, step=7.0, pieces=0.5))
-    assert other.decode_host(8) == (7.0 + 8 * 1e-3, *before[0][1:])
-    assert other.decode_line(8, 800, 100) == before[1]
-    expected = before[2]._replace(prepare=7.0 + 9 * 1e-3, launch=28 * 0.5 + 0.25)
-    assert other.mixed(8, 800, 100, [(5, 0)]) == expected
-    assert (cost.decode_host(8), cost.decode_line(8, 800, 100), cost.mixed(8, 800, 100, [(5, 0)])) == before
 
 
 # -- uneven batches -----------------------------------------------------------------------------------------------

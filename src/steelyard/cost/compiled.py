@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,13 +99,6 @@ class CompiledCost:
     def chosen(self) -> Mapping[str, str]:
         """The source that answered, by operator."""
         return self._source.chosen
-
-    def with_host(self, terms: HostTerms) -> CompiledCost:
-        """The same work beside another host."""
-        other = copy(self)
-        other.host = replace(self.host, terms=terms)
-        other._decode_host = {}
-        return other
 
     def decode_line(self, n: int, kv: int, longest: int) -> tuple[float, float, int]:
         """(a, b, kv_max): the GPU's part of a decode-only step is a + b * kv seconds while kv is at most kv_max."""

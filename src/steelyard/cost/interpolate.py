@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
+from numpy.typing import NDArray
 
 from steelyard.cost.source import EXTRAPOLATED, INTERPOLATED, MEASURED, Estimate, Floats
 
@@ -25,9 +28,33 @@ def line(at: Floats, x: Floats, y: Floats) -> Floats:
 
 def along(at: Floats, x: Floats, y: Floats) -> Estimate:
     """Seconds on the line through measured points, none where there is no work."""
+    return Estimate(np.where(at > 0, line(at, x, y), 0.0), standing(at, x))
+
+
+def standing(at: Floats, x: Floats) -> NDArray[np.int8]:
+    """Measured at a point, interpolated between two, extrapolated beyond the last."""
     inside = np.where(np.isin(at, x), MEASURED, INTERPOLATED)
-    provenance = np.where(at > x[-1], EXTRAPOLATED, inside).astype(np.int8)
-    return Estimate(np.where(at > 0, line(at, x, y), 0.0), provenance)
+    return np.where(at > x[-1], EXTRAPOLATED, inside).astype(np.int8)
+
+
+def columns(points: Iterable[tuple[float, float]]) -> tuple[Floats, Floats]:
+    """Two arrays of pairs, by the first."""
+    table = np.array(sorted(points), dtype=np.float64)
+    return table[:, 0], table[:, 1]
+
+
+def monotone(y: Floats) -> Floats:
+    """The rising sequence nearest to this one: where values fall, they and those before are pooled to their mean."""
+    values: list[float] = []
+    counts: list[int] = []
+    for value in y.tolist():
+        values.append(value)
+        counts.append(1)
+        while len(values) > 1 and values[-2] > values[-1]:
+            last, count = values.pop(), counts.pop()
+            values[-1] = (values[-1] * counts[-1] + last * count) / (counts[-1] + count)
+            counts[-1] += count
+    return np.repeat(np.array(values), counts)
 
 
 def between(knots: Floats, at: float) -> tuple[int, float]:

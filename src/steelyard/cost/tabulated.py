@@ -15,6 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
+from steelyard.cost.interpolate import monotone
 from steelyard.cost.source import EXTRAPOLATED, INTERPOLATED, MEASURED, Curve, Decodes, Estimate, Floats, RowOperator
 from steelyard.model import AttentionOperator, Gemm, GroupedGemm
 
@@ -38,14 +39,8 @@ class Points:
         """Repeated points become their mean, and neighbours that fall where they should rise a common one."""
         table = np.array(sorted(measured), dtype=np.float64)
         x = np.unique(table[:, 0])
-        levels: list[tuple[float, int]] = []  # mean seconds, and how many points share it
-        for value in x:
-            mean, count = float(table[table[:, 0] == value, 1].mean()), 1
-            while levels and levels[-1][0] > mean:
-                before, shared = levels.pop()
-                mean, count = (before * shared + mean * count) / (shared + count), shared + count
-            levels.append((mean, count))
-        return cls(tuple(x.tolist()), tuple(mean for mean, count in levels for _ in range(count)))
+        seconds = monotone(np.array([table[table[:, 0] == value, 1].mean() for value in x]))
+        return cls(tuple(x.tolist()), tuple(seconds.tolist()))
 
     def at(self, x: float) -> float:
         """Seconds at one place."""

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.cost import CompiledCost, HostTerms
+from steelyard.cost import HostTerms
 from steelyard.cost.host import HINDERED, Launch
 from steelyard.errors import UserError
 from steelyard.sim.setup import set_up
@@ -83,9 +83,8 @@ class Evidence:
 
 def evidence(capture: Capture, run: CapturedRun, gpu: str, terms: HostTerms) -> Evidence:
     """Read one run of a capture; ``terms`` tell host and GPU apart well enough to begin with."""
-    setup = set_up(scenario_of(capture, run, gpu))
+    cost = set_up(scenario_of(capture, run, gpu), terms).cost
     steps = read_steps(run.stepped)
-    cost: CompiledCost = setup.cost.with_host(terms)
     waits = tuple((wait, wait.step.launch(cost.graphs)) for wait in host_waits(steps, cost))
     return Evidence(
         waits=waits,

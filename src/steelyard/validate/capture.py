@@ -8,7 +8,6 @@ what its lines of requests say.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.errors import UserError
-from steelyard.workload.traces.lines import json_lines, read_text, required, seconds, tokens
+from steelyard.workload.traces.lines import json_lines, json_object, required, seconds, tokens
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -88,7 +87,7 @@ def read_capture_folder(folder: Path) -> Capture:
         raise UserError(f"{folder}: {'not a folder' if folder.exists() else 'no such folder'}; give a capture folder")
     if not (folder / "meta.json").is_file():
         raise UserError(f"{folder}: no meta.json in it, so it is not a capture folder{_nested(folder)}")
-    meta = _object(folder / "meta.json")
+    meta = json_object(folder / "meta.json")
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder}: no config.json in it; a capture folder needs the model's configuration")
     names = sorted({path.name.removesuffix(ASKED) for path in folder.glob(f"*{ASKED}")} | _recorded(folder))
@@ -105,16 +104,6 @@ def _recorded(folder: Path) -> set[str]:
 def _nested(folder: Path) -> str:
     inner = sorted(path.parent.name for path in folder.glob("*/meta.json"))
     return f"; its subfolders {', '.join(inner)} are: give one of them" if inner else ""
-
-
-def _object(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}:{error.lineno}: not valid JSON: {error.msg}") from None
-    if not isinstance(data, dict):
-        raise UserError(f"{path}: must be a JSON object (found {str(data)[:40]!r})")
-    return data
 
 
 def _run(folder: Path, name: str) -> CapturedRun:
@@ -139,7 +128,7 @@ def _ids(asked: Path) -> list[str]:
     """The requests' ids in order; whatever else is wrong with the file its own reader will say."""
     if not asked.name.endswith(ASKED):
         return [str(required(row, "id", where)) for where, row in json_lines(asked, None)]
-    rows = _object(asked).get("requests")
+    rows = json_object(asked).get("requests")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise UserError(f"{asked}: must be a JSON object with a list of `requests`, each an object")
     return [str(row.get("id", i)) for i, row in enumerate(rows)]

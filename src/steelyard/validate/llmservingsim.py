@@ -9,7 +9,6 @@ from ``queued_ts`` that the project's own summaries count.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from steelyard.sim.intervals import intervals
 from steelyard.validate.capture import Answers, Capture, CapturedRun, Load
 from steelyard.validate.compare import Validation, compare_run
 from steelyard.workload.traces import read_trace
-from steelyard.workload.traces.lines import json_lines, read_text, required, seconds, tokens
+from steelyard.workload.traces.lines import json_lines, json_object, required, seconds, tokens
 
 _MEMORY_UTILIZATION = 0.9  # vLLM's default at the time of these benches
 _KNOWN = {
@@ -59,7 +58,7 @@ def read_llmservingsim_bench(folder: Path, trace: Path) -> Capture:
     """A bench folder as a capture; refuses one that answers another workload or ran as is not simulated."""
     if not is_bench_folder(folder):
         raise UserError(f"{folder}: no vllm/requests.jsonl in it; a bench of LLMServingSim is a folder bench/HW/MODEL")
-    meta = _object(folder / "vllm" / "meta.json")
+    meta = json_object(folder / "vllm" / "meta.json")
     _refuse_several_ranks(meta, folder)
     answered, series = folder / "vllm" / "requests.jsonl", folder / "vllm" / "timeseries.csv"
     run = CapturedRun(
@@ -169,7 +168,7 @@ def _utilization(folder: Path) -> float:
 def _instances(folder: Path) -> Iterator[dict[str, Any]]:
     """Engines of the bench's topology, where it has one."""
     path = folder / "config.json"
-    nodes = _object(path).get("nodes") if path.is_file() else None
+    nodes = json_object(path).get("nodes") if path.is_file() else None
     for node in nodes if isinstance(nodes, list) else ():
         for instance in node.get("instances") or () if isinstance(node, dict) else ():
             if isinstance(instance, dict):
@@ -181,13 +180,3 @@ def _arguments(meta: dict[str, Any], folder: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise UserError(f"{folder}/vllm/meta.json: engine_kwargs must be an object (found {str(found)[:40]!r})")
     return found
-
-
-def _object(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}:{error.lineno}: not valid JSON: {error.msg}") from None
-    if not isinstance(data, dict):
-        raise UserError(f"{path}: must be a JSON object (found {str(data)[:40]!r})")
-    return data

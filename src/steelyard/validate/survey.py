@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from steelyard.validate.crossed import cross_calibrate, read_sources
 from steelyard.validate.llmservingsim import is_bench_folder, validate_bench
 from steelyard.validate.rival import find_rival
 from steelyard.validate.silicon import SiliconValidation, validate_silicon
+from steelyard.workload.traces.lines import json_object
 
 _HOPPER = ("h100", "h200")
 
@@ -91,11 +91,11 @@ def _bench(folder: Path, found: Survey, say: Say) -> None:
     if not is_bench_folder(folder):
         return
     root = folder.parents[2]
-    meta = json.loads((folder / "vllm" / "meta.json").read_text())
-    trace = root / "workloads" / Path(str(meta.get("dataset_path"))).name
     say(f"{folder.name}: from the profile of LLMServingSim")
     summary = folder / "their-summary.txt"
     try:
+        meta = json_object(folder / "vllm" / "meta.json")
+        trace = root / "workloads" / Path(str(meta.get("dataset_path"))).name
         bench = validate_bench(folder, root / "perf", trace)
     except UserError as error:
         say(f"left out: {error}")

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from steelyard.cost.bundle import Row
-from steelyard.cost.measured.curves import along, columns, straight
+from steelyard.cost.interpolate import along, columns, line
 from steelyard.cost.source import EXTRAPOLATED, Estimate, Floats
 from steelyard.hardware import Gpu
 
@@ -45,7 +45,7 @@ class Experts:
             alike = rows * (shape[1] / shape[0]) / (there[1] / there[0])
             x, y = self._measured[there]
             alike = np.clip(alike, x[0], None)
-            share += weight * np.log(straight(alike, x, y) / self._ideal(there, alike))
+            share += weight * np.log(line(alike, x, y) / self._ideal(there, alike))
         seconds = np.exp(share) * self._ideal(shape, rows)
         return Estimate.all_of(np.where(rows > 0, seconds, 0.0), EXTRAPOLATED)
 

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from steelyard.cost.bundle import Row
-from steelyard.cost.measured.curves import columns, monotone, standing, straight
+from steelyard.cost.interpolate import columns, line, monotone, standing
 from steelyard.cost.source import EXTRAPOLATED, INTERPOLATED, Estimate, Floats
 from steelyard.hardware import Gpu
 
@@ -47,7 +47,7 @@ class Matrices:
         else:
             x, y = self._filled((n, k), *own)
             provenance = standing(rows, own[0])
-        between = straight(rows, x, monotone(y))
+        between = line(rows, x, monotone(y))
         known = np.isin(rows, x)
         between[known] = y[np.searchsorted(x, rows[known])]
         return Estimate(np.where(rows > 0, between, 0.0), provenance)
@@ -74,9 +74,9 @@ class Matrices:
     def _shares(self) -> Floats:
         """Log of measured over ideal seconds, by shape and row of the grid; NaN where not measured."""
         table = np.full((len(self._measured), len(self._grid)), np.nan)
-        for line, (shape, (rows, seconds)) in zip(table, self._measured.items(), strict=True):
+        for shares, (shape, (rows, seconds)) in zip(table, self._measured.items(), strict=True):
             usual = np.isin(rows, self._grid)
-            line[np.searchsorted(self._grid, rows[usual])] = np.log(seconds[usual] / self._ideal(shape, rows[usual]))
+            shares[np.searchsorted(self._grid, rows[usual])] = np.log(seconds[usual] / self._ideal(shape, rows[usual]))
         return table
 
     def _ideal(self, shape: Shape, rows: Floats) -> Floats:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 
 from steelyard.errors import UserError
 from steelyard.workload.columns import Content, Ints, Workload
-from steelyard.workload.traces.lines import json_lines, read_text, recorded, required, seconds, tokens
+from steelyard.workload.traces.lines import json_lines, json_object, recorded, required, seconds, tokens
 
 
 def read_capture(path: Path, limit: int | None = None) -> Workload:
@@ -60,11 +59,7 @@ def _rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
         rows = sorted(json_lines(path, None), key=lambda row: seconds(required(row[1], "at", row[0]), "at", row[0]))
         began = rows[0][1]["at"] if rows else 0.0
         return [(where, {**row, "at": row["at"] - began}) for where, row in rows]
-    try:
-        data = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}:{error.lineno}: not valid JSON: {error.msg}") from None
-    requests = data.get("requests") if isinstance(data, dict) else None
+    requests = json_object(path).get("requests")
     if not isinstance(requests, list):
         raise UserError(f"{path}: must be a JSON object with a list of `requests`")
     for i, row in enumerate(requests):

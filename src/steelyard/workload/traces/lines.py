@@ -32,6 +32,17 @@ def read_text(path: Path) -> str:
         raise UserError(f"{path}: cannot be read: {reason}") from None
 
 
+def json_object(path: Path) -> dict[str, Any]:
+    """The one object that a file holds."""
+    try:
+        data = json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}:{error.lineno}: not valid JSON: {error.msg}") from None
+    if not isinstance(data, dict):
+        raise UserError(f"{path}: must be a JSON object (found {str(data)[:40]!r})")
+    return data
+
+
 def text_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Lines that are not blank, with their numbers."""
     for number, line in enumerate(read_text(path).split("\n"), 1):
