@@ -240,3 +240,9 @@ def test_a_calibration_file_that_is_none_is_refused(tmp_path: Path, text: str, m
     }
     with pytest.raises(UserError, match=r"cost\.calibration"):
         simulate(scenario_from_dict(run))
+
+
+def test_too_few_launches_are_refused(tmp_path: Path) -> None:
+    lone = capture(tmp_path / "short", {"lone": LONE[:1]})
+    with pytest.raises(UserError, match=r"hold \d steps whose launch the engine waited for"):
+        cross_calibrate(read_sources([lone], None))

@@ -96,7 +96,8 @@ def _summed_up(source: Measured, shape: HeadShape, decodes: list[int], chunks: l
     operator = AttentionOperator("attention", "gqa", heads, heads, 2 * shape.kv_heads * shape.dim, None, "bf16")
     if chunks:
         whole = Decodes(len(decodes), sum(decodes), max(decodes)) if decodes else None
-        return source.attention.prefill(operator, 2).seconds(chunks, whole)
+        prefill = source.attention.prefill(operator, 2)
+        return prefill.seconds(chunks) if whole is None else prefill.together(chunks, whole)
     curve = source.attention.decodes(operator, 2, len(decodes))
     return float(curve.at(np.array([float(sum(decodes))]))[0])
 

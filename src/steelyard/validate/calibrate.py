@@ -111,10 +111,10 @@ def calibrate(found: Sequence[Evidence]) -> Calibration:
 
 def _launches(found: Sequence[Evidence]) -> dict[str, Fit]:
     rows, seconds, kinds = _observations(found)
-    if not rows:
+    if len(rows) < _FEWEST:
         raise UserError(
-            "the captures hold no step whose launch the engine waited for: capture some prompts of different lengths "
-            "while other requests are being answered"
+            f"the captures hold {len(rows)} steps whose launch the engine waited for, and {_FEWEST} are needed: "
+            "capture more prompts, of different lengths, some of them while other requests are being answered"
         )
     table, times, of_kind = np.array(rows), np.array(seconds), np.array(kinds)
     seen = np.count_nonzero(table, axis=0)
@@ -247,7 +247,10 @@ def _line(pairs: Sequence[tuple[float, float]]) -> tuple[Fit, Fit] | None:
     if len(pairs) < 2 * _FEWEST:
         return None
     x, y = np.array(pairs, dtype=np.float64).T
-    keep = y <= _STALL * np.median(y[np.abs(x - x.mean()) <= 2 * x.std() + 1e-9]) + (y.max() if x.std() == 0 else 0)
+    usual = np.abs(x - x.mean()) <= 2 * x.std()
+    if not usual.any():
+        return None
+    keep = y <= _STALL * np.median(y[usual])
     x, y = x[keep], y[keep]
     if x.std() < 0.05 * max(float(x.mean()), 1.0):
         return None

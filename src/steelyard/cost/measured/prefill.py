@@ -35,8 +35,14 @@ class MeasuredPrefill:
     provenance: int
     _seen: dict[tuple[int, int, bool], _Chunk] = field(default_factory=dict)
 
-    def seconds(self, chunks: Sequence[tuple[int, int]], decodes: Decodes | None = None) -> float:
-        """A step's chunks of (new tokens, cached tokens before them), with its decodes if given.
+    def seconds(self, chunks: Sequence[tuple[int, int]]) -> float:
+        return self._kernel(chunks, None)
+
+    def together(self, chunks: Sequence[tuple[int, int]], decodes: Decodes) -> float:
+        return self._kernel(chunks, decodes)
+
+    def _kernel(self, chunks: Sequence[tuple[int, int]], decodes: Decodes | None) -> float:
+        """A step's chunks of (new tokens, cached tokens before them), with its decodes if there are any.
 
         Several kinds of work fill each other's gaps: the step ends with the slowest chunk, with the longest decode, or
         when the multiprocessors are through with everything.
@@ -49,9 +55,6 @@ class MeasuredPrefill:
         through = mean + sum(part.mean for part in parts) + _STAGGERED * max(part.largest for part in parts)
         slowest = max(part.last for part in parts)
         return 1e-6 * (tile_costs(self.shape.dim).start + max(through, slowest, longest))
-
-    def together(self, chunks: Sequence[tuple[int, int]], decodes: Decodes) -> float:
-        return self.seconds(chunks, decodes)
 
     def _chunk(self, new: int, before: int, large: bool) -> _Chunk:
         """Lengths are rounded up by less than a tile or a block, so that chunks recur and can be remembered."""
