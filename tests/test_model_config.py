@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from steelyard.errors import UserError
-from steelyard.model import ModelSpec, load_model, parameters, serve_as
+from steelyard.model import ModelSpec, check_tp, load_model, parameters, serve_as
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -162,6 +162,36 @@ def test_sparse_layers_follow_step_and_exceptions(tmp_path: Path) -> None:
         "mlp_only_layers": [3],
     }
     assert [layer.count for layer in read(tmp_path, **moe).layers] == [5, 3]
+
+
+def test_minimax_m2_is_as_large_as_its_card_says(tmp_path: Path) -> None:
+    """230B with 10B active; its blocks of quantised weights are what vLLM refuses eight GPUs for."""
+    model = read(
+        tmp_path,
+        architectures=["MiniMaxM2ForCausalLM"],
+        model_type="minimax_m2",
+        hidden_size=3072,
+        intermediate_size=1536,
+        num_hidden_layers=62,
+        num_attention_heads=48,
+        num_key_value_heads=8,
+        head_dim=128,
+        num_local_experts=256,
+        num_experts_per_tok=8,
+        use_routing_bias=True,
+        vocab_size=200064,
+        max_position_embeddings=196608,
+        tie_word_embeddings=False,
+        torch_dtype="bfloat16",
+        quantization_config={"quant_method": "fp8", "weight_block_size": [128, 128]},
+    )
+    count = parameters(model)
+    assert count.total / 1e9 == pytest.approx(228.7, abs=0.05)
+    assert count.active_without_embedding / 1e9 == pytest.approx(10, abs=0.5)
+    assert model.layers[0].attention.qk_norm and len(model.layers) == 1
+    check_tp(model, 4)
+    with pytest.raises(UserError, match="cuts its 128-wide quantisation blocks"):
+        check_tp(model, 8)
 
 
 def test_yarn_stretches_the_context(tmp_path: Path) -> None:

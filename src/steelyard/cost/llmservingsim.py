@@ -3,7 +3,8 @@
 ``dense.csv`` and ``per_sequence.csv`` time vLLM's layers over tokens and sequences, in microseconds; ``attention.csv``
 one prompt chunk beside decodes that all have ``kv_decode`` tokens cached *each*; ``moe.csv`` the whole block of
 experts. ``skew_fit.csv`` holds its *alpha*: how far a batch of uneven decodes lies from an even one of the same mean
-towards one of all the longest, which is our ``Curve.skew``. Cache writes were timed as part of attention.
+towards one of all the longest, which is our ``Curve.skew``, for decodes alone (``pc`` 0) and for those beside a chunk
+of ``pc`` tokens. Cache writes were timed as part of attention.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def _layers(path: Path, over: str) -> dict[str, Points]:
     return {ours: Points.of(points) for layer, points in measured.items() for ours in _OURS.get(layer, ())}
 
 
-def _attention(path: Path, skew: dict[int, float]) -> AttentionTimes:
+def _attention(path: Path, skew: dict[int, dict[int, float]]) -> AttentionTimes:
     columns = csv_columns(path)
     grid: Grid = defaultdict(list)
     for where, row in csv_rows(path, ("prefill_chunk", "n_decode", "kv_decode", "time_us")):
@@ -127,21 +128,24 @@ def _experts(path: Path) -> ExpertTimes:
     return ExpertTimes({tokens: Points.of(points) for tokens, points in measured.items()})
 
 
-def _skew(path: Path) -> dict[int, float]:
-    """Alpha by decodes, over its other dimensions, each weighted by how often it was measured.
+def _skew(path: Path) -> dict[int, dict[int, float]]:
+    """Alpha by the prompt chunk beside the decodes and their number, each weighted by how often it was measured.
 
     Batches of almost all as long as the longest are left out: there alpha is a ratio of two small differences.
     """
     if not path.is_file():
         return {}
-    sums: dict[int, tuple[float, int]] = defaultdict(lambda: (0.0, 0))
+    fits: dict[tuple[int, int], list[tuple[float, int]]] = defaultdict(list)
     for where, row in csv_rows(path, ("pc", "n_label", "skew_rate_label", "alpha", "n_samples")):
         batch = re.fullmatch(r"n<=(\d+)", row["n_label"])
-        if batch and row["pc"] == "0" and row["skew_rate_label"].startswith("sr<="):
-            count = whole(row, "n_samples", where)
-            total, samples = sums[int(batch[1])]
-            sums[int(batch[1])] = total + count * _signed(row, where), samples + count
-    return {decodes: max(0.0, total / samples) for decodes, (total, samples) in sums.items() if samples}
+        if batch and row["skew_rate_label"].startswith("sr<="):
+            fits[whole(row, "pc", where), int(batch[1])].append((_signed(row, where), whole(row, "n_samples", where)))
+    alphas: dict[int, dict[int, float]] = defaultdict(dict)
+    for (chunk, decodes), fitted in fits.items():
+        samples = sum(count for _, count in fitted)
+        if samples:
+            alphas[chunk][decodes] = max(0.0, sum(alpha * count for alpha, count in fitted) / samples)
+    return dict(alphas)
 
 
 def _signed(row: Row, where: str) -> float:

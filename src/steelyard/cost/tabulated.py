@@ -80,6 +80,12 @@ def blend(keys: Sequence[int], at: float) -> tuple[tuple[int, float], ...]:
     return (keys[i - 1], 1.0 - part), (keys[i], part)
 
 
+def _nearest(measured: Iterable[int], at: int) -> int:
+    """The measured key at or above a place, or the last."""
+    keys = sorted(measured)
+    return keys[min(bisect_left(keys, at), len(keys) - 1)]
+
+
 @dataclass(frozen=True)
 class AttentionTimes:
     """One layer's attention: of decodes, of a lone prompt chunk, and of both in one kernel where that was measured."""
@@ -87,7 +93,7 @@ class AttentionTimes:
     decodes: dict[int, Points]  # by requests: over the cached tokens of all of them
     chunks: dict[int, Points]  # by new tokens: over the tokens cached before them
     mixed: dict[int, dict[int, dict[int, Points]]]  # by new tokens, cached before, decodes: over cached tokens of each
-    skew: dict[int, float]  # by requests, see Curve
+    skew: dict[int, dict[int, float]]  # by new tokens beside the decodes (0: none), requests: see Curve
 
     def even(self, requests: int, kv: float) -> float:
         """Decodes alone, all of one length."""
@@ -109,13 +115,13 @@ class AttentionTimes:
         seconds = tuple(self.even(requests, kv) for kv in knots)
         return Curve(tuple(knots), seconds, provenance, self.skew_of(requests))
 
-    def skew_of(self, requests: int) -> float:
-        """A straggler takes as long in any batch, so its weight falls as the batch grows."""
-        measured = sorted(self.skew)
-        if not measured or requests < 2:
+    def skew_of(self, requests: int, tokens: int = 0) -> float:
+        """A straggler takes as long in any batch, so its weight falls as the batch grows; at most all are as slow."""
+        if not self.skew or requests < 2:
             return 0.0
-        nearest = measured[min(bisect_left(measured, requests), len(measured) - 1)]
-        return self.skew[nearest] * nearest / requests
+        by_requests = self.skew[_nearest(self.skew, tokens)]
+        measured = _nearest(by_requests, requests)
+        return min(1.0, by_requests[measured] * measured / requests)
 
     def chunk(self, tokens: int, before: int) -> float:
         """A chunk by itself; one longer than any measured as several in a row."""
@@ -130,7 +136,7 @@ class AttentionTimes:
         return sum(weight * self.chunks[c].at(before) for c, weight in blend(self._lengths, tokens))
 
     def together(self, tokens: int, before: int, requests: int, kv: float) -> float:
-        """A chunk and decodes in one kernel; its parts one after the other where that was not measured."""
+        """A chunk and even decodes in one kernel; its parts one after the other where that was not measured."""
         if not self.mixed:
             return self.chunk(tokens, before) + self.even(requests, kv) - self.start
         each = kv / requests
@@ -173,7 +179,8 @@ class TabulatedPrefill:
     """Prompt chunks of a step.
 
     A kernel that is given prompts may serve decodes otherwise than one that has decodes alone: without splitting their
-    keys among blocks, or reading them once per head. So what was measured together is asked for together.
+    keys among blocks, or reading them once per head. So what was measured together is asked for together, and so is
+    how much longer uneven decodes take: beside a prompt nobody shares a straggler's keys out.
     """
 
     times: AttentionTimes
@@ -187,8 +194,11 @@ class TabulatedPrefill:
         """The longest chunk with the decodes, as measured; other chunks add what they take less a kernel's start."""
         times, (requests, cached, most) = self.times, decodes
         longest, *others = sorted(chunks, reverse=True)
-        uneven = times.skew_of(requests) * (times.even(requests, requests * most) - times.even(requests, cached))
-        return times.together(*longest, requests, cached) + uneven + self._more(others) + PAUSE_SECONDS
+        seconds = times.together(*longest, requests, cached)
+        skew = times.skew_of(requests, longest[0])
+        if skew:
+            seconds += skew * (times.together(*longest, requests, requests * most) - seconds)
+        return seconds + self._more(others) + PAUSE_SECONDS
 
     def _more(self, chunks: Sequence[tuple[int, int]]) -> float:
         return sum(max(0.0, self.times.chunk(*chunk) - self.times.start) for chunk in chunks)

@@ -213,6 +213,17 @@ def gemma3(config: Config) -> list[Layer]:
     return [replace(layer, sandwich_norms=True) for layer in layers]
 
 
+def minimax_m2(config: Config) -> list[Layer]:
+    """Sparse in every layer; queries and keys are normed over all heads at once, which moves as many bytes."""
+    moe = MoeFfn(
+        experts=config.integer("num_local_experts"),
+        top_k=config.integer("num_experts_per_tok"),
+        expert_intermediate=config.integer("intermediate_size"),
+        router_bias=config.flag("use_routing_bias", False),
+    )
+    return _stack(_gqa(config, qk_norm=True), moe, [None] * config.integer("num_hidden_layers"))
+
+
 def step3(config: Config) -> list[Layer]:
     attention = Attention(
         kind="mfa",
@@ -263,5 +274,6 @@ FAMILIES = (
         vocab_default=262208,
         position_default=131072,
     ),
+    Family("minimax_m2", "MiniMaxM2ForCausalLM", minimax_m2),
     Family("step3_text", "Step3TextForCausalLM", step3, position_key="max_position_embedding"),
 )
