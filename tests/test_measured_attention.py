@@ -63,7 +63,7 @@ def test_prompts_in_large_steps_are_not_split() -> None:
 def test_even_batches_are_the_same_played_through_or_not(shape: HeadShape, requests: int, length: int) -> None:
     played = batch_load(shape, [1] * requests, [length] * requests, SMS)
     even = even_decodes(shape, requests, np.array([float(length)]), SMS)
-    assert even.whole[0] == pytest.approx(played.microseconds(tile_costs(shape.dim)), rel=0.06)
+    assert even.whole[0] == pytest.approx(played.microseconds(tile_costs(shape.dim)), rel=0.08)
 
 
 @settings(max_examples=60, deadline=None)

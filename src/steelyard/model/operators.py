@@ -93,7 +93,7 @@ class Elementwise:
     name: str
     bytes: int
     per: Per = "token"
-    kind: Literal["elementwise", "embedding", "sampling"] = "elementwise"
+    kind: Literal["elementwise", "embedding", "sampling", "one_pass_sampling"] = "elementwise"
 
 
 @dataclass(frozen=True)
@@ -122,16 +122,24 @@ def head_operators(model: ModelSpec, tp: int = 1) -> tuple[Operator, ...]:
     logits = padded_vocab(model)
     reduce = Collective("embedding_allreduce", row)
     gather = Collective("logits_gather", logits * model.dtype_bytes, per="sequence", kind="allgather")
-    # The sampler turns 16-bit logits into float32, then reads them for the softmax and for the pick.
-    sampled = logits * (model.dtype_bytes + 3 * _FLOAT32)
     return (
         Elementwise("embedding", 2 * row, kind="embedding"),
         *([reduce] if tp > 1 else []),
         _residual_norm(model, "final_norm"),
         _gemm(model, lm_head(model, tp), per="sequence"),
         *([gather] if tp > 1 else []),
-        Elementwise("sampler", sampled, per="sequence", kind="sampling"),
+        _sampler(model, logits),
     )
+
+
+def _sampler(model: ModelSpec, logits: int) -> Elementwise:
+    """vLLM runs dense models with its newer model runner, which reads the logits once.
+
+    The older one turns them into float32, then reads them for the softmax and for the pick.
+    """
+    if any(isinstance(layer.ffn, MoeFfn) for layer in model.layers):
+        return Elementwise("sampler", logits * (model.dtype_bytes + 3 * _FLOAT32), per="sequence", kind="sampling")
+    return Elementwise("sampler", logits * model.dtype_bytes, per="sequence", kind="one_pass_sampling")
 
 
 def _attention_block(model: ModelSpec, layer: Layer, tp: int) -> Iterator[Operator]:

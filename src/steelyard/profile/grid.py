@@ -52,6 +52,12 @@ EXPERT_ROWS = (
     *(1, 2, 4, 6, 8, 12, 16, 24, 32, 40, 48, 56, 64, 72, 80, 96, 104, 112, 128, 136, 160, 192, 200, 224, 256, 320, 384),
     *(392, 448, 512, 520, 640, 768, 776, 896, 1024, 1280, 1288, 1536, 1792, 2048, 2560, 3072, 4096, 6144, 8192),
 )
+# Whole layers: of Llama-3.1-8B and Qwen3-4B.
+LAYERS = (
+    {"hidden": 4096, "heads": 32, "kv_heads": 8, "dim": 128, "inter": 14336},
+    {"hidden": 2560, "heads": 32, "kv_heads": 8, "dim": 128, "inter": 9728},
+)
+LAYER_ROWS = (1, 4, 8, 16, 32, 64, 96, 128, 192, 256, 512)
 UNKNOWN_MATRICES = 16  # of no model in the catalog, as are the following
 UNKNOWN_EXPERTS = ((60, 4, 2048, 1408), (16, 2, 4096, 6400), (128, 8, 2880, 1024), (64, 6, 4096, 1024))
 
@@ -191,17 +197,19 @@ def _experts() -> Iterator[Run]:
 
 def _small() -> Iterator[Run]:
     yield _plain(0, [{"op": "tiny"}, *({"op": "copy", "bytes": 1 << bits} for bits in (20, 24, 28, 32))])
+    for shape in LAYERS:
+        yield _plain(0, ({"op": "layer", "m": m, "cached": 512, **shape} for m in LAYER_ROWS))
     for m in FEW_ROWS:
         here: list[Point] = [{"op": "norm", "m": m, "width": width} for width in (1024, 2048, 4096, 8192)]
-        here += [{"op": "gated_act", "m": m, "width": width} for width in (768, 4096, 6144, 14336)]
-        for heads, kv_heads in ((32, 8), (32, 4), (8, 1)):
+        here += [{"op": "gated_act", "m": m, "width": width} for width in (4096, 14336)]
+        for heads, kv_heads in ((32, 8), (8, 1)):
             dims = {"m": m, "heads": heads, "kv_heads": kv_heads, "dim": 128}
             here += [{"op": "rope", **dims}, {"op": "qk_norm", **dims}]
         here += [{"op": "kv_write", "m": m, "kv_heads": kv_heads, "dim": 128} for kv_heads in (1, 4, 8, 32)]
         here += [{"op": "quantize", "m": m, "width": width} for width in (2048, 4096, 14336)]
         if m <= 512:
             vocabs = (32000, 128256, 151936)
-            here += [{"op": op, "m": m, "vocab": vocab} for vocab in vocabs for op in ("sampler", "greedy")]
+            here += [{"op": op, "m": m, "vocab": vocab} for vocab in vocabs for op in ("sampler", "gumbel", "greedy")]
         yield _plain(0, here)
 
 

@@ -1,6 +1,7 @@
 """The operators under measurement, as calls on fresh data; with vLLM's kernels where it is installed.
 
-Weights and caches rotate through more memory than the GPU's cache holds, as they do in a model.
+Weights and caches rotate through more memory than the GPU's cache holds, as they do in a model; what flows between
+operators stays in the cache.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from steelyard.profile import compiled
 from steelyard.profile.memory import arena
 from steelyard.profile.timer import Call
 
@@ -22,6 +24,8 @@ _MOST_COPIES = 128
 _BLOCK = 16
 _SPLIT_TOKENS, _SPLITS = 512, 32  # steps that fit a captured graph have their keys split at most so often
 _FP8 = torch.float8_e4m3fn
+_REPEATS = 16
+_POSITIONS = 4096  # of the table of rotary embeddings
 
 
 def _vllm() -> Any | None:
@@ -176,6 +180,15 @@ def moe(p: Point) -> list[Call]:
     return calls
 
 
+def experts_kernel(p: Point) -> str:
+    """Which of the compiled kernels runs the experts of m tokens: the engine has one for each way to tile them."""
+    from vllm.model_executor.layers.fused_moe.fused_moe import try_get_optimal_moe_config
+
+    experts, hidden, inter = p["experts"], p["hidden"], p["inter"]
+    tiles = try_get_optimal_moe_config((experts, 2 * inter, hidden), (experts, hidden, inter), p["top_k"], None, p["m"])
+    return "-".join(str(tiles[name]) for name in sorted(tiles))
+
+
 def topk(p: Point) -> list[Call]:
     """The choice of experts: softmax over the router's scores of m tokens, and the largest of them."""
     m, experts, chosen = p["m"], p["experts"], p["top_k"]
@@ -192,42 +205,35 @@ def topk(p: Point) -> list[Call]:
 def norm(p: Point) -> list[Call]:
     """Residual add and RMS norm of m rows."""
     m, width = p["m"], p["width"]
-    weight = _fresh(width)
-    rows = [(_fresh(m, width), _fresh(m, width)) for _ in range(min(24, _copies(4.0 * m * width)))]
-    return [lambda x=x, r=r: torch.ops._C.fused_add_rms_norm(x, r, weight, 1e-6) for x, r in rows]  # type: ignore[misc]
+    x, residual, weight = _fresh(m, width), _fresh(m, width), _fresh(width)
+    return [lambda: compiled.add_norm((x, residual), weight)] * _REPEATS
 
 
 def qk_norm(p: Point) -> list[Call]:
-    """RMS norm of each head of q and of k: two kernels."""
-    m, heads, kv_heads, dim = p["m"], p["heads"], p["kv_heads"], p["dim"]
-    weight = _fresh(dim)
-    q, k = arena().take(m * heads, dim), arena().take(m * kv_heads, dim)
-    q_out, k_out = torch.empty_like(q), torch.empty_like(k)
-
-    def both() -> None:
-        torch.ops._C.rms_norm(q_out, q, weight, 1e-6)
-        torch.ops._C.rms_norm(k_out, k, weight, 1e-6)
-
-    return [both] * 16
+    """RMS norm of each head of q and of k."""
+    q, k, weight = *_heads(p), _fresh(p["dim"])
+    return [lambda: compiled.both_norms((q, k), weight)] * _REPEATS
 
 
 def gated_act(p: Point) -> list[Call]:
     """SiLU of the gate times up: 2 x width in, width out."""
-    m, width = p["m"], p["width"]
-    rows = [(arena().take(m, 2 * width), _fresh(m, width)) for _ in range(min(24, _copies(6.0 * m * width)))]
-    return [lambda x=x, y=y: torch.ops._C.silu_and_mul(y, x) for x, y in rows]  # type: ignore[misc]
+    x = _fresh(p["m"], 2 * p["width"])
+    return [lambda: compiled.gated((x,))] * _REPEATS
 
 
 def rope(p: Point) -> list[Call]:
     """Rotary embedding of q and k."""
+    q, k = _heads(p)
+    table = _fresh(_POSITIONS, p["dim"])
+    positions = torch.arange(p["m"], device="cuda") % _POSITIONS
+    return [lambda: compiled.rotate((q, k, positions), table)] * _REPEATS
+
+
+def _heads(p: Point) -> tuple[Any, Any]:
+    """q and k as parts of one projection's output, as a model has them."""
     m, heads, kv_heads, dim = p["m"], p["heads"], p["kv_heads"], p["dim"]
-    positions = torch.arange(m, device="cuda")
-    table = _fresh(max(m, 4096), dim)
-    rows = [(_fresh(m, heads * dim), _fresh(m, kv_heads * dim)) for _ in range(4)]
-    return [
-        lambda q=q, k=k: torch.ops._C.rotary_embedding(positions, q, k, dim, table, True)  # type: ignore[misc]
-        for q, k in rows * 4
-    ]
+    q, k, _ = _fresh(m, heads + 2 * kv_heads, dim).split([heads, kv_heads, kv_heads], dim=1)
+    return q, k
 
 
 def kv_write(p: Point) -> list[Call]:
@@ -243,16 +249,31 @@ def kv_write(p: Point) -> list[Call]:
 
 
 def sampler(p: Point) -> list[Call]:
-    """Softmax, noise and pick over float32 logits of m rows, as for plain random sampling."""
+    """Temperature, softmax, noise and pick over float32 logits of m rows: one after the other."""
     m, vocab = p["m"], p["vocab"]
     logits = [arena().take(m, vocab) for _ in range(min(8, _copies(2.0 * m * vocab)))]
+    temperatures = torch.ones(m, 1, device="cuda")
 
     def sample(x: Any) -> Any:
-        probabilities = torch.softmax(x.float(), dim=-1)
+        probabilities = torch.softmax(x.float().div_(temperatures), dim=-1, dtype=torch.float32)
         noise = torch.empty_like(probabilities).exponential_(1.0)
         return probabilities.div_(noise).argmax(dim=-1)
 
     return [lambda x=x: sample(x) for x in logits]  # type: ignore[misc]
+
+
+def gumbel(p: Point) -> list[Call]:
+    """The same in one pass, as vLLM's newer model runner does it."""
+    from vllm.v1.worker.gpu.sample.gumbel import gumbel_sample
+
+    m, vocab = p["m"], p["vocab"]
+    logits = [arena().take(m, vocab) for _ in range(min(8, _copies(2.0 * m * vocab)))]
+    rows = torch.arange(m, device="cuda", dtype=torch.int32)
+    temperatures, seeds = torch.ones(m, device="cuda"), rows.to(torch.int64)
+    return [
+        lambda x=x: gumbel_sample(x, rows, temperatures, seeds, seeds, apply_temperature=True)  # type: ignore[misc]
+        for x in logits
+    ]
 
 
 def greedy(p: Point) -> list[Call]:
@@ -260,6 +281,39 @@ def greedy(p: Point) -> list[Call]:
     m, vocab = p["m"], p["vocab"]
     logits = [arena().take(m, vocab) for _ in range(min(8, _copies(2.0 * m * vocab)))]
     return [lambda x=x: x.float().argmax(dim=-1) for x in logits]  # type: ignore[misc]
+
+
+# -- whole layers -----------------------------------------------------------------------------------------------
+
+
+def layer_parts(p: Point) -> list[list[Call]]:
+    """The operators of a dense layer in a decode step of m requests with ``cached`` tokens each."""
+    m, hidden, inter = p["m"], p["hidden"], p["inter"]
+    shape = {"m": m, "heads": p["heads"], "kv_heads": p["kv_heads"], "dim": p["dim"]}
+    inner = p["heads"] * p["dim"]
+    return [
+        norm({"m": m, "width": hidden}),
+        gemm({"m": m, "n": inner + 2 * p["kv_heads"] * p["dim"], "k": hidden}),
+        rope(shape),
+        kv_write(shape),
+        attention({**shape, "queries": [1] * m, "keys": [p["cached"]] * m}),
+        gemm({"m": m, "n": hidden, "k": inner}),
+        norm({"m": m, "width": hidden}),
+        gemm({"m": m, "n": 2 * inter, "k": hidden}),
+        gated_act({"m": m, "width": inter}),
+        gemm({"m": m, "n": hidden, "k": inter}),
+    ]
+
+
+def layer(p: Point) -> list[Call]:
+    """The same, one after the other: how operators go together."""
+    parts = layer_parts(p)
+
+    def run(index: int) -> None:
+        for part in parts:
+            part[index % len(part)]()
+
+    return [lambda index=index: run(index) for index in range(_REPEATS)]  # type: ignore[misc]
 
 
 def copy(p: Point) -> list[Call]:
@@ -294,7 +348,9 @@ KERNELS: dict[str, Callable[[Point], list[Call]]] = {
     "rope": rope,
     "kv_write": kv_write,
     "sampler": sampler,
+    "gumbel": gumbel,
     "greedy": greedy,
+    "layer": layer,
     "copy": copy,
     "tiny": tiny,
 }

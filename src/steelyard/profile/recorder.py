@@ -163,6 +163,7 @@ def _settings(config: Any) -> dict[str, Any]:
     scheduler, cache, compilation = config.scheduler_config, config.cache_config, config.compilation_config
     return {
         "vllm": vllm.__version__,
+        "fresh": True,  # recorded from its start on
         "model": config.model_config.model,
         "gpu": _gpu(),
         "num_gpu_blocks": cache.num_gpu_blocks,

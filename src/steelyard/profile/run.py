@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from steelyard.profile.kernels import KERNELS, VLLM
+from steelyard.profile.kernels import KERNELS, VLLM, experts_kernel, layer_parts
 from steelyard.profile.memory import arena
 from steelyard.profile.timer import kernel_time, launched_time
 
@@ -85,7 +85,11 @@ def _measured(point: Point, settle_s: float) -> dict[str, Any]:
     try:
         calls = KERNELS[point["op"]](point)
         kernel = kernel_time(calls, settle_s)
-        row = {"us": round(kernel.seconds * 1e6, 4), "spread": round(kernel.spread, 4)}
+        row: dict[str, Any] = {"us": round(kernel.seconds * 1e6, 4), "spread": round(kernel.spread, 4)}
+        if point["op"] == "layer":
+            row["apart_us"] = round(sum(kernel_time(part).seconds for part in layer_parts(point)) * 1e6, 4)
+        if point["op"] == "moe":
+            row["kernel"] = experts_kernel(point)
         if _with_launch(point):
             row["launch_us"] = round(launched_time(calls).seconds * 1e6, 4)
         return row

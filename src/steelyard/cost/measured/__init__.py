@@ -5,13 +5,14 @@ Each kind of operator has a module that says how. What the profile lacks comes f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from steelyard.cost.bundle import Bundle
 from steelyard.cost.measured.attention import AttentionTimes
+from steelyard.cost.measured.company import in_company
 from steelyard.cost.measured.elementwise import Small
 from steelyard.cost.measured.experts import Experts
 from steelyard.cost.measured.matrices import Matrices
@@ -41,6 +42,12 @@ class Measured:
             return None
         if operator.name in _IN_THE_EXPERTS:
             return Estimate.all_of(np.zeros_like(rows), INTERPOLATED)
+        alone = self._alone(operator, rows)
+        if alone is None:
+            return None
+        return alone._replace(seconds=np.where(rows > 0, alone.seconds + self._company, 0.0))
+
+    def _alone(self, operator: RowOperator, rows: Floats) -> Estimate | None:
         if isinstance(operator, Gemm):
             return self._gemm(operator, rows)
         if isinstance(operator, GroupedGemm):
@@ -52,7 +59,8 @@ class Measured:
     def decode_attention(self, operator: AttentionOperator, kv_bytes: float, requests: int) -> Curve | None:
         if operator.attention == "mla" or not self.attention.points:
             return None
-        return self.attention.decodes(operator, kv_bytes, requests)
+        alone = self.attention.decodes(operator, kv_bytes, requests)
+        return replace(alone, seconds=tuple(seconds + self._company for seconds in alone.seconds))
 
     def prefill_attention(self, operator: AttentionOperator, kv_bytes: float) -> MeasuredPrefill | None:
         if operator.attention == "mla" or not self.attention.points:
@@ -90,7 +98,8 @@ class Measured:
     @cached_property
     def experts(self) -> Experts:
         """Routed experts."""
-        return Experts(self.bundle.families.get("moe", []), self.gpu)
+        held_out = self.bundle.held_out.get("moe", [])
+        return Experts(self.bundle.families.get("moe", []), self.gpu, held_out)
 
     @cached_property
     def attention(self) -> AttentionTimes:
@@ -100,3 +109,7 @@ class Measured:
     @cached_property
     def _small(self) -> Small:
         return Small(self.bundle.families)
+
+    @cached_property
+    def _company(self) -> float:
+        return in_company(self.bundle.families.get("layer", []))

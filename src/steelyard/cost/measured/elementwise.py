@@ -22,6 +22,7 @@ _BY_NAME = {
     "kv_write": "kv_write",
     "router_topk": "topk",
 }
+_BY_KIND = {"sampling": "sampler", "one_pass_sampling": "gumbel"}
 # Bytes of a row, counted as `Elementwise.bytes` counts them.
 _ROW_BYTES: dict[str, Callable[[Row], int]] = {
     "norm": lambda row: 8 * row["width"],
@@ -31,6 +32,7 @@ _ROW_BYTES: dict[str, Callable[[Row], int]] = {
     "kv_write": lambda row: 4 * 2 * row["kv_heads"] * row["dim"],
     "topk": lambda row: 2 * row["experts"] + 8 * row["top_k"],
     "sampler": lambda row: 14 * row["vocab"],
+    "gumbel": lambda row: 2 * row["vocab"],
     "quantize": lambda row: 2 * row["width"],
 }
 _BY_ROW_SIZE = ("topk",)  # each size has a kernel of its own
@@ -44,7 +46,7 @@ class Small:
 
     def seconds(self, operator: Elementwise, rows: Floats) -> Estimate | None:
         """An operator's times at these numbers of rows, or None for one of an unmeasured family."""
-        family = "sampler" if operator.kind == "sampling" else _BY_NAME.get(operator.name, "norm")
+        family = _BY_KIND.get(operator.kind) or _BY_NAME.get(operator.name, "norm")
         return self.of(family, operator.bytes, rows)
 
     def of(self, family: str, row_bytes: float, rows: Floats) -> Estimate | None:

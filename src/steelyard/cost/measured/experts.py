@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -28,12 +29,13 @@ class Experts:
 
     points: list[Row]
     gpu: Gpu
+    held_out: Sequence[Row] = ()  # of use for nothing but the kernels that ran
 
     def seconds(self, shape: Shape, rows: Floats) -> Estimate:
         """A layer's times at these numbers of rows."""
         own = self._measured.get(shape)
         if own is not None:
-            return along(rows, *own)
+            return along(rows, *own)._replace(kernels=self._kernels_at(shape, rows))
         shapes = list(self._measured)
         apart = np.abs(np.log2(np.array(shapes) / np.array(shape))).sum(axis=1)
         nearest = np.argsort(apart, kind="stable")[:_NEIGHBOURS]
@@ -49,13 +51,32 @@ class Experts:
         seconds = np.exp(share) * self._ideal(shape, rows)
         return Estimate.all_of(np.where(rows > 0, seconds, 0.0), EXTRAPOLATED)
 
+    def _kernels_at(self, shape: Shape, rows: Floats) -> list[str] | None:
+        """The kernel of the nearest point: engines choose by the nearest number of rows that somebody tuned one for."""
+        known = self._kernels.get(shape)
+        if known is None:
+            return None
+        at = np.array(sorted(known))
+        names = np.array([known[rows] for rows in at.tolist()], dtype=object)
+        nearest: list[str] = names[np.searchsorted((at[1:] + at[:-1]) / 2, rows, side="right")].tolist()
+        return nearest
+
+    @cached_property
+    def _kernels(self) -> dict[Shape, dict[int, str]]:
+        """By shape and rows, where the profile tells."""
+        found: dict[Shape, dict[int, str]] = defaultdict(dict)
+        for row in (*self.points, *self.held_out):
+            if "kernel" in row:
+                found[_shape(row)][row["m"]] = row["kernel"]
+        return dict(found)
+
     @cached_property
     def _measured(self) -> dict[Shape, tuple[Floats, Floats]]:
         """Measured rows and seconds of each shape that was measured at more than a few."""
         found: dict[Shape, list[tuple[float, float]]] = defaultdict(list)
         for row in self.points:
             if not row["zipf"]:
-                found[row["experts"], row["top_k"], row["hidden"], row["inter"]].append((row["m"], row["us"] * 1e-6))
+                found[_shape(row)].append((row["m"], row["us"] * 1e-6))
         return {shape: columns(each) for shape, each in found.items() if len(each) >= _ENOUGH}
 
     def _ideal(self, shape: Shape, rows: Floats) -> Floats:
@@ -65,3 +86,7 @@ class Experts:
         worked = rows * chosen + touched * _TILE_ROWS / 2
         memory = 6.0 * touched * hidden * inter / self.gpu.memory_bandwidth
         return _START_SECONDS + memory + 6.0 * worked * hidden * inter / (_OF_PEAK * self.gpu.peak("bf16"))
+
+
+def _shape(row: Row) -> Shape:
+    return row["experts"], row["top_k"], row["hidden"], row["inter"]
