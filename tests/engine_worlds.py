@@ -15,6 +15,8 @@ import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from steelyard.cost import GraphPlan
+from steelyard.cost.kernels import ExpertKernel, FirstUses
 from steelyard.cost.step import StepTime
 from steelyard.engine import FINISHED, BlockNames, Chain, Engine, EngineLog, Limits, Request, StepCost, extend
 from steelyard.engine.scheduler import Batch
@@ -98,6 +100,25 @@ class NotedCost:
         return self.times[-1]
 
 
+@dataclass(frozen=True)
+class Start:
+    """An engine that has just started: kernels that take turns every three tokens, and a graph of up to some size."""
+
+    kernels: str
+    top_k: int
+    captured: int
+    seconds: float
+
+    def experts(self, most: int) -> ExpertKernel:
+        """The kernel by a step's tokens."""
+        return ExpertKernel([self.kernels[tokens // 3 % len(self.kernels)] for tokens in range(most + 1)], self.top_k)
+
+    def first_uses(self, most: int) -> FirstUses:
+        """What an engine keeps that runs ``most`` tokens at once and did so when it started."""
+        graphs = GraphPlan((self.captured,) if self.captured else (), "whole", "pieces")
+        return FirstUses([self.experts(most)], graphs, [most], self.seconds)
+
+
 # -- who asks for what -----------------------------------------------------------------------------------------------
 
 
@@ -124,6 +145,7 @@ class World:
     limits: Limits
     cost: StepCost
     asks: tuple[Ask, ...]
+    start: Start | None = None  # None: has served for long
 
     @property
     def reactive(self) -> bool:
@@ -242,7 +264,11 @@ def serve(
     """Run one engine through a world; ``prepare`` may exchange its parts before the first request."""
     names = BlockNames(world.limits.block_size)
     seer = Seer() if watch else None
-    engine = Engine(world.limits, world.cost, names, reactive=world.reactive, plain=plain, observer=seer)
+    start = world.start
+    uses = None if start is None else start.first_uses(world.limits.max_num_batched_tokens)
+    engine = Engine(
+        world.limits, world.cost, names, first_uses=uses, reactive=world.reactive, plain=plain, observer=seer
+    )
     run = Run(engine, world, seer)
     if prepare is not None:
         prepare(engine, names)
@@ -353,6 +379,14 @@ ANY_COSTS: st.SearchStrategy[StepCost] = st.one_of(
     RISING_COSTS, st.builds(PiecewiseCost, st.integers(1, 40), st.just(True), host=_HOSTS, streamed=st.booleans())
 )
 
+STARTS = st.builds(
+    Start,
+    st.sampled_from(["a", "ab", "abcdefgh"]),
+    st.sampled_from([1, 2, 8, 16]),
+    st.sampled_from([0, 0, 2, 6]),
+    st.sampled_from([0.13, 1.0, 7.7]),
+)
+
 
 @st.composite
 def ask_lists(
@@ -461,6 +495,7 @@ def worlds(
     speculation: bool = False,
     everyone_fits: bool = True,
     equals: bool = False,
+    fresh: bool = False,
     costs: st.SearchStrategy[StepCost] = ANY_COSTS,
 ) -> World:
     """A whole world: asks, an engine that is a little too small for them, and what steps cost."""
@@ -472,7 +507,7 @@ def worlds(
         # Equals can preempt each other until the engine gives one of them up; with ranks somebody always gets on.
         ranks = draw(st.permutations(range(len(asks))))
         asks = tuple(replace(ask, priority=rank) for ask, rank in zip(asks, ranks, strict=True))
-    return World(limits, draw(costs), asks)
+    return World(limits, draw(costs), asks, draw(STARTS) if fresh else None)
 
 
 @st.composite

@@ -14,9 +14,10 @@ import pytest
 
 from steelyard import UserError, scenario_from_dict, simulate
 from steelyard.cli import main
-from steelyard.cost import RESTED, HostTerms, read_terms
+from steelyard.cost import RESTED, Bundle, HostTerms, Measured, read_terms
 from steelyard.engine import Engine
 from steelyard.fleet import Desk, make_router, run_fleet
+from steelyard.hardware import find_gpu
 from steelyard.sim import set_up
 from steelyard.sim.result import request_table
 from steelyard.validate.crossed import cross_calibrate, read_sources
@@ -90,18 +91,24 @@ class StepLog:
         )
 
 
-def capture(folder: Path, workloads: dict[str, list[dict[str, Any]]], terms: HostTerms = SLOW) -> Path:
+def capture(
+    folder: Path,
+    workloads: dict[str, list[dict[str, Any]]],
+    terms: HostTerms = SLOW,
+    model: dict[str, Any] = MODEL,
+) -> Path:
     """A folder as our own engine would leave it behind on a host with these terms."""
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(MODEL))
-    (folder / "meta.json").write_text(json.dumps(META))
+    (folder / "config.json").write_text(json.dumps(model))
+    limits = {"max_model_len": 8192, "max_num_seqs": 128, "max_num_batched_tokens": 2048}
+    (folder / "meta.json").write_text(json.dumps({**META, "fresh": True}))
     for name, asked in workloads.items():
         (folder / f"{name}.workload.json").write_text(json.dumps({"requests": asked}))
         run = scenario_from_dict(
             {
                 "model": "config.json",
                 "fleet": {"gpu": "h200"},
-                "engine": {"max_model_len": 8192, "max_num_seqs": 128, "max_num_batched_tokens": 2048},
+                "engine": {**limits, "fresh": True},
                 "workload": {"trace": {"file": f"{name}.workload.json", "format": "capture"}},
             },
             base_dir=folder,
@@ -117,6 +124,7 @@ def capture(folder: Path, workloads: dict[str, list[dict[str, Any]]], terms: Hos
             wake=terms.wake,
             taking_in=terms.prompt,
             rested=RESTED,
+            first_uses=setup.cost.first_uses(),
             observer=log,
         )
         run_fleet([engine], desk, make_router("round-robin", 1, 0))
@@ -159,7 +167,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_terms_that_went_in_come_out(folder: Path) -> None:
     found = cross_calibrate(read_sources([folder], None)).calibration
     for name, value in asdict(SLOW).items():
-        if name in ("experts", "sample", "submit", "wake"):
+        if name in ("experts", "sample", "submit", "wake", "compile"):
             assert name in found.kept
         else:
             assert asdict(found.terms)[name] == pytest.approx(value, rel=0.15), name
@@ -178,6 +186,31 @@ def test_lone_prompts_do_not_tell_a_step_from_its_requests(tmp_path: Path) -> No
     lone = capture(tmp_path / "lone", {"lone": LONE})
     with pytest.raises(UserError, match=r"cannot tell (step|request) from .*capture as well"):
         cross_calibrate(read_sources([lone], None))
+
+
+EXPERTS = {"experts": 8, "top_k": 2, "hidden": 2048, "inter": 2048, "zipf": 0.0}
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A mixture of experts, in place of whose profile there is one that names a kernel for every 512 tokens."""
+    rows = [{**EXPERTS, "m": m, "us": 50.0 + m / 8, "kernel": f"{m // 512}"} for m in (1, *range(128, 2049, 128))]
+    known = Measured(find_gpu("h200"), Bundle({"gpu": "h200"}, {"moe": rows}))
+    monkeypatch.setattr("steelyard.sim.setup._shipped", lambda gpu: known)
+    experts = {"num_local_experts": 8, "num_experts_per_tok": 2, "hidden_size": 2048, "intermediate_size": 2048}
+    return {**MODEL, "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", **experts}
+
+
+def test_the_time_to_compile_a_kernel_comes_out(tmp_path: Path, kernels: dict[str, Any]) -> None:
+    """Four ranges beyond the captured sizes, two variants each; one was compiled when the largest step was tried."""
+    terms = replace(SLOW, compile=0.7)
+    work = {"chat": chat(300, 1, 0.06), "lone": LONE}
+    found = cross_calibrate(read_sources([capture(tmp_path / "moe", work, terms, kernels)], None)).calibration
+    assert found.terms.compile == pytest.approx(0.7, rel=0.05)
+    assert found.fits["compile"].observations == 7
+    assert found.terms.experts == pytest.approx(SLOW.experts, rel=0.15)
+    calm = cross_calibrate(read_sources([capture(tmp_path / "calm", work, replace(SLOW, compile=0.0), kernels)], None))
+    assert "compile" in calm.calibration.kept  # nothing stalled where something could have
 
 
 def test_a_stall_is_not_taken_for_a_launch(tmp_path: Path) -> None:
@@ -224,6 +257,7 @@ def test_the_command_writes_a_file_that_scenarios_can_name(
         ("{}", "has no `terms`"),
         ('{"terms": {"eagre": 1}}', "terms.eagre: no such term; there are step"),
         ('{"terms": {"eager": -1}}', r"terms.eager: must be seconds, 0 to 1 \(found -1\)"),
+        ('{"terms": {"compile": 61}}', r"terms.compile: must be seconds, 0 to 60 \(found 61\)"),
         ('{"terms": {"eager": "fast"}}', r"terms.eager: must be seconds, 0 to 1 \(found 'fast'\)"),
     ],
 )

@@ -18,6 +18,7 @@ from engine_worlds import (
     NotedCost,
     PiecewiseCost,
     Run,
+    Start,
     TwoKinds,
     World,
     assert_same_records,
@@ -32,6 +33,7 @@ from steelyard.engine import ABORTED, FINISHED, REJECTED, BlockNames, Engine, En
 from steelyard.validate.parity import LinearCost
 
 ANY_WORLD = st.one_of(worlds(), worlds(), worlds(speculation=True))
+DIFFERENTIAL = st.one_of(ANY_WORLD, worlds(equals=True), crowds(), worlds(fresh=True))
 SHORT_STRETCHES = st.sampled_from([2, 5, 96])
 
 
@@ -39,7 +41,7 @@ SHORT_STRETCHES = st.sampled_from([2, 5, 96])
 
 
 @settled(400)
-@given(st.one_of(ANY_WORLD, worlds(equals=True), crowds()), SHORT_STRETCHES)
+@given(DIFFERENTIAL, SHORT_STRETCHES)
 def test_fast_path_takes_the_same_steps(world: World, vector: int) -> None:
     with vectorised_from(vector):
         fast = serve(world, plain=False)
@@ -52,7 +54,7 @@ def test_fast_path_takes_the_same_steps(world: World, vector: int) -> None:
 
 
 @settled(400)
-@given(st.one_of(ANY_WORLD, worlds(equals=True), crowds()), SHORT_STRETCHES)
+@given(DIFFERENTIAL, SHORT_STRETCHES)
 def test_fast_path_takes_the_same_steps_when_nobody_looks(world: World, vector: int) -> None:
     with vectorised_from(vector):
         fast = serve(world, plain=False, watch=False)
@@ -84,6 +86,18 @@ def test_a_burst_with_long_tails_is_the_same_bit_for_bit() -> None:
             fast, plain = (serve(world, plain=plain, watch=False) for plain in (False, True))
             assert_same_records(fast.engine.log, plain.engine.log)
             assert len(fast.engine.log.stretches()["step"]) < len(fast.engine.log.ends) / 10
+
+
+@settled(150)
+@given(worlds(fresh=True), st.booleans())
+def test_every_kernel_is_compiled_once_by_whoever_needs_it_first(world: World, plain: bool) -> None:
+    run = serve(world, plain=plain)
+    assert world.start is not None and run.engine.first_uses is not None
+    most = world.limits.max_num_batched_tokens
+    kernel = world.start.experts(most)
+    sizes = {sum(step[2].values()) for step in run.steps}
+    needed = {kernel.at(tokens) for tokens in sizes if tokens > world.start.captured}
+    assert run.engine.first_uses.count == len(needed - {kernel.at(most)})
 
 
 # -- nothing is lost --------------------------------------------------------------------------------------------------
@@ -435,6 +449,40 @@ def test_an_eager_step_holds_up_the_result_before_it_and_the_step_after_it() -> 
     scheduled, ends = timeline(TwoKinds(DECODE, EAGER), asks)
     assert ends == [2.5, 4.5, 6.5, 13.5, 14.0, 16.0, 18.0, 20.0]
     assert scheduled == [0.0, 0.5, 2.5, 4.5, 6.5, 13.5, 14.0, 16.0]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_whoever_first_needs_a_kernel_waits_until_it_is_compiled(asynchronous: bool) -> None:
+    """The prompt of five tokens is prepared for 1 s, then 10 s are lost to the compiler, then it runs for 4.
+
+    The decode behind it compiles nothing, since a graph of up to four tokens is captured. At 50 the second such prompt
+    finds its kernel; that of six at 100 needs another (here every three tokens have their own).
+    """
+    world = World(
+        Limits(64, 64, block_size=4, max_num_batched_tokens=32, async_scheduling=asynchronous),
+        TwoKinds(DECODE, PROMPT),
+        (Ask(5, 2), Ask(5, 1, at=50.0), Ask(6, 1, at=100.0)),
+        Start("abcdefghijkl", top_k=1, captured=4, seconds=10.0),
+    )
+    for plain in (False, True):
+        run = serve(world, plain=plain)
+        decode = 2.0 if asynchronous else 2.5
+        assert run.engine.log.end.tolist() == [15.0, 15.0 + decode, 55.0, 115.0]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_decodes_without_a_graph_compile_theirs(asynchronous: bool) -> None:
+    """All steps go kernel by kernel: the prompt's kernel takes 10 s, and that of the first lone decode as long."""
+    world = World(
+        Limits(64, 64, block_size=4, max_num_batched_tokens=32, async_scheduling=asynchronous),
+        TwoKinds(DECODE, PROMPT),
+        (Ask(5, 4),),
+        Start("abcdefghijkl", top_k=1, captured=0, seconds=10.0),
+    )
+    first = 21.5 if asynchronous else 15.0  # the host sees the prompt's result when it has launched the decode
+    rest = [23.5, 25.5, 27.5] if asynchronous else [27.5, 30.0, 32.5]
+    for plain in (False, True):
+        assert serve(world, plain=plain).engine.log.end.tolist() == [first, *rest]
 
 
 def test_a_long_eager_step_on_the_gpu_hides_its_launch() -> None:

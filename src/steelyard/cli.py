@@ -153,7 +153,12 @@ def validate_command(
     ] = False,
     gpu: Annotated[str | None, typer.Option(help="GPU to simulate; the capture's own if not given.")] = None,
     given_cache: Annotated[
-        bool, typer.Option("--given-cache", help="Take prefix-cache hits from the capture instead of simulating them.")
+        bool,
+        typer.Option(
+            "--given-cache",
+            help="Take from the capture, instead of simulating it, what prompts found in the prefix cache and what "
+            "earlier runs had compiled.",
+        ),
     ] = False,
     profile: Annotated[
         Path | None, typer.Option(help="A profile of your own, such as the perf folder of LLMServingSim.")

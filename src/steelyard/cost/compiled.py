@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from steelyard.cost.graphs import GraphPlan, graph_plan
 from steelyard.cost.host import HINDERED, HostCost, HostTerms, Launch
+from steelyard.cost.kernels import ExpertKernel, FirstUses
 from steelyard.cost.scaled import family_of
 from steelyard.cost.source import PROVENANCES, CostSource, Decodes, Estimate, FirstOf, Floats, PrefillAttention
 from steelyard.cost.step import StepTime
@@ -78,6 +79,8 @@ class CompiledCost:
         families: dict[str, set[str]],
         graphs: GraphPlan,
         host: HostCost,
+        kernels: tuple[ExpertKernel, ...] = (),
+        ran: tuple[int, ...] = (),
     ) -> None:
         self._by_provenance = token_seconds + expert_seconds, head_seconds
         self._tokens: list[float] = token_seconds.sum(axis=0).tolist()
@@ -89,6 +92,8 @@ class CompiledCost:
         self.families = families  # the sources that answered, by family of operators
         self.graphs = graphs
         self.host = host
+        self._kernels = kernels  # those that a fresh engine compiles on first use
+        self._ran = ran  # tokens of steps before the first request
         self._seen: dict[tuple[int, int], float] = {}
         self._fixed: dict[int, float] = {}  # by batch size, made when first asked for, as are the following
         self._decode_host: dict[int, tuple[float, float, float]] = {}
@@ -99,6 +104,12 @@ class CompiledCost:
     def chosen(self) -> Mapping[str, str]:
         """The source that answered, by operator."""
         return self._source.chosen
+
+    def first_uses(self) -> FirstUses | None:
+        """The kernels of an engine that has just started; None where none is known to be compiled later."""
+        if not self._kernels:
+            return None
+        return FirstUses(self._kernels, self.graphs, self._ran, self.host.terms.compile)
 
     def decode_line(self, n: int, kv: int, longest: int) -> tuple[float, float, int]:
         """(a, b, kv_max): the GPU's part of a decode-only step is a + b * kv seconds while kv is at most kv_max."""
@@ -232,6 +243,7 @@ def compile_cost(
     head_seconds = np.zeros((len(PROVENANCES), engine.max_num_seqs + 1))
     attention: list[AttentionPart] = []
     families: dict[str, set[str]] = {}
+    kernels: list[ExpertKernel] = []
     for layer in model.layers:
         for operator in operators(model, layer, tp):
             if isinstance(operator, AttentionOperator):
@@ -240,7 +252,10 @@ def compile_cost(
                 families.setdefault("attention", set()).add(source.chosen["prefill attention"])
             else:
                 table = expert_seconds if isinstance(operator, GroupedGemm) else token_seconds
-                _add(table, layer.count, source.rows(operator, rows))
+                found = source.rows(operator, rows)
+                _add(table, layer.count, found)
+                if engine.fresh and isinstance(operator, GroupedGemm) and found.kernels is not None:
+                    kernels.append(ExpertKernel(found.kernels, operator.top_k))
                 families.setdefault(family_of(operator), set()).add(source.chosen[operator.name])
     for operator in head_operators(model, tp):
         assert isinstance(operator, Gemm | GroupedGemm | Elementwise | Collective)
@@ -248,6 +263,7 @@ def compile_cost(
             _add(head_seconds, 1, source.rows(operator, rows[: head_seconds.shape[1]]))
         else:
             _add(token_seconds, 1, source.rows(operator, rows))
+    graphs = graph_plan(engine)
     return CompiledCost(
         token_seconds=token_seconds,
         expert_seconds=expert_seconds,
@@ -256,9 +272,16 @@ def compile_cost(
         source=source,
         kv_bytes=kv_bytes,
         families=families,
-        graphs=graph_plan(engine),
+        graphs=graphs,
         host=host_cost(model, terms or HostTerms()),
+        kernels=tuple(kernels),
+        ran=(engine.max_num_batched_tokens, engine.max_num_seqs, *graphs.sizes, *_warmed_up(engine, graphs)),
     )
+
+
+def _warmed_up(engine: EngineSpec, graphs: GraphPlan) -> list[int]:
+    """Steps of the warm-up that ran kernel by kernel; others replayed a graph and compiled nothing."""
+    return [tokens for tokens in engine.warm_up if graphs.launch(tokens, decode_only=False) == "eager"]
 
 
 def host_cost(model: ModelSpec, terms: HostTerms) -> HostCost:

@@ -21,10 +21,14 @@ Answer = TypeVar("Answer")
 
 
 class Estimate(NamedTuple):
-    """Seconds, and what each of them is: an index into PROVENANCES."""
+    """Seconds, and what each of them is: an index into PROVENANCES.
+
+    ``kernels`` names, where the source knows it, the compiled kernel that runs at each number of rows.
+    """
 
     seconds: Floats
     provenance: NDArray[np.int8]
+    kernels: Sequence[str] | None = None
 
     @classmethod
     def all_of(cls, seconds: Floats, provenance: int) -> Estimate:

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
+from steelyard.cost.kernels import FirstUses
 from steelyard.cost.step import StepTime
 from steelyard.engine.content import BlockNames
 from steelyard.engine.limits import Limits
@@ -72,6 +73,7 @@ class Engine:
         wake: float = 0.0,
         taking_in: float = 0.0,
         rested: float = 1.0,
+        first_uses: FirstUses | None = None,
         reactive: bool = False,
         plain: bool = False,
         observer: StepObserver | None = None,
@@ -81,6 +83,7 @@ class Engine:
         self.wake = wake  # seconds until an idle engine looks at what it was handed
         self.taking_in = taking_in  # seconds by which a new request holds up the next step
         self.rested = rested  # share of its GPU time that a step takes after a pause
+        self.first_uses = first_uses  # kernels that steps may have to compile; None: all are there
         self.reactive = reactive  # stop after each completion, since it may cause an arrival
         self.observer = observer
         self.log = EngineLog()
@@ -190,9 +193,15 @@ class Engine:
         else:
             a, b, _ = self.cost.decode_line(batch.decodes, batch.kv, batch.longest)
             time = StepTime(a + b * batch.kv, *self.cost.decode_host(batch.decodes))
+        tokens = pairs = 0
+        for chunk, before in batch.chunks:
+            tokens += chunk
+            pairs += chunk * before + chunk * (chunk + 1) // 2
         log, flight, clock = self.log, self._flight, self.clock
         prepare = time.prepare + self._arrived * self.taking_in
         self._arrived = 0
+        if self.first_uses is not None:  # the first layer waits, and the GPU with it
+            prepare += self.first_uses.seconds * self.first_uses.compile(batch.decodes + tokens, not batch.chunks)
         gpu, launch = time.gpu, time.launch
         if clock - self._gpu_free > _PAUSE_SECONDS:
             gpu, launch = gpu * self.rested, launch - time.hindered
@@ -207,10 +216,6 @@ class Engine:
             flight.end = log.ends[-1] = launched
         self._gpu_free = batch.end = end
         log.ends.append(end)
-        tokens = pairs = 0
-        for chunk, before in batch.chunks:
-            tokens += chunk
-            pairs += chunk * before + chunk * (chunk + 1) // 2
         scheduler = self.scheduler
         log.rows.extend(
             (
@@ -268,6 +273,8 @@ class Engine:
         group = scheduler.group
         flight = self._flight
         size = group.size
+        if self.first_uses is not None and self.first_uses.missing(size, decode_only=True):
+            return False
         first = self.step
         count = group.ends[0][0] + 1 - first
         pending = flight is not None and bool(flight.entries)

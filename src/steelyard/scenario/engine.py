@@ -52,6 +52,18 @@ class EngineSpec(Spec):
         default=None, description="Token counts with a captured graph; vLLM's own rule if not given."
     )
     enforce_eager: bool = Field(default=False, description="No CUDA graphs at all.")
+    fresh: bool = Field(
+        default=False,
+        description=(
+            "Each engine has just been started for this run. The first steps beyond the captured sizes then compile "
+            "kernels of routed experts (a second or two each, for all to wait), as far as the GPU's profile knows "
+            "them. Leave it off for the steady state of engines that have served for a while."
+        ),
+    )
+    warm_up: tuple[Count, ...] = Field(
+        default=(),
+        description="Tokens of steps that a fresh engine has run before, such as prompts sent to warm it up.",
+    )
     kv_cache_dtype: Literal["auto", "fp8"] = Field(default="auto", description="Type of cached keys and values.")
 
     @model_validator(mode="after")
@@ -61,6 +73,14 @@ class EngineSpec(Spec):
                 f"{self.max_num_batched_tokens} is below max_num_seqs ({self.max_num_seqs}); every request "
                 "of a step needs at least one token",
                 "max_num_batched_tokens",
+            )
+        if self.warm_up and not self.fresh:
+            raise mistake("only a fresh engine is warmed up; set fresh: true", "warm_up")
+        if self.warm_up and max(self.warm_up) > self.max_num_batched_tokens:
+            raise mistake(
+                f"no step has {max(self.warm_up)} tokens; at most max_num_batched_tokens "
+                f"({self.max_num_batched_tokens})",
+                "warm_up",
             )
         sizes = self.cudagraph_capture_sizes
         if sizes is not None and list(sizes) != sorted(set(sizes)):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from steelyard.cost import RESTED, HostTerms
 from steelyard.engine import Engine
@@ -15,6 +16,8 @@ from steelyard.sim.result import Result, request_table
 from steelyard.sim.setup import set_up
 from steelyard.sim.summary import summarise
 from steelyard.workload import build_workload
+
+FIRST_USES = "compiled_on_first_use"  # the summary's key for it, where engines are fresh
 
 
 def simulate(
@@ -45,6 +48,7 @@ def simulate(
             wake=setup.host.wake,
             taking_in=setup.host.prompt,
             rested=RESTED,
+            first_uses=setup.cost.first_uses(),
             reactive=reactive,
             plain=plain,
         )
@@ -58,8 +62,17 @@ def simulate(
     logs = [engine.log for engine in engines]
     requests = request_table(workload, desk, logs)
     gaps = TokenGaps.of(logs)
-    summary = summarise(setup, requests, gaps, logs)
+    summary = summarise(setup, requests, gaps, logs) | _first_uses(engines)
     return Result(scenario, summary, requests, gaps, logs, notes=list(workload.notes))
+
+
+def _first_uses(engines: Sequence[Engine]) -> dict[str, Any]:
+    """Kernels that fresh engines compiled, and how long their steps waited for that; nothing where none could be."""
+    counted = [engine.first_uses for engine in engines if engine.first_uses is not None]
+    if not counted:
+        return {}
+    waited = sum(each.count * each.seconds for each in counted)
+    return {FIRST_USES: {"kernels": sum(each.count for each in counted), "seconds": waited}}
 
 
 @contextmanager

@@ -13,19 +13,20 @@ from dataclasses import asdict, dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.cost import HostTerms
+from steelyard.cost import HostTerms, graph_plan
 from steelyard.cost.host import HINDERED, Launch
 from steelyard.errors import UserError
 from steelyard.sim.setup import set_up
 from steelyard.validate.capture import Capture, CapturedRun
 from steelyard.validate.settings import scenario_of
-from steelyard.validate.steps import HostWait, RecordedStep, host_waits, read_steps
+from steelyard.validate.steps import HostWait, RecordedStep, host_waits, kernel_by_kernel, read_steps
 
 Floats = NDArray[np.float64]
 
 _LAUNCH_TERMS = ("step", "request", "prompt", "pieces", "eager", "experts")
 _FEWEST = 5  # observations of a term, below which it keeps its default
 _STALL = 1.8  # times the median of its kind: no launch but a stall, such as a kernel compiled on first use
+_UNLIKE = 0.3  # of the time to compile a kernel, from one to the next
 _VAGUE = 0.4  # of a term: with a larger standard error the captures do not tell it
 _TOGETHER = 0.9  # correlation of two estimates from which on only their sum is known
 _IDLE = 5e-3  # a request that finds the engine idle for so long is seen at once
@@ -83,7 +84,7 @@ class Evidence:
 
 def evidence(capture: Capture, run: CapturedRun, gpu: str, terms: HostTerms) -> Evidence:
     """Read one run of a capture; ``terms`` tell host and GPU apart well enough to begin with."""
-    cost = set_up(scenario_of(capture, run, gpu), terms).cost
+    cost = set_up(scenario_of(capture, run, gpu, warm_up=ran_before(capture, run, gpu)), terms).cost
     steps = read_steps(run.stepped)
     waits = tuple((wait, wait.step.launch(cost.graphs)) for wait in host_waits(steps, cost))
     return Evidence(
@@ -95,13 +96,19 @@ def evidence(capture: Capture, run: CapturedRun, gpu: str, terms: HostTerms) -> 
     )
 
 
+def ran_before(capture: Capture, run: CapturedRun, gpu: str) -> set[int]:
+    """Tokens of the steps that the engine had run kernel by kernel when a workload came."""
+    graphs = graph_plan(scenario_of(capture, run, gpu).engine)
+    return {tokens for each in capture.before(run) for tokens in kernel_by_kernel(read_steps(each.stepped), graphs)}
+
+
 def calibrate(found: Sequence[Evidence]) -> Calibration:
     """Fit the terms that the evidence shows; refuses where it shows two of them only together."""
     fits = _launches(found)
     step = fits.get("step")
     if step is not None:  # what was seen is the step with its sampling, which no record splits
         fits["step"] = replace(step, seconds=step.seconds - HostTerms().sample)
-    fits |= _ingest(found) | _output(found)
+    fits |= _compiling(found) | _ingest(found) | _output(found)
     values = {name: fit.seconds for name, fit in fits.items()}
     return Calibration(replace(HostTerms(), **values), fits)
 
@@ -144,7 +151,7 @@ def _observations(found: Sequence[Evidence]) -> tuple[list[list[float]], list[fl
     kinds: list[str] = []
     for each in found:
         for kind in ("whole", "pieces", "eager"):
-            waits = [wait for wait, how in each.waits if how == kind]
+            waits = [wait for wait, how in each.waits if how == kind and not wait.kernels]
             if not waits:
                 continue
             most = _STALL * float(np.median([wait.seconds for wait in waits]))
@@ -154,6 +161,16 @@ def _observations(found: Sequence[Evidence]) -> tuple[list[list[float]], list[fl
                     seconds.append(wait.seconds)
                     kinds.append(kind)
     return rows, seconds, kinds
+
+
+def _compiling(found: Sequence[Evidence]) -> dict[str, Fit]:
+    """What the first use of a kernel adds to a launch, where that is seen to stall."""
+    waits = [wait for each in found for wait, _ in each.waits if wait.kernels]
+    stalls = [(wait.seconds - wait.foretold) / wait.kernels for wait in waits if wait.seconds > _STALL * wait.foretold]
+    if not stalls:
+        return {}
+    mean = float(np.mean(stalls))
+    return {"compile": Fit(mean, _UNLIKE * mean / len(stalls) ** 0.5, len(stalls))}
 
 
 def _launched(found: Evidence, kind: str, alone: bool) -> tuple[float, float, float]:

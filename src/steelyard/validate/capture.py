@@ -4,12 +4,17 @@ A folder holds ``meta.json`` (effective settings), ``config.json`` (the model's)
 (asked), ``NAME.requests.jsonl.gz`` (answered, token by token) and ``NAME.steps.jsonl.gz`` (every engine step). The
 recorder of `steelyard.profile.recorder` leaves the last two unpacked and without the first: what was asked then is
 what its lines of requests say.
+
+One engine served all workloads of a folder one after the other: by the clock where they share one, else
+``calib-prefill`` first, ``calib-decode`` next, and the others by name. ``fresh`` in ``meta.json`` says whether it had
+been started for them; where nothing is said it is taken to have been if the one that comes first is there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +30,7 @@ Ints = NDArray[np.int64]
 ASKED = ".workload.json"
 _ANSWERED = ".requests.jsonl"
 _STEPS = ".steps.jsonl"
+_FIRST = ("calib-prefill", "calib-decode")
 
 
 @dataclass(frozen=True)
@@ -69,11 +75,20 @@ class CapturedRun:
 
 @dataclass(frozen=True)
 class Capture:
-    """One engine configuration and the workloads it was given."""
+    """One engine configuration and the workloads it was given, in that order."""
 
     folder: Path
     meta: dict[str, Any]
     runs: tuple[CapturedRun, ...]
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the engine had served nothing before the first of them."""
+        return bool(self.meta.get("fresh", self.runs[0].name == _FIRST[0]))
+
+    def before(self, run: CapturedRun) -> tuple[CapturedRun, ...]:
+        """What the engine had served when a workload came."""
+        return self.runs[: self.runs.index(run)]
 
     @property
     def meta_file(self) -> Path:
@@ -93,7 +108,20 @@ def read_capture_folder(folder: Path) -> Capture:
     names = sorted({path.name.removesuffix(ASKED) for path in folder.glob(f"*{ASKED}")} | _recorded(folder))
     if not names:
         raise UserError(f"{folder}: no NAME{ASKED} or NAME{_ANSWERED} in it, so there is nothing to replay")
-    return Capture(folder, meta, tuple(_run(folder, name) for name in names))
+    return Capture(folder, meta, _in_order([_run(folder, name) for name in names]))
+
+
+def _in_order(runs: Sequence[CapturedRun]) -> tuple[CapturedRun, ...]:
+    """As the engine served them."""
+    spans = {
+        run.name: (run.answers.at.min(initial=np.inf), (run.answers.at + run.answers.e2e).max(initial=-np.inf))
+        for run in runs
+    }
+    by_clock = sorted(runs, key=lambda run: spans[run.name])
+    if all(spans[one.name][1] < spans[other.name][0] for one, other in pairwise(by_clock)):
+        return tuple(by_clock)
+    known = {name: place for place, name in enumerate(_FIRST)}
+    return tuple(sorted(runs, key=lambda run: (known.get(run.name, len(known)), run.name)))
 
 
 def _recorded(folder: Path) -> set[str]:

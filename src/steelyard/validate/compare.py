@@ -11,12 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard.cost import graph_plan
 from steelyard.scenario import CostSpec
 from steelyard.sim import Result, simulate
 from steelyard.sim.intervals import STATED, Interval, figures, intervals
+from steelyard.sim.run import FIRST_USES
 from steelyard.sim.summary import PERCENTILES, describe
 from steelyard.validate.capture import Capture, CapturedRun, Load, read_capture_folder
 from steelyard.validate.settings import gpu_of, scenario_of, unheeded
+from steelyard.validate.steps import kernel_by_kernel, read_steps
 
 LATENCIES = ("ttft", "tpot", "e2e")
 _STALL_SECONDS = 0.5
@@ -123,13 +126,18 @@ def validate(
 ) -> Validation:
     """Replay every workload of a capture folder from what was known before it ran, and compare.
 
+    What earlier workloads left in the engine (kernels they were the first to need) is simulated too; with
+    ``given_cache`` that, and what each prompt found in the prefix cache, is taken from the record.
     ``progress`` is called with (workloads replayed, workloads in all).
     """
     capture = read_capture_folder(folder)
     name = gpu_of(capture, gpu)
     compared: list[Comparison] = []
+    ran: set[int] = set()
     for run in capture.runs:
-        result = simulate(scenario_of(capture, run, name, given_cache=given_cache, cost=cost))
+        result = simulate(scenario_of(capture, run, name, given_cache=given_cache, cost=cost, warm_up=ran))
+        if FIRST_USES in result.summary:
+            ran |= _ran(run, result, given_cache)
         compared.append(compare_run(capture, run, result, intervals(result)))
         if progress is not None:
             progress(len(compared), len(capture.runs))
@@ -155,17 +163,34 @@ def compare_run(
         samples=samples,
         load=(run.load, Load(steps["start"], steps["end"], steps["running"], steps["waiting"])),
         provenance=result.summary["provenance"],
-        notes=(*unheeded(capture), *_stalls(run.load), *result.notes),
+        notes=(*unheeded(capture), *_stalls(run.load, result.summary), *result.notes),
     )
 
 
-def _stalls(load: Load) -> list[str]:
-    """Launches of half a second and more, in which an engine compiles a kernel; nobody can tell before which."""
-    took = load.end[:-1] - load.start[1:]  # the result of a step waits for the launch of the next
+def _ran(run: CapturedRun, result: Result, recorded: bool) -> set[int]:
+    """Tokens of the steps that a workload ran kernel by kernel, as recorded or as simulated."""
+    graphs, steps = graph_plan(result.scenario.engine), result.steps
+    if recorded:
+        return kernel_by_kernel(read_steps(run.stepped), graphs)
+    tokens, decode_only = steps["n_decode"] + steps["prefill_tokens"], steps["prefill_requests"] == 0
+    kinds = set(zip(tokens.tolist(), decode_only.tolist(), strict=True))
+    return {count for count, alone in kinds if graphs.launch(count, decode_only=alone) == "eager"}
+
+
+def _stalls(load: Load, summary: Mapping[str, Any]) -> list[str]:
+    """Launches of half a second and more, in which an engine compiles a kernel, and how many were simulated."""
+    in_flight = np.append(False, load.start[1:] < load.end[:-1])
+    before, after = np.append(0.0, load.end[:-1]), np.append(load.start[1:], np.inf)
+    # The result of a step waits for the launch of the next; with none in flight the next step does.
+    took = np.where(in_flight, before, np.minimum(load.end, after)) - load.start
     stalls = took[took > _STALL_SECONDS]
-    if not len(stalls):
+    found = summary.get(FIRST_USES, {"kernels": 0, "seconds": 0.0})
+    if not len(stalls) and not found["kernels"]:
         return []
-    return [f"the capture holds {len(stalls)} stalls of {stalls.sum():.1f} s in all, which are not simulated"]
+    return [
+        f"stalls in launches: {len(stalls)} of {stalls.sum():.1f} s in all in the capture, "
+        f"{found['kernels']} of {found['seconds']:.1f} s foretold (kernels compiled on first use)"
+    ]
 
 
 def _known(values: Floats) -> Floats:

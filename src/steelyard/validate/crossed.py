@@ -10,7 +10,7 @@ from typing import Any
 from steelyard.cost import HostTerms
 from steelyard.errors import UserError
 from steelyard.sim import simulate
-from steelyard.validate.calibrate import Calibration, Evidence, calibrate, evidence
+from steelyard.validate.calibrate import Calibration, Evidence, calibrate, evidence, ran_before
 from steelyard.validate.capture import Capture, CapturedRun, read_capture_folder
 from steelyard.validate.compare import Comparison, compare_run
 from steelyard.validate.settings import gpu_of, scenario_of
@@ -92,5 +92,6 @@ def _predicted(source: Source, others: Sequence[Source]) -> Comparison | str:
         return str(error)
     cached = source.run.answers.cached  # what an earlier run had left in the cache is not the host's doing
     given = cached is not None and bool(cached.any())
-    scenario = scenario_of(source.capture, source.run, source.gpu, given_cache=given)
+    ran = ran_before(source.capture, source.run, source.gpu)  # nor is what an earlier run had compiled
+    scenario = scenario_of(source.capture, source.run, source.gpu, given_cache=given, warm_up=ran)
     return compare_run(source.capture, source.run, simulate(scenario, host=terms))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,17 @@ _OF_NO_EFFECT = {
 
 
 def scenario_of(
-    capture: Capture, run: CapturedRun, gpu: str, *, given_cache: bool = False, cost: CostSpec | None = None
+    capture: Capture,
+    run: CapturedRun,
+    gpu: str,
+    *,
+    given_cache: bool = False,
+    cost: CostSpec | None = None,
+    warm_up: Iterable[int] = (),
 ) -> Scenario:
     """The scenario of one captured workload: model, engine settings and requests (those of the same second in the order
     in which the client sent them); no measured figure but, where asked for, what each prompt found in the prefix cache.
-    Paths of ``cost`` start from the current folder."""
+    Paths of ``cost`` start from the current folder. ``warm_up`` are tokens of steps that the engine ran before."""
     meta = capture.meta
     arguments = _arguments(capture)
     engine = {ours: meta[theirs] for theirs, ours in _EFFECTIVE.items() if meta.get(theirs) is not None}
@@ -52,6 +59,9 @@ def scenario_of(
         engine["kv_cache_dtype"] = "fp8"  # vLLM tells e4m3 from e5m2, which take as long
     if "cudagraph" in meta:
         engine["cudagraph"] = str(meta["cudagraph"]).rpartition(".")[2].lower()
+    engine["fresh"] = capture.fresh
+    if capture.fresh:
+        engine["warm_up"] = sorted(warm_up)
     model = {ours: arguments[theirs] for theirs, ours in _MODEL.items() if arguments.get(theirs) is not None}
     trace = {"file": run.asked.name, "format": "capture", "sent": run.answered.name}
     if given_cache:

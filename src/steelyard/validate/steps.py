@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,11 @@ class RecordedStep:
         return StepTime(a + b * kv, *cost.decode_host(self.decodes))
 
 
+def kernel_by_kernel(steps: Iterable[RecordedStep], graphs: GraphPlan) -> set[int]:
+    """Tokens of the steps that replayed no graph: an engine has what they ran compiled from then on."""
+    return {step.tokens for step in steps if step.launch(graphs) == "eager"}
+
+
 def read_steps(path: Path) -> list[RecordedStep]:
     """Every step of a NAME.steps.jsonl.gz, in order."""
     return [_step(row, where) for where, row in json_lines(path, None)]
@@ -73,6 +78,8 @@ class HostWait:
     step: RecordedStep
     seconds: float
     alone: bool  # after a pause, nothing else in flight
+    foretold: float  # its seconds by the cost model, with nothing to compile
+    kernels: int  # that it was the first to run
 
 
 def host_waits(steps: Sequence[RecordedStep], cost: CompiledCost) -> list[HostWait]:
@@ -85,18 +92,21 @@ def host_waits(steps: Sequence[RecordedStep], cost: CompiledCost) -> list[HostWa
     soon as the first step is launched.
     """
     found: list[HostWait] = []
+    first_uses = cost.first_uses()
     gpu_end = float("-inf")  # of the step before
     alone = False  # whether the step before found nothing in flight
     for k, step in enumerate(steps):
         time = step.time(cost)
-        host = time.prepare + time.launch
+        usual = time.prepare + time.launch
+        kernels = 0 if first_uses is None else first_uses.compile(step.tokens, decode_only=not step.chunks)
+        host = usual + kernels * cost.host.terms.compile
         start, launched = step.scheduled, step.scheduled + host
         if k and step.scheduled < steps[k - 1].updated:
             result = steps[k - 1].updated
             if not alone:
                 start = steps[k - 2].updated
             if gpu_end - start < _BEHIND * host:
-                found.append(HostWait(step, result - start, False))
+                found.append(HostWait(step, result - start, False, usual, kernels))
                 launched = result
             else:
                 launched = min(launched, result)
@@ -106,6 +116,6 @@ def host_waits(steps: Sequence[RecordedStep], cost: CompiledCost) -> list[HostWa
             alone = True
             if k + 1 < len(steps) and steps[k + 1].scheduled < step.updated:
                 launched = steps[k + 1].scheduled
-                found.append(HostWait(step, launched - start, True))
+                found.append(HostWait(step, launched - start, True, usual, kernels))
         gpu_end = max(max(gpu_end, start + time.prepare) + time.gpu, launched + time.tail)
     return found

@@ -1,0 +1,52 @@
+"""Kernels that an engine compiles when a step first runs them.
+
+Triton compiles the experts' kernel once for each way to tile their rows, and of each once for numbers of rows that 16
+divides and once for all others. Start-up runs the largest step, the largest batch and every captured size, so steps
+that replay a graph find theirs; the launch of any other that comes first waits for the compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from steelyard.cost.graphs import GraphPlan
+
+Variant = tuple[str, bool]  # the kernel, and whether 16 divides the rows it was compiled for
+_APART = 16
+
+
+@dataclass(frozen=True)
+class ExpertKernel:
+    """The kernel that runs the experts of one kind of layer, by a step's tokens."""
+
+    by_tokens: Sequence[str]
+    top_k: int
+
+    def at(self, tokens: int) -> Variant:
+        """The variant of it that a step of so many tokens runs."""
+        return self.by_tokens[tokens], tokens * self.top_k % _APART == 0
+
+
+class FirstUses:
+    """The kernels of one engine since its start-up, which ran steps of the ``ran`` numbers of tokens."""
+
+    def __init__(self, experts: Sequence[ExpertKernel], graphs: GraphPlan, ran: Iterable[int], seconds: float) -> None:
+        self._experts = experts
+        self._graphs = graphs
+        self._compiled = {each.at(tokens) for tokens in ran for each in experts}
+        self.seconds = seconds  # to compile one
+        self.count = 0  # compiled since
+
+    def missing(self, tokens: int, decode_only: bool) -> set[Variant]:
+        """What such a step would have to compile."""
+        if self._graphs.launch(tokens, decode_only) != "eager":
+            return set()
+        return {each.at(tokens) for each in self._experts} - self._compiled
+
+    def compile(self, tokens: int, decode_only: bool) -> int:
+        """Such a step runs: how many kernels it compiles, which are there from then on."""
+        missing = self.missing(tokens, decode_only)
+        self._compiled |= missing
+        self.count += len(missing)
+        return len(missing)
