@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -17,6 +18,9 @@ def test_the_page_has_every_capture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = capture(tmp_path / "captures" / "own", {"chat": chat(120, 3, 0.06), "lone": LONE})
+    meta = json.loads((folder / "meta.json").read_text())
+    meta["kw"]["swap_space"] = "4"
+    (folder / "meta.json").write_text(json.dumps(meta))
     out = tmp_path / "fidelity.md"
     monkeypatch.setattr(sys, "argv", ["steelyard", "fidelity", str(tmp_path / "captures"), "--out", str(out)])
     monkeypatch.setattr("steelyard.validate.survey.package_folder", lambda: None)
@@ -32,6 +36,7 @@ def test_the_page_has_every_capture(
             assert signed_percent(each.latency["tpot"]["mean"].error) in line
     inside, of = found.coverage
     assert f"{inside} of {of} figures" in page
+    assert "- own/chat: kw.swap_space=4 is not simulated\n- own/lone: kw.swap_space=4 is not simulated\n\n" in page
     assert "| h200 | gemm | all |" in page
     capsys.readouterr()
 

@@ -17,6 +17,12 @@ _SHORT = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
 _THEIRS = {"TTFT": "ttft", "TPOT": "tpot", "Latency": "e2e"}
 _STATISTIC = {"Mean": "mean", "Median": "p50"}
 _ROW = re.compile(r"(TTFT|TPOT|Latency) (\w+)\s.*?([+-][\d.]+)%")
+_DEFAULTS = (
+    "`steelyard validate CAPTURE_DIR`, with `--given-cache` where several runs share an engine and find there what",
+    "others left: blocks in its cache, compiled kernels. Host times are the defaults, means over four hosts",
+    "(calibration.md). Two of these ran the captures of Llama-3.1-8B and Qwen3-30B-A3B, which are therefore not",
+    "wholly out of sample.",
+)
 
 
 def fidelity_page(survey: Survey, command: str) -> str:
@@ -30,21 +36,21 @@ def _lines(survey: Survey, command: str) -> Iterator[str]:
     yield f"Made by `{command}` (steelyard {version('steelyard')}). Errors are simulated over measured, less one."
     yield ""
     if survey.captures:
-        yield "## A real vLLM, from the profile alone"
+        yield "## A real vLLM, with defaults"
         yield ""
-        yield "Nothing fitted to the capture: `steelyard validate CAPTURE_DIR`, with `--given-cache` where several runs"
-        yield "share an engine and find in its cache what others left there."
+        yield from _DEFAULTS
         yield ""
         yield from _errors(
             (f"{validation.folder.name}/{each.name}", each)
             for validation in survey.captures
             for each in validation.workloads
         )
+        yield from _notes(survey.captures)
         yield from _blocks(survey.captures)
     if survey.crossed:
         yield "## The same, calibrated on the other runs of that model"
         yield ""
-        yield "`steelyard calibrate` on all runs but one, tried on that one."
+        yield "`steelyard calibrate` on all runs but one, tried on that one, given what earlier ones had left."
         yield ""
         yield from _errors(
             ("/".join(Path(name).parts[-2:]), found)
@@ -90,6 +96,14 @@ def _errors(runs: Iterator[tuple[str, Comparison]]) -> Iterator[str]:
         yield signed_percent(each.figures["throughput"].error)
 
     yield from _table(head, ([name, *cells(each)] for name, each in runs))
+
+
+def _notes(captures: Sequence[Validation]) -> Iterator[str]:
+    """What explains some of the errors: stalls, settings that are not simulated."""
+    for validation in captures:
+        for each in validation.workloads:
+            yield from (f"- {validation.folder.name}/{each.name}: {note}" for note in each.notes)
+    yield ""
 
 
 def _blocks(captures: Sequence[Validation]) -> Iterator[str]:
