@@ -113,9 +113,9 @@ def capture(
             },
             base_dir=folder,
         )
-        setup = set_up(run, terms)
+        setup = set_up(run, terms).pools[0]
         work = build_workload(run.workload, 0, folder)
-        desk = Desk(work, setup.limits, terms)
+        desk = Desk(work, [setup.limits], host=terms)
         log = StepLog(dict(enumerate(work.prompt.tolist())))
         engine = Engine(
             setup.limits,

@@ -21,13 +21,18 @@ from engine_worlds import RISING_COSTS, Ask, Seer, World, assert_same_records, s
 from steelyard.cost.host import NO_HOST, HostTerms
 from steelyard.engine import FINISHED, BlockNames, Engine, Limits, Request
 from steelyard.fleet import Desk, Router, make_router, run_fleet
-from steelyard.fleet.fleet import _Meter, _run_apart, _run_together
-from steelyard.fleet.routers import LeastOutstanding, PowerOfTwo, _Draws
+from steelyard.fleet.fleet import _Meter, _run_apart
+from steelyard.fleet.routers import Asked, LeastOutstanding, PowerOfTwo, _Draws
+from steelyard.fleet.together import Together
 from steelyard.validate.parity import LinearCost
 
 BLIND = ["round-robin", "random", "sticky"]
 ROUTERS = [*BLIND, "least-outstanding", "power-of-two", "prefix-aware"]
 REPLICAS = st.integers(1, 4)
+
+
+def ask(names: Sequence[int] = ()) -> Asked:
+    return Asked(0, 0, names, 0)
 
 
 def patient(world: World) -> World:
@@ -61,7 +66,7 @@ class Fleet:
 
     def __init__(self, world: World, replicas: int, host: HostTerms = NO_HOST) -> None:
         self.world = world
-        self.desk = Desk(world.workload(), world.limits, host)
+        self.desk = Desk(world.workload(), [world.limits], host=host)
         self.engines = [
             Engine(world.limits, world.cost, self.desk.names, wake=host.wake, reactive=world.reactive)
             for _ in range(replicas)
@@ -212,7 +217,7 @@ def promised(router: str, world: World, replicas: int, seed: int) -> Choose:
 
     def two(i: int, names: Sequence[int], load: list[int]) -> int:
         drawing._load[:] = load  # the draws are the router's own; what it knows of the load is the truth
-        return drawing.choose(i, names)
+        return drawing.choose(ask(names))
 
     def prefix(_: int, names: Sequence[int], load: list[int]) -> int:
         known = 0
@@ -265,7 +270,7 @@ def test_engines_apart_do_what_they_do_on_one_clock(
     if world.reactive and (router != "sticky" or apart.desk.refused):
         return  # a follower's replica depends on who else arrives meanwhile
     _run_apart(apart.engines, apart.desk, make_router(router, replicas, seed), _Meter(None, 0))
-    _run_together(together.engines, together.desk, make_router(router, replicas, seed), _Meter(None, 0))
+    Together(together.engines, together.desk, make_router(router, replicas, seed), None, _Meter(None, 0).ended).run()
     assert apart.desk.replica.tolist() == together.desk.replica.tolist()
     assert apart.desk.arrival.tolist() == together.desk.arrival.tolist()
     assert np.array_equal(apart.desk.taken, together.desk.taken, equal_nan=True)
@@ -346,9 +351,9 @@ def test_the_least_loaded_is_known_at_any_time(replicas: int, moves: list[int]) 
     for move in moves:
         if move < 0 and load[-move % replicas]:
             load[-move % replicas] -= 1
-            router.ended(-move % replicas)
+            router.ended(ask(), -move % replicas)
         else:
-            chosen = router.choose(0, ())
+            chosen = router.choose(ask())
             assert chosen == load.index(min(load))
             load[chosen] += 1
 
@@ -356,12 +361,12 @@ def test_the_least_loaded_is_known_at_any_time(replicas: int, moves: list[int]) 
 def test_random_routers_spread_evenly_and_differ_by_seed() -> None:
     for name in ("random", "power-of-two"):
         router = make_router(name, 4, seed=3)
-        counts = np.bincount([router.choose(0, ()) for _ in range(8000)], minlength=4)
+        counts = np.bincount([router.choose(ask()) for _ in range(8000)], minlength=4)
         assert counts.min() > 1800, name
     sequences = []
     for seed in (1, 1, 2):
         router = make_router("random", 4, seed)
-        sequences.append([router.choose(0, ()) for _ in range(50)])
+        sequences.append([router.choose(ask()) for _ in range(50)])
     assert sequences[0] == sequences[1] != sequences[2]
 
 
@@ -371,18 +376,18 @@ def test_power_of_two_compares_two_different_replicas(replicas: int) -> None:
     router = PowerOfTwo(replicas, seed=0)
     for _ in range(500):
         load = list(router._load)
-        chosen = router.choose(0, ())
+        chosen = router.choose(ask())
         assert load[chosen] < max(load) or load.count(max(load)) > 1
 
 
 def test_a_prefix_is_followed_until_its_replica_is_much_busier() -> None:
     router = make_router("prefix-aware", 3, seed=0)
-    assert router.choose(0, [1, 2, 3]) == 0
-    assert router.choose(0, [9]) == 1
-    assert [router.choose(0, [1, 2]) for _ in range(4)] == [0, 0, 0, 0]  # up to four more than nobody's
-    assert router.choose(0, [1, 2, 3]) == 2
-    assert router.choose(0, [1, 2, 3]) == 2  # where it was last sent
-    assert router.choose(0, [7]) == 1
+    assert router.choose(ask([1, 2, 3])) == 0
+    assert router.choose(ask([9])) == 1
+    assert [router.choose(ask([1, 2])) for _ in range(4)] == [0, 0, 0, 0]  # up to four more than nobody's
+    assert router.choose(ask([1, 2, 3])) == 2
+    assert router.choose(ask([1, 2, 3])) == 2  # where it was last sent
+    assert router.choose(ask([7])) == 1
 
 
 # -- the desk ---------------------------------------------------------------------------------------------------------
@@ -391,7 +396,7 @@ def test_a_prefix_is_followed_until_its_replica_is_much_busier() -> None:
 @settled(100)
 @given(worlds(everyone_fits=False))
 def test_the_desk_refuses_whom_the_engine_would(world: World) -> None:
-    desk = Desk(world.workload(), world.limits)
+    desk = Desk(world.workload(), [world.limits])
     reasons = {i: world.refusal(i) for i in range(len(world.asks))}
     assert desk.refused == {i: reason for i, reason in reasons.items() if reason is not None}
 
@@ -399,7 +404,7 @@ def test_the_desk_refuses_whom_the_engine_would(world: World) -> None:
 @settled(100)
 @given(worlds())
 def test_the_desk_makes_the_requests_that_were_asked_for(world: World) -> None:
-    desk = Desk(world.workload(), world.limits)
+    desk = Desk(world.workload(), [world.limits])
     made = {r.index: r for r, _ in desk.requests(desk.roots)}
     assert sorted(made) == [i for i, ask in enumerate(world.asks) if ask.after < 0]
     for i, ask in enumerate(world.asks):

@@ -119,12 +119,22 @@ CASES = [
     (
         "{gpu: h100, replicas: 2}",
         "{pools: [{gpu: h100}, {gpu: h200}]}",
-        "bad.yaml:2: fleet.pools: 2 pools given; give one pool of role serve (others are not simulated yet)",
+        "bad.yaml:2: fleet.pools[1].name: two pools are called serve; give each a name of its own",
     ),
     (
         "{gpu: h100, replicas: 2}",
         "{pools: [{gpu: h100, role: prefill}]}",
-        "bad.yaml:2: fleet.pools[0].role: not a choice; choose one of serve (found 'prefill')",
+        "bad.yaml:2: fleet.pools: a prefill pool needs a decode pool beside it; give one, or role serve",
+    ),
+    (
+        "{gpu: h100, replicas: 2}",
+        "{pools: [{gpu: h100, role: decoder}]}",
+        "bad.yaml:2: fleet.pools[0].role: not a choice; did you mean 'decode'",
+    ),
+    (
+        "{gpu: h100, replicas: 2}",
+        "{pools: [{gpu: h100, role: prefill}, {gpu: h100, role: decode, engine: {max_num_seqs: 9000}}]}",
+        "bad.yaml:2: fleet.pools[1].engine.max_num_batched_tokens: 8192 is below max_num_seqs (9000)",
     ),
     (
         "{gpu: h100, replicas: 2}",

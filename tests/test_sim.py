@@ -248,7 +248,7 @@ def test_shares_of_peak_are_the_work_of_the_steps(plain: bool) -> None:
     """Without a prefix cache every prompt token is computed, so the work follows from the requests alone."""
     run = scenario(engine={"enable_prefix_caching": False})
     result = simulate(run, plain=plain)
-    setup = set_up(run)
+    setup = set_up(run).pools[0]
     gemms = [
         op
         for layer in setup.model.layers
@@ -340,17 +340,18 @@ class Tokens:
 
 
 def watched(run: Scenario, plain: bool) -> Tokens:
-    setup = set_up(run)
+    fleet = set_up(run)
+    setup = fleet.pools[0]
     work = build_workload(run.workload, run.seed, run.base_dir)
-    desk = Desk(work, setup.limits, setup.host)
+    desk = Desk(work, [setup.limits], host=fleet.host)
     watches = [TokenWatch(work.prompt.tolist(), work.output.tolist()) for _ in range(setup.pool.replicas)]
     engines = [
         Engine(
             setup.limits,
             setup.cost,
             desk.names,
-            wake=setup.host.wake,
-            taking_in=setup.host.prompt,
+            wake=fleet.host.wake,
+            taking_in=fleet.host.prompt,
             rested=RESTED,
             reactive=bool(desk.followers),
             plain=plain,
@@ -366,7 +367,7 @@ def watched(run: Scenario, plain: bool) -> Tokens:
         for i, steps in watch.steps.items():
             tokens.made[i] = [ends[step] for step in steps]
             tokens.seen[i] = [
-                ends[step] + setup.host.output + watch.requests[step] * setup.host.output_request for step in steps
+                ends[step] + fleet.host.output + watch.requests[step] * fleet.host.output_request for step in steps
             ]
     return tokens
 

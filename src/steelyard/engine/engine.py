@@ -18,7 +18,7 @@ from steelyard.cost.step import StepTime
 from steelyard.engine.content import BlockNames
 from steelyard.engine.limits import Limits
 from steelyard.engine.log import EngineLog
-from steelyard.engine.request import ABORTED, FINISHED, REJECTED, Request
+from steelyard.engine.request import ABORTED, FINISHED, LOADING, REJECTED, Request
 from steelyard.engine.scheduler import Batch, Scheduler
 
 _VECTOR_STEPS = 96  # from here on numpy beats a Python loop
@@ -92,6 +92,9 @@ class Engine:
         self.step = 0  # index of the next step
         self.outstanding = 0
         self.finished: list[Request] = []  # ended since the driver last looked, in order
+        self.to_load = self.scheduler.to_load  # fetches asked for since then
+        self._kept = 0  # ended requests whose blocks somebody is still to fetch
+        self._stuck = False  # nothing can run before a fetch is through, here or from here
         self._gpu_free = 0.0
         self._flight: Batch | None = None
         self._arrived = 0  # requests since the last step was launched
@@ -106,7 +109,8 @@ class Engine:
 
     def submit(self, r: Request, at: float, abort_at: float = float("inf")) -> None:
         """Hand over a request; the engine must have been run up to ``at`` before."""
-        if self.idle:
+        if self.idle or self._stuck:
+            self._stuck = False
             self.clock = max(self.clock, at + self.wake)
         self.outstanding += 1
         self._arrived += 1
@@ -114,10 +118,32 @@ class Engine:
         if abort_at != float("inf"):
             heappush(self._aborts, (abort_at, r.index, r))
 
+    def loaded(self, r: Request, at: float) -> None:
+        """What a request was fetching has come; the engine must have been run up to ``at`` before."""
+        if r.status == LOADING:
+            self.scheduler.loaded(r)
+            self._go_on(at)
+
+    def let_go(self, r: Request, at: float) -> None:
+        """The blocks of a request that has ended here have been fetched; run up to ``at`` before."""
+        self._kept -= 1
+        self.scheduler.let_go(r)
+        self._go_on(at)
+
+    def _go_on(self, at: float) -> None:
+        if self._stuck:
+            self._stuck = False
+            self.clock = max(self.clock, at)
+
     def advance(self, until: float, pause_after: int = _NEVER) -> None:
-        """Take every scheduling decision that falls before ``until``, or until so many requests have ended."""
+        """Take every scheduling decision that falls before ``until``, or until so many requests have ended.
+
+        Stops where a request asks for what another engine has computed.
+        """
         pause = 1 if self.reactive else pause_after
-        while self.clock < until and (self.outstanding or self._flight is not None):
+        if self._stuck and self._aborts and self._aborts[0][0] <= until:
+            self._go_on(self._aborts[0][0])
+        while self.clock < until and not self._stuck and (self.outstanding or self._flight is not None):
             if self._aborts and self._aborts[0][0] <= self.clock:
                 self._abort_due()
                 if len(self.finished) >= pause:
@@ -126,7 +152,7 @@ class Engine:
             held_up = self._arrived and self.taking_in
             if held_up or not (self.scheduler.only_decodes() and self._stretch(horizon)):
                 self._one_step()
-            if len(self.finished) >= pause:
+            if len(self.finished) >= pause or self.to_load:
                 return
 
     def end_of(self, r: Request) -> float:
@@ -138,6 +164,8 @@ class Engine:
         """No request ends before this second, if nothing is submitted meanwhile (infinite when idle)."""
         if not self.outstanding:
             return float("inf")
+        if self._stuck:
+            return self._aborts[0][0] if self._aborts else float("inf")
         if not self.scheduler.only_decodes() or (self._flight and self._flight.entries):
             return self.clock
         group = self.scheduler.group
@@ -154,6 +182,12 @@ class Engine:
     # -- one step at a time -------------------------------------------------------------------------------------
 
     def _one_step(self) -> None:
+        batch = self._decide()
+        if batch is not None:
+            self._run(batch, self._time(batch), self._delay(batch))
+
+    def _decide(self) -> Batch | None:
+        """Schedule the next step; where there is nothing to run, the one in flight returns."""
         scheduler = self.scheduler
         batch = scheduler.schedule(self.step, self.clock, self._flight)
         if scheduler.fruitless > _MOST_FRUITLESS:
@@ -164,11 +198,32 @@ class Engine:
             if flight is not None:
                 self._flight = None
                 self._complete(flight)
+            elif self.scheduler.loading or self._kept:
+                self._stuck = True
             elif self.outstanding and not batch.preempted:
                 self._end(scheduler.refuse_head(), REJECTED, "cannot be scheduled even on an empty engine")
-            return
-        now = self.clock
-        self._launch(batch)
+            return None
+        return batch
+
+    def _time(self, batch: Batch) -> StepTime:
+        if batch.chunks:
+            return self.cost.mixed(batch.decodes, batch.kv, batch.longest, batch.chunks)
+        a, b, _ = self.cost.decode_line(batch.decodes, batch.kv, batch.longest)
+        return StepTime(a + b * batch.kv, *self.cost.decode_host(batch.decodes))
+
+    def _delay(self, batch: Batch) -> float:
+        """Seconds by which the host is late with a step: requests to take in, kernels to compile first."""
+        delay = self._arrived * self.taking_in
+        self._arrived = 0
+        if self.first_uses is not None:
+            tokens = batch.decodes + sum(chunk for chunk, _ in batch.chunks)
+            delay += self.first_uses.seconds * self.first_uses.compile(tokens, not batch.chunks)
+        return delay
+
+    def _run(self, batch: Batch, time: StepTime, delay: float) -> None:
+        """Run a step that was decided upon."""
+        scheduler, flight, now = self.scheduler, self._flight, self.clock
+        self._launch(batch, time, delay)
         if self.observer is not None:
             self.observer.step(
                 now,
@@ -186,22 +241,14 @@ class Engine:
         if flight is not None:
             self._complete(flight)
 
-    def _launch(self, batch: Batch) -> None:
+    def _launch(self, batch: Batch, time: StepTime, delay: float) -> None:
         """Run a step on host and GPU; what is in flight returns when the host has launched this one."""
-        if batch.chunks:
-            time = self.cost.mixed(batch.decodes, batch.kv, batch.longest, batch.chunks)
-        else:
-            a, b, _ = self.cost.decode_line(batch.decodes, batch.kv, batch.longest)
-            time = StepTime(a + b * batch.kv, *self.cost.decode_host(batch.decodes))
         tokens = pairs = 0
         for chunk, before in batch.chunks:
             tokens += chunk
             pairs += chunk * before + chunk * (chunk + 1) // 2
         log, flight, clock = self.log, self._flight, self.clock
-        prepare = time.prepare + self._arrived * self.taking_in
-        self._arrived = 0
-        if self.first_uses is not None:  # the first layer waits, and the GPU with it
-            prepare += self.first_uses.seconds * self.first_uses.compile(batch.decodes + tokens, not batch.chunks)
+        prepare = time.prepare + delay
         gpu, launch = time.gpu, time.launch
         if clock - self._gpu_free > _PAUSE_SECONDS:
             gpu, launch = gpu * self.rested, launch - time.hindered
@@ -247,6 +294,8 @@ class Engine:
             self._end(r, FINISHED)
 
     def _end(self, r: Request, status: int, why: str = "") -> None:
+        r.keep = r.keep and status == FINISHED
+        self._kept += r.keep
         self.scheduler.remove(r)
         r.status = status
         self.outstanding -= 1
@@ -278,7 +327,7 @@ class Engine:
         first = self.step
         count = group.ends[0][0] + 1 - first
         pending = flight is not None and bool(flight.entries)
-        if pending and (self.reactive or scheduler.waiting):
+        if pending and (self.reactive or scheduler.waiting or scheduler.ready):
             count = 1
         kv = group.tokens + size
         a, b, kv_max = self.cost.decode_line(size, kv, group.longest(first) + 1)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from steelyard.engine.kv import Block
 
-WAITING, RUNNING, PREEMPTED, FINISHED, ABORTED, REJECTED = range(6)
+WAITING, RUNNING, PREEMPTED, LOADING, FINISHED, ABORTED, REJECTED = range(7)
 
 NO_KEYS: tuple[int, ...] = ()
 NO_BLOCKS: list[Block] = []
@@ -38,6 +38,7 @@ class Request:
         "hit",
         "in_flight",
         "index",
+        "keep",
         "keys",
         "last",
         "offset",
@@ -48,6 +49,7 @@ class Request:
         "preemptions",
         "priority",
         "prompt",
+        "remote",
         "scheduled",
         "stale",
         "status",
@@ -65,6 +67,8 @@ class Request:
         chain: tuple[tuple[int, int], ...] | None = None,
         accept: tuple[int, ...] | None = None,
         given: int = -1,
+        remote: int = 0,
+        keep: bool = False,
     ) -> None:
         self.index = index
         self.arrival = arrival
@@ -75,6 +79,8 @@ class Request:
         self.chain = chain  # the streams that name its later blocks, once it has ended and followers may ask for them
         self.accept = accept  # accepted drafts per verify step, cycled
         self.given = given  # prompt tokens known to be found in the cache; -1: see what is there
+        self.remote = remote  # prompt tokens that another engine has computed, and that are to be fetched from there
+        self.keep = keep  # its blocks stay when it has ended, until another engine has fetched them
 
         self.status = WAITING
         self.computed = 0

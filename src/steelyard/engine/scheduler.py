@@ -7,12 +7,14 @@ while budget, sequence slots and blocks last; never in a step that had to preemp
 
 from __future__ import annotations
 
+from bisect import insort
+
 from steelyard.engine.content import BlockNames
 from steelyard.engine.group import DecodeGroup
 from steelyard.engine.kv import Block, KVCache
 from steelyard.engine.limits import Limits
 from steelyard.engine.queues import ByPriority, FirstCome, WaitingQueue
-from steelyard.engine.request import FINISHED, PREEMPTED, RUNNING, WAITING, Request
+from steelyard.engine.request import FINISHED, LOADING, PREEMPTED, RUNNING, WAITING, Request
 
 _PRIVATE_BITS = 24  # block positions within one request's private names
 
@@ -68,6 +70,9 @@ class Scheduler:
         self.running: dict[Request, None] = {}  # in admission order
         self.singles: dict[Request, None] = {}  # those of them outside the group
         self.waiting: WaitingQueue = ByPriority() if limits.priority else FirstCome()
+        self.loading: dict[Request, None] = {}  # admitted, and their keys and values still on the way
+        self.ready: list[Request] = []  # admitted, and all of it has come
+        self.to_load: list[tuple[Request, int, float]] = []  # asked for since the driver last looked: tokens, when
         self._groups = not plain and not limits.speculative_tokens
         self._admissions = 0
         self.fruitless = 0  # steps that preempted since any request got further than ever before
@@ -86,21 +91,43 @@ class Scheduler:
         return (
             self.group.size > 0
             and not self.singles
-            and (not self.waiting or self._head_blocked or len(self.running) >= self.limits.max_num_seqs)
+            and (self._nobody_waits() or len(self.running) >= self.limits.max_num_seqs)
             and self.group.size <= self.limits.max_num_batched_tokens
         )
+
+    def _nobody_waits(self) -> bool:
+        """Nobody could be admitted, whatever the seats."""
+        return not self.ready and (not self.waiting or self._head_blocked)
 
     def remove(self, r: Request) -> None:
         """A request has ended or is given up: take it out of its queue and free its blocks."""
         if r.status == RUNNING:
             if r.chain is not None and self.kv.caching:
                 self._name_all(r)
-            self.kv.release(r)
+            if not r.keep:
+                self.kv.release(r)
             del self.running[r]
             self.singles.pop(r, None)
+        elif r.status == LOADING:
+            self.kv.release(r)
+            if r in self.loading:
+                del self.loading[r]
+            else:
+                self.ready.remove(r)
         else:
             self.waiting.remove(r)
         self._head_blocked = False
+
+    def let_go(self, r: Request) -> None:
+        """What an ended request had kept has been fetched."""
+        self.kv.release(r)
+        self._head_blocked = False
+
+    def loaded(self, r: Request) -> None:
+        """What was on the way to a request has come: it runs next, in the order in which requests were admitted."""
+        del self.loading[r]
+        self.kv.complete(r, r.computed)
+        insort(self.ready, r, key=lambda each: each.order)
 
     def refuse_head(self) -> Request:
         """The request that keeps an otherwise empty engine from doing anything."""
@@ -114,7 +141,7 @@ class Scheduler:
         limits = self.limits
         budget = limits.max_num_batched_tokens
         threshold = limits.long_prefill_token_threshold
-        if threshold and len(self.running) + len(self.waiting) <= 1:
+        if threshold and len(self.running) + len(self.waiting) + len(self.ready) + len(self.loading) <= 1:
             threshold = 0  # a lone request has nobody to starve
         group = self.group
         if group.size:
@@ -133,7 +160,8 @@ class Scheduler:
             budget, after_prefill = self._schedule_running(batch, budget, threshold)
         if batch.preempted:
             self.fruitless += 1
-        elif self.waiting:
+        elif self.waiting or self.ready:
+            budget = self._admit_ready(batch, budget, now)
             self._admit_waiting(batch, budget, threshold, now, after_prefill)
         self._commit(batch)
         return batch
@@ -243,6 +271,13 @@ class Scheduler:
                 continue
             hits = self.kv.match(r) if r.keys else []
             computed = len(hits) * limits.block_size
+            if computed < r.remote:
+                if not self._fit(r, hits, r.prompt):
+                    self._head_blocked = not skipped
+                    break
+                waiting.pop()
+                self._load(r, computed, now)
+                continue
             if r.given >= 0 and r.status == WAITING:
                 hits, computed = hits[: r.given // limits.block_size], min(r.given, r.prompt - 1)
             tokens, drafts = self._first_tokens(r, computed, company, after_prefill)
@@ -258,12 +293,37 @@ class Scheduler:
                 self._head_blocked = not skipped
                 break
             waiting.pop()
+            if r.remote:  # all of it is here already
+                self.to_load.append((r, 0, now))
+                r.remote = 0
             self._start(r, computed, now)
             self.kv.complete(r, min(computed + tokens, r.prompt + r.outputs))
             batch.entries.append(Entry(r, tokens, drafts))
             budget -= tokens
         for r in reversed(skipped):
             waiting.put_back(r)
+
+    def _admit_ready(self, batch: Batch, budget: int, now: float) -> int:
+        """Run requests whose keys and values have come: one token each."""
+        while self.ready and budget > 0 and len(self.running) < self.limits.max_num_seqs:
+            r = self.ready.pop(0)
+            self._start(r, r.computed, now)
+            self.kv.complete(r, r.computed + 1)
+            batch.entries.append(Entry(r, 1, 0))
+            budget -= 1
+        return budget
+
+    def _load(self, r: Request, computed: int, now: float) -> None:
+        """Fetch what another engine has computed, but for the last token, into the blocks just taken."""
+        r.status = LOADING
+        r.scheduled = now
+        r.hit = computed
+        self.to_load.append((r, r.remote - computed, now))
+        r.computed = min(r.remote, r.prompt - 1)
+        r.remote = 0
+        self._admissions += 1
+        r.order = self._admissions
+        self.loading[r] = None
 
     def _first_tokens(self, r: Request, computed: int, company: bool, after_prefill: bool) -> tuple[int, int]:
         """Tokens a waiting request lacks, and the drafts that pad it to a full verify step where only one is left."""

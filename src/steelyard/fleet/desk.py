@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from math import inf
 
@@ -22,14 +22,16 @@ Ints = NDArray[np.int64]
 class Desk:
     """Makes requests when they are due, and notes when each was submitted and where it went.
 
-    ``arrival`` is when the client sent a request, ``taken`` when the front end of its replica took it up.
+    ``arrival`` is when the client sent a request, ``taken`` when the front end of its replica took it up. Where
+    requests pass from one kind of engine to another, each ``stage`` has its kinds of engines, any of which may serve.
     """
 
-    def __init__(self, workload: Workload, limits: Limits, host: HostTerms = NO_HOST) -> None:
+    def __init__(self, workload: Workload, *stages: Sequence[Limits], host: HostTerms = NO_HOST) -> None:
         self.workload = workload
         self.host = host
-        self.names = BlockNames(limits.block_size)
-        self.max_model_len = limits.max_model_len
+        everybody = [limits for stage in stages for limits in stage]
+        self.names = BlockNames(everybody[0].block_size)
+        self.max_model_len = min(limits.max_model_len for limits in everybody)
         self.arrival = np.where(workload.after < 0, workload.at, np.nan)
         self.taken = np.full(len(workload), np.nan)
         self.replica = np.full(len(workload), -1, dtype=np.int64)
@@ -37,8 +39,8 @@ class Desk:
         self.followers: dict[int, list[int]] = defaultdict(list)
         for child in np.flatnonzero(workload.after >= 0).tolist():
             self.followers[int(workload.after[child])].append(child)
-        self.refused = _refusals(workload, limits)
-        self._shares = workload.content is not None and limits.enable_prefix_caching
+        self.refused = _refusals(workload, stages)
+        self._shares = workload.content is not None and any(limits.enable_prefix_caching for limits in everybody)
         self._patient = not np.isfinite(workload.abort).any()
 
     @cached_property
@@ -101,8 +103,16 @@ class Desk:
         return float(self.workload.think[i])
 
 
-def _refusals(workload: Workload, limits: Limits) -> dict[int, str]:
-    """The requests that no engine of this kind could ever serve, and why."""
+def _refusals(workload: Workload, stages: Sequence[Sequence[Limits]]) -> dict[int, str]:
+    """The requests that no engine of some stage could ever serve, and why."""
+    found: dict[int, str] = {}
+    for stage in stages:
+        first, *others = (_refused(workload, limits) for limits in stage)
+        found |= {i: why for i, why in first.items() if all(i in other for other in others)}
+    return found
+
+
+def _refused(workload: Workload, limits: Limits) -> dict[int, str]:
     prompt, output = workload.prompt, workload.output
     most = np.minimum(prompt + output - 1 + limits.speculative_tokens, limits.max_model_len)
     bad = (prompt + 1 > limits.max_model_len) | (most > limits.blocks * limits.block_size)

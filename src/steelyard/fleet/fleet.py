@@ -1,8 +1,7 @@
 """Many engines behind a router, driven through a workload in virtual time.
 
-Engines do not interact, so where the router needs no look at their load each engine runs through its own requests
-alone. Otherwise one heap orders submissions, completions and *wake-ups*: an engine is only run when it might
-complete something before the next event, by a lower bound it gives itself.
+Where the router needs no look at their load and no request passes from one to another, engines do not interact, and
+each runs through its own requests alone. Otherwise they run on one clock (`together.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
-from math import inf, nextafter
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +17,9 @@ from numpy.typing import NDArray
 from steelyard.engine import Engine, Request
 from steelyard.fleet.desk import Desk
 from steelyard.fleet.frontend import Frontend
-from steelyard.fleet.routers import Router, Sticky
-
-_END, _SEE, _ARRIVE, _WAKE = 0, 1, 2, 3
+from steelyard.fleet.handover import Handover
+from steelyard.fleet.routers import Asked, Router, Sticky
+from steelyard.fleet.together import Together
 
 Progress = Callable[[int], None]
 _REPORT_EVERY = 64
@@ -41,21 +40,33 @@ class _Meter:
             self._progress(self._done)
 
 
-def run_fleet(engines: Sequence[Engine], desk: Desk, router: Router, progress: Progress | None = None) -> None:
-    """Serve the whole workload; engines' logs and the desk's columns then tell what happened."""
+def run_fleet(
+    engines: Sequence[Engine],
+    desk: Desk,
+    router: Router,
+    progress: Progress | None = None,
+    handover: Handover | None = None,
+) -> None:
+    """Serve the whole workload; engines' logs and the desk's columns then tell what happened.
+
+    With a ``handover``, the first engines compute prompts and the others answer.
+    """
     meter = _Meter(progress, len(desk.refused))
     homes_known = isinstance(router, Sticky) and not desk.refused
     stays_apart = not router.looks_at_load and (not desk.followers or homes_known)
-    if stays_apart:
+    if stays_apart and handover is None:
         _run_apart(engines, desk, router, meter)
     else:
-        _run_together(engines, desk, router, meter)
+        Together(engines, desk, router, handover, meter.ended).run()
 
 
 def _run_apart(engines: Sequence[Engine], desk: Desk, router: Router, meter: _Meter) -> None:
     roots = np.array([i for i in desk.roots.tolist() if i not in desk.refused], dtype=np.int64)
-    sessions = desk.session[roots].tolist()
-    replica = np.array([router.choose(session, ()) for session in sessions], dtype=np.int64)
+    work = desk.workload
+    columns = (roots, desk.session[roots], work.prompt[roots], work.priority[roots], work.at[roots])
+    asked = zip(*(column.tolist() for column in columns), strict=True)
+    chosen = [router.choose(Asked(i, session, (), prompt, rank, at)) for i, session, prompt, rank, at in asked]
+    replica = np.array(chosen, dtype=np.int64)
     desk.replica[roots] = replica
     order = roots[np.argsort(replica, kind="stable")]
     bounds = np.cumsum(np.bincount(replica, minlength=len(engines)))[:-1]
@@ -103,85 +114,3 @@ def _run_with_followers(engine: Engine, rows: NDArray[np.int64], desk: Desk, met
             desk.replica[i] = desk.replica[desk.session[i]]
             r = desk.request(i, now)
             waiting.append((desk.take(r, frontend), r))
-
-
-class _Together:
-    """All engines on one clock."""
-
-    def __init__(self, engines: Sequence[Engine], desk: Desk, router: Router, meter: _Meter) -> None:
-        self.engines = engines
-        self.desk = desk
-        self.router = router
-        self.meter = meter
-        roots = zip(desk.workload.at[desk.roots].tolist(), desk.roots.tolist(), strict=True)
-        self.heap: list[tuple[float, int, int, int]] = [(at, _ARRIVE, i, 0) for at, i in roots]
-        heapify(self.heap)
-        self.version = [0] * len(engines)
-        self.frontends = [Frontend(desk.host) for _ in engines]
-        self.ends = [desk.ends(engine) for engine in engines]
-        self.taken: list[deque[Request]] = [deque() for _ in engines]  # and not yet seen by the engine
-
-    def run(self) -> None:
-        heap = self.heap
-        while heap:
-            now, kind, a, b = heappop(heap)
-            if kind == _WAKE:
-                if b == self.version[a]:
-                    self._wake(a)
-            elif kind == _ARRIVE:
-                self._arrive(now, a)
-            elif kind == _SEE:
-                self._see(now, b)
-            else:
-                self.router.ended(b)
-                self._follow(now, a)
-
-    def _arrive(self, now: float, i: int) -> None:
-        desk = self.desk
-        if i in desk.refused:
-            desk.arrival[i] = now
-            self._follow(now, i)
-            return
-        r = desk.request(i, now)
-        replica = self.router.choose(int(desk.session[i]), r.keys)
-        desk.replica[i] = replica
-        seen = desk.take(r, self.frontends[replica])
-        self.taken[replica].append(r)
-        heappush(self.heap, (seen, _SEE, i, replica))
-
-    def _see(self, now: float, replica: int) -> None:
-        engine = self.engines[replica]
-        engine.advance(now)
-        self._collect(replica)
-        r = self.taken[replica].popleft()
-        engine.submit(r, now, self.desk.abort_at(r))
-        self._sleep(replica)
-
-    def _follow(self, now: float, i: int) -> None:
-        for child in self.desk.followers.get(i, ()):
-            heappush(self.heap, (now + self.desk.think(child), _ARRIVE, child, 0))
-
-    def _wake(self, replica: int) -> None:
-        """Run an engine up to the next event of any other, or at least through its next decision."""
-        engine = self.engines[replica]
-        until = self.heap[0][0] if self.heap else inf
-        engine.advance(until if until > engine.clock else nextafter(engine.clock, inf))
-        self._collect(replica)
-        self._sleep(replica)
-
-    def _collect(self, replica: int) -> None:
-        engine = self.engines[replica]
-        self.meter.ended(len(engine.finished))
-        for r in engine.finished:
-            heappush(self.heap, (self.ends[replica](r), _END, r.index, replica))
-        engine.finished.clear()
-
-    def _sleep(self, replica: int) -> None:
-        self.version[replica] += 1
-        bound = self.engines[replica].next_end_bound()
-        if bound < inf:
-            heappush(self.heap, (bound, _WAKE, replica, self.version[replica]))
-
-
-def _run_together(engines: Sequence[Engine], desk: Desk, router: Router, meter: _Meter) -> None:
-    _Together(engines, desk, router, meter).run()

@@ -24,7 +24,7 @@ from steelyard.scenario.distributions import (
     ZipfTokens,
 )
 from steelyard.scenario.engine import EngineSpec
-from steelyard.scenario.fleet import FleetSpec, PoolSpec, RouterName
+from steelyard.scenario.fleet import FleetSpec, PoolSpec, Role, RouterName, TransferSpec
 from steelyard.scenario.load import json_schema, load_scenario, scenario_from_dict
 from steelyard.scenario.scenario import CostSpec, ModelRef, Scenario
 from steelyard.scenario.slo import PercentileLimit, SloSpec
@@ -64,6 +64,7 @@ __all__ = [
     "PoolSpec",
     "PrefixSpec",
     "PrioritySpec",
+    "Role",
     "RouterName",
     "Scenario",
     "SecondsSpec",
@@ -72,6 +73,7 @@ __all__ = [
     "TokensSpec",
     "TraceArrivals",
     "TraceSpec",
+    "TransferSpec",
     "UniformSeconds",
     "UniformTokens",
     "VaryingArrivals",

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
 
 from steelyard.scenario.base import Spec, Whole, mistake
 from steelyard.scenario.engine import EngineSpec
-from steelyard.scenario.fleet import Fleet
+from steelyard.scenario.fleet import Fleet, PoolSpec
 from steelyard.scenario.slo import SloSpec
 from steelyard.scenario.workload import Workloads
 
@@ -93,15 +93,36 @@ class Scenario(Spec):
     def _coherent(self) -> Scenario:
         if {"/", "\\"} & set(self.name) or self.name in (".", ".."):
             raise mistake("must be usable as a folder's name: no slashes", "name")
-        if self.engine.num_speculative_tokens:
-            self._check_acceptance()
+        for i, pool in enumerate(self.fleet.pools):
+            self._check_pool(i, pool)
         return self
 
-    def _check_acceptance(self) -> None:
+    def engine_of(self, pool: PoolSpec) -> EngineSpec:
+        """The settings of a pool's engines."""
+        if pool.engine is None:
+            return self.engine
+        own = pool.engine.model_dump(exclude_unset=True)
+        return EngineSpec.model_validate({**self.engine.model_dump(exclude_unset=True), **own})
+
+    def _check_pool(self, i: int, pool: PoolSpec) -> None:
+        try:
+            engine = self.engine_of(pool)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            context = first.get("ctx", {})
+            raise mistake(
+                f"with the scenario's own engine settings: {context.get('message', first['msg'])}",
+                *("fleet", "pools", i, "engine"),
+                *context.get("path", ()),
+            ) from None
+        if engine.num_speculative_tokens:
+            self._check_acceptance(engine)
+
+    def _check_acceptance(self, engine: EngineSpec) -> None:
         """Speculation without a word on acceptance would mean a number nobody gave."""
-        drafts = self.engine.num_speculative_tokens
+        drafts = engine.num_speculative_tokens
         for i, spec in enumerate(self.workload.mix):
-            accept = spec.accept or self.engine.acceptance
+            accept = spec.accept or engine.acceptance
             if accept is None:
                 raise mistake(
                     "missing; with num_speculative_tokens set, say how many drafts are accepted: a list such "

@@ -18,7 +18,7 @@ from steelyard.cost.scaled import FAMILIES
 from steelyard.scenario import Scenario, TraceArrivals
 from steelyard.sim.result import Result
 from steelyard.sim.run import simulate
-from steelyard.sim.setup import Setup, set_up
+from steelyard.sim.setup import FleetSetup, set_up
 
 STATED = 0.90  # share of the truth that the intervals are meant to hold
 _WIDTH = 1.645  # standard errors to either side, for that
@@ -89,7 +89,11 @@ def _run(scenario: Scenario, move: Move) -> Result:
 def _moves(scenario: Scenario) -> Iterator[Move]:
     setup = set_up(scenario)
     yield Move(dict.fromkeys(FAMILIES, 1 + _STEP_ERROR))
-    for family, error in operator_errors(setup.cost).items():
+    errors: dict[str, float] = {}
+    for pool in setup.pools:
+        for family, error in operator_errors(pool.cost).items():
+            errors[family] = max(error, errors.get(family, 0.0))
+    for family, error in errors.items():
         yield Move({family: 1 + error})
     yield Move({}, host=_slower(setup))
     if not _replayed(scenario):
@@ -97,7 +101,7 @@ def _moves(scenario: Scenario) -> Iterator[Move]:
             yield Move({}, seed=seed)
 
 
-def _slower(setup: Setup) -> HostTerms:
+def _slower(setup: FleetSetup) -> HostTerms:
     error = _HOST_ERROR if setup.scenario.cost.calibration is None else _CALIBRATED_ERROR
     return replace(setup.host, **{name: value * (1 + error) for name, value in asdict(setup.host).items()})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -14,6 +15,7 @@ from steelyard.fleet import Desk
 from steelyard.fleet.frontend import shown
 from steelyard.scenario import Scenario
 from steelyard.sim.gaps import TokenGaps
+from steelyard.sim.setup import FleetSetup
 from steelyard.workload import Workload
 
 Column = NDArray[Any]
@@ -46,10 +48,33 @@ class Result:
         return {"replica": replica} | {name: np.concatenate([table[name] for table in tables]) for name in names}
 
 
-def request_table(workload: Workload, desk: Desk, logs: list[EngineLog]) -> dict[str, Column]:
+@dataclass(frozen=True)
+class Part:
+    """What an engine did of each request it had: whether it began it, gave its first token, and ended it."""
+
+    begins: bool = True
+    first: bool = True
+    ends: bool = True
+
+
+def parts_of(setup: FleetSetup) -> list[Part]:
+    """By replica."""
+    told_early = setup.scenario.fleet.transfer.first_token == "prefill"
+    parts = {
+        "serve": Part(),
+        "prefill": Part(first=told_early, ends=False),
+        "decode": Part(begins=False, first=not told_early),
+    }
+    return [parts[each.pool.role] for each in setup.pools for _ in range(each.pool.replicas)]
+
+
+def request_table(
+    workload: Workload, desk: Desk, logs: list[EngineLog], parts: Sequence[Part] | None = None
+) -> dict[str, Column]:
     """One row per request, in workload order; NaN where something did not happen.
 
-    Tokens come when the client sees them. ``taken`` is when the engine's front end took a request up.
+    Tokens come when the client sees them. ``taken`` is when the engine's front end took a request up. ``parts`` say
+    what each engine did of its requests, where that is not everything.
     """
     n = len(workload)
     status = np.full(n, REJECTED, dtype=np.int64)
@@ -58,16 +83,21 @@ def request_table(workload: Workload, desk: Desk, logs: list[EngineLog]) -> dict
     reason = np.full(n, "", dtype=object)
     for i, why in desk.refused.items():
         reason[i] = why
-    for log in logs:
+    for log, part in zip(logs, parts or [Part()] * len(logs), strict=True):
         rows = log.ended
         index = rows["index"].astype(np.int64)
         status[index] = rows["status"]
-        cached[index] = rows["hit"]
-        preemptions[index] = rows["preemptions"]
-        scheduled[index] = np.where(rows["scheduled"] >= 0, rows["scheduled"], np.nan)
+        preemptions[index] += rows["preemptions"].astype(np.int64)
+        if part.begins:
+            cached[index] = rows["hit"]
+            scheduled[index] = np.where(rows["scheduled"] >= 0, rows["scheduled"], np.nan)
         told = rows["first"] >= 0
         steps = np.concatenate([rows["first"][told], rows["last"][told]]).astype(np.int64)
-        first[index[told]], finish[index[told]] = np.split(shown(desk.host, log, steps), 2)
+        began, ended = np.split(shown(desk.host, log, steps), 2)
+        if part.first:
+            first[index[told]] = began
+        if part.first or part.ends:
+            finish[index[told]] = ended
         for i, (second, why) in log.given_up.items():
             finish[i], reason[i] = second, why
             if first[i] > second:

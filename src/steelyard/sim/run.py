@@ -12,7 +12,8 @@ from steelyard.engine import Engine
 from steelyard.fleet import Desk, make_router, run_fleet
 from steelyard.scenario import Scenario
 from steelyard.sim.gaps import TokenGaps
-from steelyard.sim.result import Result, request_table
+from steelyard.sim.handovers import link_use, make_handover
+from steelyard.sim.result import Result, parts_of, request_table
 from steelyard.sim.setup import set_up
 from steelyard.sim.summary import summarise
 from steelyard.workload import build_workload
@@ -38,31 +39,37 @@ def simulate(
     setup = set_up(scenario, host, factors)
     acceptance = scenario.engine.acceptance
     workload = build_workload(scenario.workload, scenario.seed, scenario.base_dir, acceptance)
-    desk = Desk(workload, setup.limits, setup.host)
+    stages = [setup.takes_requests, setup.answers] if setup.hands_over else [setup.pools]
+    desk = Desk(workload, *([pool.limits for pool in stage] for stage in stages), host=setup.host)
     reactive = bool(desk.followers)
     engines = [
         Engine(
-            setup.limits,
-            setup.cost,
+            each.limits,
+            each.cost,
             desk.names,
             wake=setup.host.wake,
             taking_in=setup.host.prompt,
             rested=RESTED,
-            first_uses=setup.cost.first_uses(),
-            reactive=reactive,
+            first_uses=each.cost.first_uses(),
+            reactive=reactive or each.pool.role == "prefill",
             plain=plain,
         )
-        for _ in range(setup.pool.replicas)
+        for each in setup.pools
+        for _ in range(each.pool.replicas)
     ]
-    router = make_router(scenario.fleet.router, len(engines), scenario.seed)
+    fleet = scenario.fleet
+    handover = make_handover(setup) if setup.hands_over else None
+    router = make_router(fleet.router, sum(each.pool.replicas for each in setup.takes_requests), scenario.seed)
     total = len(workload)
     report = None if progress is None else lambda done: progress(done, total)
     with _no_collector():
-        run_fleet(engines, desk, router, report)
+        run_fleet(engines, desk, router, report, handover)
     logs = [engine.log for engine in engines]
-    requests = request_table(workload, desk, logs)
+    requests = request_table(workload, desk, logs, parts_of(setup))
     gaps = TokenGaps.of(logs)
     summary = summarise(setup, requests, gaps, logs) | _first_uses(engines)
+    if handover is not None:
+        summary["links"] = link_use(handover.transfers.ports, summary["duration_s"])
     return Result(scenario, summary, requests, gaps, logs, notes=list(workload.notes))
 
 

@@ -32,61 +32,111 @@ from steelyard.scenario import EngineSpec, PoolSpec, Scenario
 
 @dataclass(frozen=True)
 class Setup:
-    """A scenario made concrete: one kind of engine on one kind of GPU."""
+    """A pool made concrete: one kind of engine on one kind of GPU."""
 
-    scenario: Scenario
     pool: PoolSpec
+    engine: EngineSpec
     model: ModelSpec
     gpu: Gpu
     memory: MemoryPlan
     limits: Limits
     cost: CompiledCost
-    host: HostTerms
     work: Work
 
     @property
     def gpus(self) -> int:
-        """GPUs of the whole fleet."""
+        """GPUs of the whole pool."""
         return self.pool.replicas * self.pool.tp
 
+    @property
+    def price_per_hour(self) -> float:
+        """US dollars for one of them."""
+        own = self.pool.price_per_hour
+        return self.gpu.price_per_hour if own is None else own
 
-def set_up(scenario: Scenario, host: HostTerms | None = None, factors: Mapping[str, float] | None = None) -> Setup:
-    """Find model and GPU, plan memory, compile costs; refuses what cannot work.
+
+@dataclass(frozen=True)
+class FleetSetup:
+    """A scenario made concrete. Replicas are numbered through all pools, those that take requests first."""
+
+    scenario: Scenario
+    model: ModelSpec
+    host: HostTerms
+    pools: tuple[Setup, ...]
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the whole fleet."""
+        return sum(pool.gpus for pool in self.pools)
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether some engines compute prompts and others answer."""
+        return any(each.pool.role == "prefill" for each in self.pools)
+
+    @property
+    def takes_requests(self) -> tuple[Setup, ...]:
+        """Pools that clients' requests go to."""
+        return tuple(each for each in self.pools if each.pool.role != "decode")
+
+    @property
+    def answers(self) -> tuple[Setup, ...]:
+        """Pools that requests end in."""
+        return tuple(each for each in self.pools if each.pool.role != "prefill")
+
+
+def set_up(scenario: Scenario, host: HostTerms | None = None, factors: Mapping[str, float] | None = None) -> FleetSetup:
+    """Find model and GPUs, plan memory, compile costs; refuses what cannot work.
 
     ``host`` stands in for the terms that the scenario names; ``factors`` scale families of operators.
     """
-    pool, engine, wanted = scenario.fleet.pools[0], scenario.engine, scenario.model
+    wanted = scenario.model
     with blaming(f"{scenario.source}: model"):
         model = load_model(wanted.config, base_dir=scenario.base_dir)
         model = serve_as(model, wanted.dtype, wanted.quantization)
-    with blaming(f"{scenario.source}: fleet.gpu"):
+    host = host or _host(scenario)
+    pools = scenario.fleet.of_role("serve", "prefill") + scenario.fleet.of_role("decode")
+    found = tuple(_pool(scenario, pool, model, host, factors) for pool in pools)
+    sizes = sorted({each.limits.block_size for each in found})
+    if len(sizes) > 1:
+        raise UserError(
+            f"{scenario.source}: fleet.pools: engines have blocks of {' and '.join(map(str, sizes))} tokens; requests "
+            "pass between them, so give all of them one engine.block_size"
+        )
+    return FleetSetup(scenario, model, host, found)
+
+
+def _pool(
+    scenario: Scenario, pool: PoolSpec, model: ModelSpec, host: HostTerms, factors: Mapping[str, float] | None
+) -> Setup:
+    engine = scenario.engine_of(pool)
+    place = "fleet" if len(scenario.fleet.pools) == 1 else f"fleet.pools: {pool.name}"
+    with blaming(f"{scenario.source}: {place}.gpu"):
         gpu = find_gpu(pool.gpu)
-    with blaming(f"{scenario.source}: fleet.tp"):
+    with blaming(f"{scenario.source}: {place}.tp"):
         check_tp(model, pool.tp)
         check_fits_node(gpu, pool.tp)
     with blaming(scenario.source):
         memory = plan_memory(model, gpu, pool.tp, engine)
         limits = _limits(engine, model, memory)
-    sources = _sources(scenario, gpu, model)
+    sources = _sources(scenario, gpu, model, pool.tp)
     if factors:
         sources = tuple(Scaled(source, factors) for source in sources)
-    host = host or _host(scenario)
     return Setup(
-        scenario=scenario,
         pool=pool,
+        engine=engine,
         model=model,
         gpu=gpu,
         memory=memory,
         limits=limits,
         cost=compile_cost(model, pool.tp, engine, *sources, terms=host),
-        host=host,
         work=work_of(model, gpu, pool.tp, engine.kv_cache_dtype),
     )
 
 
-def _sources(scenario: Scenario, gpu: Gpu, model: ModelSpec) -> tuple[CostSource, ...]:
+def _sources(scenario: Scenario, gpu: Gpu, model: ModelSpec, tp: int) -> tuple[CostSource, ...]:
     """What there is, the best first: the user's own profile, the GPU's shipped one, NVIDIA's tables, the roofline."""
-    wanted, tp = scenario.cost, scenario.fleet.pools[0].tp
+    wanted = scenario.cost
     own: list[CostSource] = []
     if wanted.profile is not None:
         with blaming(f"{scenario.source}: cost.profile"):

@@ -12,15 +12,15 @@ from steelyard.cost import PROVENANCES, Stretches
 from steelyard.engine import EngineLog
 from steelyard.scenario import SloSpec
 from steelyard.sim.gaps import TokenGaps
-from steelyard.sim.setup import Setup
+from steelyard.sim.setup import FleetSetup, Setup
 
 Column = NDArray[Any]
 PERCENTILES = (50, 90, 95, 99)
 
 
-def summarise(setup: Setup, requests: dict[str, Column], gaps: TokenGaps, logs: list[EngineLog]) -> dict[str, Any]:
-    """All headline figures, JSON-ready."""
-    scenario, pool = setup.scenario, setup.pool
+def summarise(setup: FleetSetup, requests: dict[str, Column], gaps: TokenGaps, logs: list[EngineLog]) -> dict[str, Any]:
+    """All headline figures, JSON-ready. Where pools differ, those of the engines are of the pools that answer."""
+    scenario, answers = setup.scenario, setup.answers[0]
     finished = requests["status"] == "finished"
     latencies = {name: describe(requests[name][finished]) for name in ("ttft", "tpot", "e2e", "queue")}
     latencies["itl"] = describe_gaps(gaps)
@@ -28,17 +28,18 @@ def summarise(setup: Setup, requests: dict[str, Column], gaps: TokenGaps, logs: 
     duration = end - start
     counts = {s: int((requests["status"] == s).sum()) for s in ("finished", "rejected", "aborted")}
     prompt, output = int(requests["prompt"][finished].sum()), int(requests["output"][finished].sum())
-    price = pool.price_per_hour if pool.price_per_hour is not None else setup.gpu.price_per_hour
     gpu_hours = duration * setup.gpus / 3600
+    price = sum(each.gpus * each.price_per_hour for each in setup.pools) / setup.gpus
+    pools = _pools(setup, logs, duration)
     return {
         "name": scenario.name,
         "seed": scenario.seed,
         "steelyard": version("steelyard"),
         "model": setup.model.name,
-        "gpu": setup.gpu.name,
+        "gpu": " + ".join(dict.fromkeys(each.gpu.name for each in setup.pools)),
         "gpus": setup.gpus,
-        "replicas": pool.replicas,
-        "tp": pool.tp,
+        "replicas": len(logs),
+        "tp": answers.pool.tp,
         "requests": len(requests["id"]),
         "outcomes": counts,
         "steps": sum(len(log.ends) for log in logs),
@@ -49,12 +50,50 @@ def summarise(setup: Setup, requests: dict[str, Column], gaps: TokenGaps, logs: 
         "slo": _slo(scenario.slo, requests, finished, gaps),
         "preemptions": int(requests["preemptions"].sum()),
         "prefix_cache": _prefix_cache(requests),
-        **_use(setup, logs, duration),
+        **_whole(pools, [each.gpus for each in setup.pools], setup.pools.index(answers)),
         "gpu_hours": gpu_hours,
         "cost": _cost(price, gpu_hours, prompt, output),
-        "memory": setup.memory.summary(),
-        "sources": dict(sorted(setup.cost.chosen.items())),
+        "memory": answers.memory.summary(),
+        "sources": {name: source for each in setup.pools for name, source in sorted(each.cost.chosen.items())},
+        "pools": pools,
         "intervals": None,
+    }
+
+
+def _pools(setup: FleetSetup, logs: list[EngineLog], duration: float) -> list[dict[str, Any]]:
+    """What each pool is and how busy it was."""
+    found = []
+    first = 0
+    for each in setup.pools:
+        pool = each.pool
+        own = logs[first : first + pool.replicas]
+        found.append(
+            {
+                "name": pool.name,
+                "role": pool.role,
+                "gpu": each.gpu.name,
+                "gpus": each.gpus,
+                "replicas": pool.replicas,
+                "first_replica": first,
+                "tp": pool.tp,
+                "steps": sum(len(log.ends) for log in own),
+                **_use(each, own, duration),
+            }
+        )
+        first += pool.replicas
+    return found
+
+
+def _whole(pools: list[dict[str, Any]], gpus: list[int], answers: int) -> dict[str, Any]:
+    """The fleet's use, by GPUs; its blocks are those of the pool that answers."""
+
+    def mean(values: list[float]) -> float:
+        return sum(value * count for value, count in zip(values, gpus, strict=True)) / sum(gpus)
+
+    return {
+        "kv": pools[answers]["kv"],
+        **{name: mean([pool[name] for pool in pools]) for name in ("mfu", "mbu", "busy")},
+        "provenance": {kind: mean([pool["provenance"][kind] for pool in pools]) for kind in PROVENANCES},
     }
 
 

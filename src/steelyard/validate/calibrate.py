@@ -84,7 +84,8 @@ class Evidence:
 
 def evidence(capture: Capture, run: CapturedRun, gpu: str, terms: HostTerms) -> Evidence:
     """Read one run of a capture; ``terms`` tell host and GPU apart well enough to begin with."""
-    cost = set_up(scenario_of(capture, run, gpu, warm_up=ran_before(capture, run, gpu)), terms).cost
+    scenario = scenario_of(capture, run, gpu, warm_up=ran_before(capture, run, gpu))
+    cost = set_up(scenario, terms).pools[0].cost
     steps = read_steps(run.stepped)
     waits = tuple((wait, wait.step.launch(cost.graphs)) for wait in host_waits(steps, cost))
     return Evidence(

@@ -52,12 +52,13 @@ class Answers:
 
 @dataclass(frozen=True)
 class Load:
-    """The engine's queues over time, a row per step: from its scheduling until its result was there."""
+    """The engine's queues over time, a row per step (from its scheduling until its result was there) or per sample."""
 
     start: Floats
     end: Floats
     running: Ints
     waiting: Ints
+    by_step: bool = True
 
 
 @dataclass(frozen=True)

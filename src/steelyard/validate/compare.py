@@ -183,7 +183,7 @@ def _stalls(load: Load, summary: Mapping[str, Any]) -> list[str]:
     before, after = np.append(0.0, load.end[:-1]), np.append(load.start[1:], np.inf)
     # The result of a step waits for the launch of the next; with none in flight the next step does.
     took = np.where(in_flight, before, np.minimum(load.end, after)) - load.start
-    stalls = took[took > _STALL_SECONDS]
+    stalls = took[(took > _STALL_SECONDS) & load.by_step]
     found = summary.get(FIRST_USES, {"kernels": 0, "seconds": 0.0})
     if not len(stalls) and not found["kernels"]:
         return []

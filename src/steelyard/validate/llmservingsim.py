@@ -146,7 +146,7 @@ def _load(path: Path) -> Load:
     ]
     end, running, waiting = np.array(rows, dtype=np.float64).reshape(-1, 3).T
     start = np.concatenate([[0.0], end[:-1]])[: len(end)]
-    return Load(start, end, running.astype(np.int64), waiting.astype(np.int64))
+    return Load(start, end, running.astype(np.int64), waiting.astype(np.int64), by_step=False)
 
 
 def _gpu(capture: Capture) -> str:

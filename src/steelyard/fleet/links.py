@@ -1,0 +1,115 @@
+"""Links that transfers share: each gets an equal part of every link on its way, and goes at the rate of the narrowest.
+
+Only transfers that share a link with one that starts or ends change their rate, so a fleet of any size costs what
+happens on the links concerned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+
+@dataclass
+class Link:
+    """One direction of a port or a trunk, and what it has carried."""
+
+    bandwidth: float  # bytes per second
+    transfers: dict[int, None] = field(default_factory=dict)  # under way
+    carried: float = 0.0  # bytes
+    busy: float = 0.0  # seconds with anything under way
+    _since: float = 0.0
+
+    def enter(self, transfer: int, now: float) -> None:
+        if not self.transfers:
+            self._since = now
+        self.transfers[transfer] = None
+
+    def leave(self, transfer: int, now: float, size: float) -> None:
+        del self.transfers[transfer]
+        self.carried += size
+        if not self.transfers:
+            self.busy += now - self._since
+
+    @property
+    def share(self) -> float:
+        """Bytes per second for each transfer under way."""
+        return self.bandwidth / len(self.transfers)
+
+
+@dataclass
+class _Transfer:
+    path: Sequence[Link]
+    size: float
+    left: float
+    since: float  # when ``left`` was reckoned
+    rate: float = 0.0
+    version: int = 0  # of its entry in the heap
+
+
+class Network:
+    """All transfers under way. ``next_end`` tells when the first of them will be through, if none starts before."""
+
+    def __init__(self) -> None:
+        self._transfers: dict[int, _Transfer] = {}
+        self._heap: list[tuple[float, int, int]] = []
+        self._started = 0
+
+    def start(self, size: float, path: Sequence[Link], now: float, left: float | None = None) -> int:
+        """Send ``size`` bytes along links, of which ``left`` are still to go; returns the transfer's number."""
+        number = self._started
+        self._started += 1
+        self._transfers[number] = _Transfer(path, size, size if left is None else left, now)
+        for link in path:
+            link.enter(number, now)
+        self._share_anew(path, now)
+        if not path:
+            heappush(self._heap, (now, number, 0))
+        return number
+
+    @property
+    def next_end(self) -> float:
+        """The second at which the next transfer ends; infinite without any."""
+        heap = self._heap
+        while heap and not self._valid(heap[0]):
+            heappop(heap)
+        return heap[0][0] if heap else float("inf")
+
+    def end_next(self) -> tuple[float, int]:
+        """Take the next transfer off its links: when it ended, and its number."""
+        now = self.next_end
+        number = heappop(self._heap)[1]
+        transfer = self._transfers.pop(number)
+        for link in transfer.path:
+            link.leave(number, now, transfer.size)
+        self._share_anew(transfer.path, now)
+        return now, number
+
+    def _valid(self, entry: tuple[float, int, int]) -> bool:
+        transfer = self._transfers.get(entry[1])
+        return transfer is not None and transfer.version == entry[2]
+
+    def _share_anew(self, path: Sequence[Link], now: float) -> None:
+        """Rates of everybody on these links, from now on."""
+        for number in {each: None for link in path for each in link.transfers}:
+            transfer = self._transfers[number]
+            rate = min(link.share for link in transfer.path)
+            if rate == transfer.rate:
+                continue
+            transfer.left = max(0.0, transfer.left - transfer.rate * (now - transfer.since))
+            transfer.since, transfer.rate = now, rate
+            transfer.version += 1
+            heappush(self._heap, (now + transfer.left / rate, number, transfer.version))
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Every replica's way out to the network or in from it."""
+
+    out: Sequence[Link]
+    into: Sequence[Link]
+
+    def path(self, source: int, target: int) -> tuple[Link, ...]:
+        """From one replica to another, each counted among those of its side."""
+        return self.out[source], self.into[target]

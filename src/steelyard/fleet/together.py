@@ -1,0 +1,201 @@
+"""All engines on one clock: one heap orders submissions, completions and *wake-ups*.
+
+An engine is only run when it might complete something before the next event, by a lower bound it gives itself.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from math import inf, nextafter
+
+import numpy as np
+
+from steelyard.engine import Engine, Request
+from steelyard.fleet.desk import Desk
+from steelyard.fleet.frontend import Frontend
+from steelyard.fleet.handover import Handover, Waiting
+from steelyard.fleet.routers import Asked, Router
+
+# In the order in which they happen when they fall together; engines decide after all else.
+_END, _HAND_OVER, _FETCH, _FETCHED, _SEE, _ARRIVE, _WAKE = range(7)
+_ROOT, _FOLLOWER = range(2)
+
+
+class Together:
+    """Engines that a router looks at, or that hand requests on to each other."""
+
+    def __init__(
+        self,
+        engines: Sequence[Engine],
+        desk: Desk,
+        router: Router,
+        handover: Handover | None,
+        ended: Callable[[int], None],
+    ) -> None:
+        self.engines = engines
+        self.desk = desk
+        self.router = router
+        self.handover = handover
+        self.ended = ended
+        first_come = np.argsort(desk.workload.at[desk.roots], kind="stable")
+        roots = desk.roots[first_come]
+        self.arrivals = zip(desk.workload.at[roots].tolist(), roots.tolist(), strict=True)
+        self.heap: list[tuple[float, int, int, int]] = []  # of arrivals only the next, so that it stays small
+        self.version = [0] * len(engines)
+        self.frontends = [Frontend(desk.host) for _ in engines]
+        self.ends = [desk.ends(engine) for engine in engines]
+        self.taken: list[deque[Request]] = [deque() for _ in engines]  # and not yet seen by the engine
+        self.asked: dict[int, Asked] = {}  # of requests that have not ended
+        self.handed: dict[int, Request] = {}  # by index: prompts that have been computed
+        self.fetches: dict[int, tuple[Request, int]] = {}  # by index: asked for, with their tokens
+        self.due = inf  # when the next of them is through
+
+    def run(self) -> None:
+        """Everything that happens, in order."""
+        heap = self.heap
+        self._next_arrival()
+        while heap:
+            now, kind, a, b = heappop(heap)
+            if kind == _WAKE:
+                if b == self.version[a]:
+                    self._wake(a)
+            elif kind == _ARRIVE:
+                if b == _ROOT:
+                    self._next_arrival()
+                self._arrive(now, a)
+            elif kind == _SEE:
+                self._see(now, b)
+            elif kind == _END:
+                self._end(now, a, b)
+            elif kind == _HAND_OVER:
+                self._hand_over(now, a, b)
+            elif kind == _FETCH:
+                self._fetch(now, a, b)
+            else:
+                self._fetched(now)
+
+    def _next_arrival(self) -> None:
+        for at, i in self.arrivals:
+            heappush(self.heap, (at, _ARRIVE, i, _ROOT))
+            return
+
+    def _arrive(self, now: float, i: int) -> None:
+        desk = self.desk
+        if i in desk.refused:
+            desk.arrival[i] = now
+            self._follow(now, i)
+            return
+        r = desk.request(i, now)
+        asked = self.asked[i] = Asked(i, int(desk.session[i]), r.keys, r.prompt, r.priority, now)
+        replica = self.router.choose(asked)
+        desk.replica[i] = replica
+        if self.handover is not None:
+            r = self.handover.first_part(r)
+        seen = desk.take(r, self.frontends[replica])
+        self._hand(r, replica, seen)
+
+    def _hand(self, r: Request, replica: int, seen: float) -> None:
+        self.taken[replica].append(r)
+        heappush(self.heap, (seen, _SEE, r.index, replica))
+
+    def _see(self, now: float, replica: int) -> None:
+        engine = self._run_to(replica, now)
+        r = self.taken[replica].popleft()
+        engine.submit(r, now, self.desk.abort_at(r))
+        self._sleep(replica)
+
+    def _end(self, now: float, i: int, replica: int) -> None:
+        asked = self.asked.pop(i)
+        if self.handover is not None and replica >= self.handover.prefills:
+            self.handover.router.ended(asked, replica - self.handover.prefills)
+            self._let_go(self.handover.unfetched(i), now)
+        else:
+            self.router.ended(asked, replica)
+        self._follow(now, i)
+
+    def _follow(self, now: float, i: int) -> None:
+        for child in self.desk.followers.get(i, ()):
+            heappush(self.heap, (now + self.desk.think(child), _ARRIVE, child, _FOLLOWER))
+
+    def _wake(self, replica: int) -> None:
+        """Run an engine up to the next event of any other, or at least through its next decision."""
+        engine = self.engines[replica]
+        until = self.heap[0][0] if self.heap else inf
+        engine.advance(until if until > engine.clock else nextafter(engine.clock, inf))
+        self._collect(replica)
+        self._sleep(replica)
+
+    def _run_to(self, replica: int, now: float) -> Engine:
+        engine = self.engines[replica]
+        engine.advance(now)
+        self._collect(replica)
+        return engine
+
+    def _collect(self, replica: int) -> None:
+        engine = self.engines[replica]
+        done = 0
+        for r in engine.finished:
+            kind = _HAND_OVER if r.keep else _END
+            if r.keep:
+                self.handed[r.index] = r
+            else:
+                done += 1
+            heappush(self.heap, (self.ends[replica](r), kind, r.index, replica))
+        engine.finished.clear()
+        self.ended(done)
+        for r, tokens, at in engine.to_load:
+            self.fetches[r.index] = r, tokens
+            heappush(self.heap, (at, _FETCH, r.index, replica))
+        engine.to_load.clear()
+
+    def _sleep(self, replica: int) -> None:
+        self.version[replica] += 1
+        bound = self.engines[replica].next_end_bound()
+        if bound < inf:
+            heappush(self.heap, (bound, _WAKE, replica, self.version[replica]))
+
+    # -- from prefill to decode engines -------------------------------------------------------------------------
+
+    def _hand_over(self, now: float, i: int, replica: int) -> None:
+        assert self.handover is not None
+        asked = self.asked[i]
+        self.router.ended(asked, replica)
+        r, there = self.handover.second_part(self.handed.pop(i), replica, asked, now)
+        self._hand(r, there, self.frontends[there].take(now, r.prompt)[1])
+
+    def _fetch(self, now: float, i: int, replica: int) -> None:
+        assert self.handover is not None
+        r, tokens = self.fetches.pop(i)
+        if tokens:
+            self.handover.start(r, tokens, replica, now)
+            self._await_transfer()
+        else:
+            self._let_go(self.handover.unfetched(i), now)
+
+    def _fetched(self, now: float) -> None:
+        handover = self.handover
+        assert handover is not None
+        if now != self.due:
+            return  # it goes faster or slower since another began or ended
+        r, replica, source = handover.ended()
+        self.due = inf
+        self._await_transfer()
+        self._let_go(source, now)
+        self._run_to(replica, now).loaded(r, now)
+        self._sleep(replica)
+
+    def _let_go(self, source: Waiting | None, now: float) -> None:
+        """Nobody needs what a prefill engine has kept any more."""
+        if source is not None:
+            self._run_to(source.replica, now).let_go(source.prefill, now)
+            self._sleep(source.replica)
+
+    def _await_transfer(self) -> None:
+        assert self.handover is not None
+        at = self.handover.network.next_end + self.handover.transfers.latency
+        if at != self.due:
+            self.due = at
+            if at < inf:
+                heappush(self.heap, (at, _FETCHED, 0, 0))
