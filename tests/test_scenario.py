@@ -167,6 +167,7 @@ def test_examples_load_under_their_own_names() -> None:
         "azure-like-mix",
         "chat-sessions",
         "closed-loop",
+        "pdd",
         "quickstart",
         "rollout-burst",
     ]
