@@ -2,6 +2,6 @@
 
 from steelyard.fleet.desk import Desk
 from steelyard.fleet.fleet import run_fleet
-from steelyard.fleet.routers import Router, make_router
+from steelyard.fleet.routers import Router, RouterSettings, make_router
 
-__all__ = ["Desk", "Router", "make_router", "run_fleet"]
+__all__ = ["Desk", "Router", "RouterSettings", "make_router", "run_fleet"]

@@ -12,14 +12,14 @@ from math import inf, nextafter
 
 import numpy as np
 
-from steelyard.engine import Engine, Request
+from steelyard.engine import FINISHED, Engine, Request
 from steelyard.fleet.desk import Desk
 from steelyard.fleet.frontend import Frontend
 from steelyard.fleet.handover import Handover, Waiting
 from steelyard.fleet.routers import Asked, Router
 
 # In the order in which they happen when they fall together; engines decide after all else.
-_END, _HAND_OVER, _FETCH, _FETCHED, _SEE, _ARRIVE, _WAKE = range(7)
+_END, _HAND_OVER, _FETCH, _FETCHED, _FIRST, _SEE, _ARRIVE, _WAKE = range(8)
 _ROOT, _FOLLOWER = range(2)
 
 
@@ -38,6 +38,7 @@ class Together:
         self.desk = desk
         self.router = router
         self.handover = handover
+        self.taking = range(len(engines) if handover is None else handover.prefills)  # replicas that clients ask
         self.ended = ended
         first_come = np.argsort(desk.workload.at[desk.roots], kind="stable")
         roots = desk.roots[first_come]
@@ -48,6 +49,7 @@ class Together:
         self.ends = [desk.ends(engine) for engine in engines]
         self.taken: list[deque[Request]] = [deque() for _ in engines]  # and not yet seen by the engine
         self.asked: dict[int, Asked] = {}  # of requests that have not ended
+        self.unanswered: list[list[Request]] = [[] for _ in engines]  # for a router that wants to know
         self.handed: dict[int, Request] = {}  # by index: prompts that have been computed
         self.fetches: dict[int, tuple[Request, int]] = {}  # by index: asked for, with their tokens
         self.due = inf  # when the next of them is through
@@ -60,7 +62,7 @@ class Together:
             now, kind, a, b = heappop(heap)
             if kind == _WAKE:
                 if b == self.version[a]:
-                    self._wake(a)
+                    self._wake(now, a)
             elif kind == _ARRIVE:
                 if b == _ROOT:
                     self._next_arrival()
@@ -69,6 +71,9 @@ class Together:
                 self._see(now, b)
             elif kind == _END:
                 self._end(now, a, b)
+            elif kind == _FIRST:
+                if a in self.asked:
+                    self.router.first_token(self.asked[a], b, now)
             elif kind == _HAND_OVER:
                 self._hand_over(now, a, b)
             elif kind == _FETCH:
@@ -104,6 +109,8 @@ class Together:
         engine = self._run_to(replica, now)
         r = self.taken[replica].popleft()
         engine.submit(r, now, self.desk.abort_at(r))
+        if self.router.awaits_first_tokens and replica in self.taking:
+            self.unanswered[replica].append(r)
         self._sleep(replica)
 
     def _end(self, now: float, i: int, replica: int) -> None:
@@ -119,11 +126,11 @@ class Together:
         for child in self.desk.followers.get(i, ()):
             heappush(self.heap, (now + self.desk.think(child), _ARRIVE, child, _FOLLOWER))
 
-    def _wake(self, replica: int) -> None:
+    def _wake(self, now: float, replica: int) -> None:
         """Run an engine up to the next event of any other, or at least through its next decision."""
         engine = self.engines[replica]
         until = self.heap[0][0] if self.heap else inf
-        engine.advance(until if until > engine.clock else nextafter(engine.clock, inf))
+        engine.advance(max(until, nextafter(now, inf)))
         self._collect(replica)
         self._sleep(replica)
 
@@ -135,6 +142,8 @@ class Together:
 
     def _collect(self, replica: int) -> None:
         engine = self.engines[replica]
+        if self.unanswered[replica]:
+            self._tell_first_tokens(replica)
         done = 0
         for r in engine.finished:
             kind = _HAND_OVER if r.keep else _END
@@ -149,6 +158,14 @@ class Together:
             self.fetches[r.index] = r, tokens
             heappush(self.heap, (at, _FETCH, r.index, replica))
         engine.to_load.clear()
+
+    def _tell_first_tokens(self, replica: int) -> None:
+        ends = self.engines[replica].log.ends
+        waiting = self.unanswered[replica]
+        for r in waiting:
+            if 0 <= r.first < len(ends):
+                heappush(self.heap, (ends[r.first], _FIRST, r.index, replica))
+        self.unanswered[replica] = [r for r in waiting if r.first < 0 and r.status < FINISHED]
 
     def _sleep(self, replica: int) -> None:
         self.version[replica] += 1

@@ -10,7 +10,17 @@ from pydantic import BeforeValidator, Field, model_validator
 from steelyard.scenario.base import Count, NonNegative, Spec, mistake, refuse_unknown_keys
 from steelyard.scenario.engine import EngineSpec
 
-RouterName = Literal["round-robin", "random", "least-outstanding", "power-of-two", "sticky", "prefix-aware"]
+RouterName = Literal[
+    "round-robin",
+    "random",
+    "least-outstanding",
+    "power-of-two",
+    "sticky",
+    "sticky-spill",
+    "prefix-aware",
+    "kv-aware",
+    "slo-aware",
+]
 Role = Literal["serve", "prefill", "decode"]
 
 _GPU = "GPU type, by its name in the catalog (`steelyard gpus`)."
@@ -18,8 +28,9 @@ _REPLICAS = "Engines side by side."
 _TP = "GPUs per engine (tensor parallel)."
 _PRICE = "US dollars per GPU and hour; the catalog's price if not given."
 _ROUTER = (
-    "How a request finds its replica: in turn, at random, fewest unfinished requests, the better of two "
-    "random ones, the session's own, or the one that holds most of its prefix."
+    "How a request finds its replica: in turn, at random, fewest unfinished requests, the better of two random ones, "
+    "the session's own (sticky-spill: unless that is much busier than others), the one that holds most of its prefix, "
+    "least blocks to compute and in use (kv-aware), or the busiest that still meets slo.ttft (slo-aware)."
 )
 
 

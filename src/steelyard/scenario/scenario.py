@@ -93,6 +93,9 @@ class Scenario(Spec):
     def _coherent(self) -> Scenario:
         if {"/", "\\"} & set(self.name) or self.name in (".", ".."):
             raise mistake("must be usable as a folder's name: no slashes", "name")
+        for key, router in (("router", self.fleet.router), ("decode_router", self.fleet.decode_router)):
+            if router == "slo-aware" and self.slo.ttft is None:
+                raise mistake("slo-aware needs a limit to keep; set slo.ttft", "fleet", key)
         for i, pool in enumerate(self.fleet.pools):
             self._check_pool(i, pool)
         return self

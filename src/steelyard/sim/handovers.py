@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from steelyard.fleet import make_router
+from steelyard.fleet import RouterSettings, make_router
 from steelyard.fleet.handover import Handover, Transfers
 from steelyard.fleet.links import Link, Ports
 from steelyard.model import kv_bytes_per_token
@@ -26,7 +26,14 @@ def make_handover(setup: FleetSetup) -> Handover:
         layerwise=fleet.transfer.layerwise,
         first_token_from_prefill=fleet.transfer.first_token == "prefill",
     )
-    return Handover(make_router(fleet.decode_router, len(ports.into), setup.scenario.seed + 1), transfers)
+    settings = router_settings(setup, decodes)
+    return Handover(make_router(fleet.decode_router, len(ports.into), setup.scenario.seed + 1, settings), transfers)
+
+
+def router_settings(setup: FleetSetup, pools: Sequence[Setup]) -> RouterSettings:
+    """What a router before these pools may want to know."""
+    limits = pools[0].limits
+    return RouterSettings(limits.block_size, limits.blocks, ttft=setup.scenario.slo.ttft or 1.0)
 
 
 def _links(pools: Sequence[Setup]) -> list[Link]:

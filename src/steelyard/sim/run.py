@@ -12,7 +12,7 @@ from steelyard.engine import Engine
 from steelyard.fleet import Desk, make_router, run_fleet
 from steelyard.scenario import Scenario
 from steelyard.sim.gaps import TokenGaps
-from steelyard.sim.handovers import link_use, make_handover
+from steelyard.sim.handovers import link_use, make_handover, router_settings
 from steelyard.sim.result import Result, parts_of, request_table
 from steelyard.sim.setup import set_up
 from steelyard.sim.summary import summarise
@@ -59,7 +59,8 @@ def simulate(
     ]
     fleet = scenario.fleet
     handover = make_handover(setup) if setup.hands_over else None
-    router = make_router(fleet.router, sum(each.pool.replicas for each in setup.takes_requests), scenario.seed)
+    replicas = sum(each.pool.replicas for each in setup.takes_requests)
+    router = make_router(fleet.router, replicas, scenario.seed, router_settings(setup, setup.takes_requests))
     total = len(workload)
     report = None if progress is None else lambda done: progress(done, total)
     with _no_collector():
