@@ -20,8 +20,8 @@ test: $(READY) lint
 	$(BIN)/python -m pytest -n 2
 
 lint: $(READY)
-	$(BIN)/ruff check src tests bench
-	$(BIN)/ruff format --check src tests bench
+	$(BIN)/ruff check src tests bench tools
+	$(BIN)/ruff format --check src tests bench tools
 	$(BIN)/mypy
 
 bench: $(READY)

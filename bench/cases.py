@@ -65,6 +65,30 @@ def long_tail() -> Scenario:
     )
 
 
+def apart(requests: int) -> Scenario:
+    """Prefill and decode apart on 1,024 H800: 256 engines of one GPU, 384 of two; 3,000 requests/s."""
+    return scenario_from_dict(
+        {
+            "name": "apart",
+            "model": "llama-3.1-8b",
+            "fleet": {
+                "pools": [
+                    {"role": "prefill", "gpu": "h800", "replicas": 256},
+                    {"role": "decode", "gpu": "h800", "replicas": 384, "tp": 2},
+                ],
+                "router": "least-outstanding",
+            },
+            "workload": {
+                "arrivals": {"kind": "poisson", "rate": 3000.0},
+                "requests": requests,
+                "prompt": {"kind": "lognormal", "median": 1024, "p95": 4096},
+                "output": {"kind": "lognormal", "median": 192, "p95": 768},
+            },
+            "seed": 1,
+        }
+    )
+
+
 def timed(scenario: Scenario, repeats: int = 1, *, plain: bool = False) -> tuple[float, Result]:
     """The least CPU time of several runs (the machine is shared; the least is closest to the truth)."""
     best = float("inf")
@@ -99,6 +123,7 @@ CASES: dict[str, Callable[[str], Measured]] = {
     "grow-replicas-128": _serve(128, 200_000, 2),
     "grow-replicas-1024": _serve(1024, 200_000, 2),
     "million-on-1024": _serve(1024, 1_000_000),
+    "apart-1024-gpus": lambda case: _measure(case, apart(200_000), 1),
     "long-tail": lambda case: _measure(case, long_tail(), 3),
     "long-tail-plain": lambda case: _measure(case, long_tail(), 1, plain=True),
 }

@@ -19,7 +19,8 @@ from steelyard.cost import GraphPlan
 from steelyard.cost.kernels import ExpertKernel, FirstUses
 from steelyard.cost.step import StepTime
 from steelyard.engine import FINISHED, BlockNames, Chain, Engine, EngineLog, Limits, Request, StepCost, extend
-from steelyard.engine.scheduler import Batch
+from steelyard.engine.scheduler import Batch, Scheduler
+from steelyard.engine.tiers import Tiers
 from steelyard.validate.parity import LinearCost
 from steelyard.workload import Workload
 
@@ -162,7 +163,7 @@ class World:
         ask = self.asks[i]
         chain = extend(ask.content, ask.stream) if ask.stream >= 0 else None
         caching = self.limits.enable_prefix_caching
-        return Request(
+        r = Request(
             i,
             at,
             ask.prompt,
@@ -172,6 +173,8 @@ class World:
             chain=chain if caching else None,
             accept=ask.accept or None,
         )
+        r.phase = int(ask.priority > 0)  # who comes later counts as planning
+        return r
 
     def refusal(self, i: int) -> str | None:
         """Why ask ``i`` can never be served."""
@@ -259,6 +262,7 @@ def serve(
     *,
     plain: bool,
     watch: bool = True,
+    tiers: Tiers | None = None,
     prepare: Callable[[Engine, BlockNames], None] | None = None,
 ) -> Run:
     """Run one engine through a world; ``prepare`` may exchange its parts before the first request."""
@@ -267,7 +271,14 @@ def serve(
     start = world.start
     uses = None if start is None else start.first_uses(world.limits.max_num_batched_tokens)
     engine = Engine(
-        world.limits, world.cost, names, first_uses=uses, reactive=world.reactive, plain=plain, observer=seer
+        world.limits,
+        world.cost,
+        names,
+        first_uses=uses,
+        tiers=tiers,
+        reactive=world.reactive,
+        plain=plain,
+        observer=seer,
     )
     run = Run(engine, world, seer)
     if prepare is not None:
@@ -298,6 +309,12 @@ def serve(
             for child in followers[i]:
                 heappush(pending, (now + world.asks[child].think, child))
     return run
+
+
+def vllm(engine: Engine) -> Scheduler:
+    """An engine's scheduler, which is vLLM's."""
+    assert isinstance(engine.scheduler, Scheduler)
+    return engine.scheduler
 
 
 def _note_tokens(engine: Engine, brought: list[Brought]) -> None:

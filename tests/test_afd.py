@@ -195,8 +195,8 @@ def unit(
         instances,
         Pipeline(many),
         [layer(2, ffn=1.5), second or layer(6)],
-        send=lambda tokens: way * tokens,
-        back=lambda tokens: way * tokens,
+        send=lambda tokens, _: way * tokens,
+        back=lambda tokens, _: way * tokens,
         head=lambda tokens, requests: 0.01 * requests,
         host=HostCost(host, 8, 6),
     )
@@ -325,7 +325,7 @@ def test_a_model_in_one_piece_takes_as_long_as_co_located(name: str) -> None:
             seconds += source.rows(operator, np.array([float(rows)])).seconds[0]
         return seconds
 
-    apart = AfdCost(AfdUnit(1, Pipeline(1), layers, lambda _: 0.0, lambda _: 0.0, head, host))
+    apart = AfdCost(AfdUnit(1, Pipeline(1), layers, lambda *_: 0.0, lambda *_: 0.0, head, host))
     for n, kv in [(1, 100), (7, 7000), (64, 64 * 4096), (64, 64 * 4097)]:
         (a, b, _), (mine, slope, _) = whole.decode_line(n, kv, kv // n), apart.decode_line(n, kv, kv // n)
         assert mine + slope * kv == pytest.approx(a + b * kv, rel=1e-12)

@@ -172,7 +172,8 @@ def test_an_empty_folder_may_be_filled(run: Run, folder: Path) -> None:
 def test_schema_is_json_schema_for_scenarios(run: Run) -> None:
     schema = json.loads(run("schema").out)
     assert schema["$schema"].startswith("https://json-schema.org/")
-    assert {"model", "fleet", "engine", "workload", "slo", "seed", "name", "cost"} == set(schema["properties"])
+    known = {"model", "fleet", "engine", "workload", "dynamics", "slo", "seed", "name", "cost"}
+    assert known == set(schema["properties"])
     assert set(schema["required"]) == {"model", "fleet", "workload"}
     text = json.dumps(schema)
     for reference in re.findall(r'"#/\$defs/([^"]+)"', text):

@@ -26,6 +26,7 @@ from engine_worlds import (
     serve,
     settled,
     vectorised_from,
+    vllm,
     worlds,
 )
 from steelyard.cost.step import StepTime
@@ -109,7 +110,7 @@ def test_every_request_ends_once_and_every_block_is_free_again(world: World, pla
     run = serve(world, plain=plain)
     everyone = list(range(len(world.asks)))
     assert sorted([*run.ended, *run.refused]) == everyone
-    engine, scheduler = run.engine, run.engine.scheduler
+    engine, scheduler = run.engine, vllm(run.engine)
     assert sorted(engine.log.ended["index"].tolist()) == sorted(run.ended)
     assert engine.outstanding == 0 and engine.idle
     assert scheduler.kv.free == world.limits.blocks
@@ -342,7 +343,7 @@ def test_refusal_says_what_is_too_small() -> None:
 def test_no_request_ends_before_the_bound(world: World, plain: bool) -> None:
     engine = Engine(world.limits, world.cost, plain=plain)
     for i, ask in enumerate(world.asks):
-        engine.submit(world.request(i, 0.0, engine.scheduler.names), 0.0, ask.abort)
+        engine.submit(world.request(i, 0.0, vllm(engine).names), 0.0, ask.abort)
     bound = 0.0
     while not engine.idle:
         bound = max(bound, engine.next_end_bound())
@@ -373,7 +374,7 @@ def test_pausing_changes_nothing(world: World, pauses: list[float]) -> None:
     def run(stops: list[float]) -> EngineLog:
         engine = Engine(world.limits, world.cost)
         for i, ask in enumerate(world.asks):
-            engine.submit(world.request(i, 0.0, engine.scheduler.names), 0.0, ask.abort)
+            engine.submit(world.request(i, 0.0, vllm(engine).names), 0.0, ask.abort)
         for second in stops:
             engine.advance(second)
         return engine.log

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +17,9 @@ from steelyard.cost.step import StepTime
 from steelyard.engine import FINISHED, Engine, Limits
 from steelyard.fleet import Desk, make_router, run_fleet
 from steelyard.fleet.handover import Handover, Transfers
-from steelyard.fleet.links import Link, Network, Ports
-from steelyard.sim.result import Part, request_table
+from steelyard.fleet.links import Link, Network, Port, Ports
+from steelyard.sim.attempts import Part
+from steelyard.sim.result import request_table
 
 TOKEN_BYTES = 100.0
 HAND = TwoKinds(decode=StepTime(1.0, 0.0, 0.0, 0.0), other=StepTime(4.0, 0.0, 0.0, 0.0))
@@ -42,19 +44,21 @@ class Fleet:
         world = self.world
         there = self.decode_limits or world.limits
         self.desk = Desk(world.workload(), [world.limits], [there])
+        sides = (self.prefills, self.decodes)
         kinds = [(world.limits, True)] * self.prefills + [(there, world.reactive)] * self.decodes
         self.engines = [
             Engine(limits, world.cost, self.desk.names, reactive=reactive, plain=self.plain)
             for limits, reactive in kinds
         ]
-        self.ports = Ports(*([Link(self.bandwidth) for _ in range(n)] for n in (self.prefills, self.decodes)))
+        ends = [[Port(Link(self.bandwidth), Link(inf), node) for _ in range(n)] for node, n in enumerate(sides)]
+        self.ports = Ports(*ends)
         transfers = Transfers(TOKEN_BYTES, 4, self.ports, self.latency, self.layerwise, self.first_from_prefill)
         handover = Handover(make_router("least-outstanding", self.decodes, 1), transfers)
         run_fleet(self.engines, self.desk, make_router("round-robin", self.prefills, 0), None, handover)
         assert not handover.waiting and handover.network.next_end == inf
         return self
 
-    def table(self) -> dict[str, list[float]]:
+    def table(self) -> dict[str, list[Any]]:
         first = self.first_from_prefill
         parts = [Part(first=first, ends=False)] * self.prefills + [Part(begins=False, first=not first)] * self.decodes
         table = request_table(self.desk.workload, self.desk, [each.log for each in self.engines], parts)
@@ -97,8 +101,8 @@ def test_two_that_are_sent_at_once_share_the_link() -> None:
     """Both prompts are done at 4 s and fetched at once: 1,000 and 2,000 bytes at 500 bytes a second."""
     fleet = Fleet(asks(10, 20), bandwidth=500.0).run()
     assert fleet.table()["first_token"] == [9.0, 11.0]  # through at 8 and at 10
-    (link,) = fleet.ports.out
-    assert (link.carried, link.busy) == (3000.0, 6.0)
+    (port,) = fleet.ports.out
+    assert (port.nic.carried, port.nic.busy) == (3000.0, 6.0)
 
 
 def test_a_full_decode_engine_holds_up_the_prefill_engine() -> None:
@@ -128,7 +132,7 @@ def test_prefixes_are_kept_on_both_sides() -> None:
     second = Ask(16, 2, after=0, content=((0, 8), (1, 5), (2, 3)), stream=3)
     fleet = Fleet(World(PLAIN, HAND, (first, second)), bandwidth=100.0).run()
     assert fleet.table()["cached"] == [0, 8]
-    assert fleet.ports.out[0].carried == (8 + 4) * TOKEN_BYTES  # of 16 tokens, 12 lay there already
+    assert fleet.ports.out[0].nic.carried == (8 + 4) * TOKEN_BYTES  # of 16 tokens, 12 lay there already
 
 
 # -- links ------------------------------------------------------------------------------------------------------------
@@ -184,6 +188,19 @@ def test_links_are_shared_as_if_all_rates_were_reckoned_at_every_event(
         assert link.busy <= max(ends.values()) and link.carried <= link.bandwidth * link.busy * (1 + 1e-9)
 
 
+def test_the_way_leads_through_the_node_the_leaf_or_the_uplinks() -> None:
+    up, down = Link(3.0), Link(3.0)
+    out = [Port(Link(1.0), Link(9.0), node=0, leaf=0, uplink=up), Port(Link(1.0), Link(9.0), node=1, leaf=0, uplink=up)]
+    into = [
+        Port(Link(1.0), Link(9.0), node=1, leaf=0, uplink=down),
+        Port(Link(1.0), Link(9.0), node=4, leaf=2, uplink=down),
+    ]
+    ports = Ports(out, into)
+    assert ports.path(1, 0) == (out[1].peer, into[0].peer)
+    assert ports.path(0, 0) == (out[0].nic, into[0].nic)
+    assert ports.path(0, 1) == (out[0].nic, up, down, into[1].nic)
+
+
 # -- random fleets ----------------------------------------------------------------------------------------------------
 
 shapes = st.tuples(st.integers(1, 3), st.integers(1, 3), st.sampled_from([inf, 20_000.0, 700.0]), st.booleans())
@@ -204,7 +221,7 @@ def test_nobody_is_lost_and_every_block_comes_back(
     ended = [index for engine in fleet.engines[prefills:] for index in engine.log.ended["index"].tolist()]
     assert len(ended) == len(set(ended))
     for engine in fleet.engines:
-        assert not engine.outstanding and engine.scheduler.kv.free == engine.scheduler.kv.total
+        assert not engine.outstanding and engine.scheduler.kv.free == engine.limits.blocks
         assert not engine.scheduler.loading and not engine.scheduler.running and not engine.scheduler.waiting
     patient = all(ask.abort == inf for ask in world.asks)
     if patient:

@@ -9,7 +9,7 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_worlds import Ask, World, serve, settled, vectorised_from, worlds
+from engine_worlds import Ask, World, serve, settled, vectorised_from, vllm, worlds
 from steelyard.engine import BlockNames, Chain, Engine, Limits, Request, extend
 from steelyard.engine.kv import KVCache
 from steelyard.validate.parity import LinearCost
@@ -126,9 +126,9 @@ class PlainKV:
 
 def with_plain_kv(engine: Engine, names: BlockNames) -> None:
     """Give an engine the reference cache."""
-    kv = engine.scheduler.kv
+    kv = vllm(engine).kv
     plain = PlainKV(kv.total, kv.block_size, kv.caching, kv.watermark, names)
-    engine.scheduler.kv = cast(KVCache, plain)
+    vllm(engine).kv = cast(KVCache, plain)
 
 
 # -- whole engine runs ------------------------------------------------------------------------------------------------
@@ -157,8 +157,8 @@ def test_an_engine_remembers_the_same_afterwards(world: World) -> None:
     for i in range(len(world.asks)):
         counts = []
         for run in (plain, fast):
-            again = world.request(i, 0.0, run.engine.scheduler.names)
-            counts.append(len(run.engine.scheduler.kv.match(again)))
+            again = world.request(i, 0.0, vllm(run.engine).names)
+            counts.append(len(vllm(run.engine).kv.match(again)))
         assert counts[0] == counts[1]
 
 

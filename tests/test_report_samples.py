@@ -104,16 +104,18 @@ def _requests(
     return {
         "id": np.arange(n),
         "label": np.array([labels[i % len(labels)] for i in range(n)]),
+        "phase": np.full(n, "visible", dtype=object),
         "replica": np.where(refused, -1, np.arange(n) % replicas),
         "arrival": np.cumsum(rng.exponential(1 / rate, n)),
         "prompt": np.clip(rng.lognormal(6.0, 0.9, n), 4, 8000).astype(np.int64),
         "output": np.full(n, output) if output else rng.lognormal(4.6, 0.6, n).clip(1, 600).astype(np.int64),
         "cached": rng.integers(0, 3, n) * BLOCK_SIZE,
         "preemptions": (rng.random(n) < 0.01).astype(np.int64),
+        "retries": np.zeros(n, dtype=np.int64),
         "status": np.where(refused, "rejected", "finished").astype(object),
         "reason": np.where(refused, "prompt too long", "").astype(object),
         **{key: empty.copy() for key in ("scheduled", "first_token", "finish")},
-        **{key: empty.copy() for key in ("queue", "ttft", "tpot", "e2e")},
+        **{key: empty.copy() for key in ("queue", "ttft", "attft", "tpot", "e2e")},
     }
 
 
@@ -155,7 +157,7 @@ def _serve(table: dict[str, np.ndarray], replica: int) -> dict[str, np.ndarray]:
 def _finish(table: dict[str, np.ndarray]) -> None:
     table["taken"] = table["arrival"] + 0.0
     table["queue"] = table["scheduled"] - table["arrival"]
-    table["ttft"] = table["first_token"] - table["arrival"]
+    table["ttft"] = table["attft"] = table["first_token"] - table["arrival"]
     table["e2e"] = table["finish"] - table["arrival"]
     several = np.where(table["output"] > 1, table["output"] - 1, np.nan)
     table["tpot"] = (table["finish"] - table["first_token"]) / several
@@ -183,7 +185,7 @@ def _summary(
     duration = float(steps["end"].max()) if len(steps["end"]) else 0.0
     per = 1 / duration if duration else 0.0
     use = 1 - steps["free_blocks"] / BLOCKS
-    latency = {metric: _spread_of(table[metric]) for metric in ("ttft", "tpot", "e2e", "queue")}
+    latency = {metric: _spread_of(table[metric]) for metric in ("ttft", "attft", "tpot", "e2e", "queue")}
     hours = replicas * duration / 3600
     return {
         "name": name,
@@ -202,6 +204,7 @@ def _summary(
         "steps": len(steps["end"]),
         "duration_s": duration,
         "ttft": latency["ttft"],
+        "attft": latency["attft"],
         "tpot": latency["tpot"],
         "itl": _spread_of(gaps),
         "e2e": latency["e2e"],

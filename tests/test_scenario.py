@@ -164,12 +164,19 @@ def test_a_scenario_survives_being_written_down() -> None:
 def test_examples_load_under_their_own_names() -> None:
     paths = sorted(EXAMPLES.glob("*.yaml"))
     assert [path.stem for path in paths] == [
+        "afd",
+        "autoscale",
         "azure-like-mix",
         "chat-sessions",
         "closed-loop",
+        "faults",
+        "pdd-afd",
         "pdd",
         "quickstart",
+        "reasoning-agents",
         "rollout-burst",
+        "speculative",
+        "tiered-kv",
     ]
     assert [load_scenario(path).name for path in paths] == [path.stem for path in paths]
 
@@ -202,4 +209,4 @@ def test_schema_documents_both_forms() -> None:
     prompt = schema["$defs"]["WorkloadSpec"]["properties"]["prompt"]
     assert any(each.get("type") == "integer" for each in _nodes(prompt))
     assert any(each.get("$ref") == "#/$defs/Lognormal" for each in _nodes(prompt))
-    assert any(key.startswith("^(ttft|tpot") for key in schema["$defs"]["SloSpec"]["patternProperties"])
+    assert any(key.startswith("^(ttft|attft|tpot") for key in schema["$defs"]["SloSpec"]["patternProperties"])

@@ -114,7 +114,7 @@ CASES = [
     (
         "replicas: 2",
         "router: stiky",
-        "bad.yaml:2: fleet.router: not a choice; did you mean 'sticky'? (found 'stiky')",
+        "bad.yaml:2: fleet.router: not a choice; did you mean 'sticky' or 'sticky-spill'? (found 'stiky')",
     ),
     (
         "{gpu: h100, replicas: 2}",

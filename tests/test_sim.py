@@ -36,10 +36,10 @@ CUT = {
     "rollout-burst": ["workload.requests=48"],
 }
 REQUEST_COLUMNS = {
-    **dict.fromkeys(("id", "replica", "prompt", "output", "cached", "preemptions"), "i"),
-    **dict.fromkeys(("label", "status", "reason"), "O"),
+    **dict.fromkeys(("id", "replica", "prompt", "output", "cached", "preemptions", "retries"), "i"),
+    **dict.fromkeys(("label", "phase", "status", "reason"), "O"),
     **dict.fromkeys(("arrival", "taken", "scheduled", "first_token", "finish"), "f"),
-    **dict.fromkeys(("queue", "ttft", "tpot", "e2e"), "f"),
+    **dict.fromkeys(("queue", "ttft", "attft", "tpot", "e2e"), "f"),
 }
 STEP_COLUMNS = {
     **dict.fromkeys(("replica", "step", "n_decode", "kv_decode", "prefill_tokens", "prefill_requests"), "i"),
@@ -48,7 +48,7 @@ STEP_COLUMNS = {
 }
 SUMMARY_KEYS = {
     *("name", "seed", "steelyard", "model", "gpu", "gpus", "replicas", "requests", "steps", "duration_s"),
-    *("ttft", "tpot", "itl", "e2e", "queue", "throughput", "goodput", "slo", "kv", "prefix_cache"),
+    *("ttft", "attft", "tpot", "itl", "e2e", "queue", "throughput", "goodput", "slo", "kv", "prefix_cache"),
     *("preemptions", "mfu", "mbu", "busy", "gpu_hours", "cost", "provenance", "memory"),
 }
 
@@ -126,7 +126,7 @@ def finished(result: Result) -> list[dict[str, Any]]:
 def test_latencies_are_those_of_the_finished_requests() -> None:
     result = squeezed()
     done = finished(result)
-    for metric in ("ttft", "tpot", "e2e", "queue"):
+    for metric in ("ttft", "attft", "tpot", "e2e", "queue"):
         values = [row[metric] for row in done if not math.isnan(row[metric])]
         found = result.summary[metric]
         assert found["count"] == len(values) > 50

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple, Protocol
 
-from steelyard.cost.host import HostCost
+from steelyard.cost.host import HostCost, Launch
 from steelyard.cost.step import StepTime
 
 ATTENTION, SEND, FFN, BACK = range(4)
@@ -192,6 +192,10 @@ class LayerCost:
     ffn: Callable[[int], float]  # by tokens of a micro-batch, from all attention instances together
 
 
+def _whole_decodes(_tokens: int, decode_only: bool) -> Launch:
+    return "whole" if decode_only else "eager"
+
+
 @dataclass(frozen=True)
 class AfdUnit:
     """Attention instances, each with its share of the requests and their KV, and the FFN side that they share."""
@@ -199,10 +203,11 @@ class AfdUnit:
     instances: int
     pipeline: Pipeline
     layers: Sequence[LayerCost]
-    send: Callable[[int], float]  # a micro-batch's tokens to the FFN side
-    back: Callable[[int], float]
+    send: Callable[[int, int], float]  # a micro-batch's tokens to the FFN side, with those of the fullest instance
+    back: Callable[[int, int], float]
     head: Callable[[int, int], float]  # what surrounds the layers, by tokens and requests of one attention instance
     host: HostCost
+    launch: Callable[[int, bool], Launch] = _whole_decodes  # by a micro-batch's tokens, and whether it only decodes
 
 
 class AfdCost:
@@ -230,7 +235,8 @@ class AfdCost:
     def decode_host(self, n: int) -> tuple[float, float, float]:
         """Prepare, launch and tail of a decode-only step on one attention instance."""
         host, requests = self._unit.host, self._on_one(n)
-        return host.prepare(requests), host.launch("whole"), self._unit.head(requests, requests)
+        how = self._unit.launch(-(-requests // self._micro_batches(n)), True)
+        return host.prepare(requests), host.launch(how), self._unit.head(requests, requests)
 
     def mixed(self, n: int, kv: int, longest: int, chunks: list[tuple[int, int]]) -> StepTime:
         """A step with n decodes and prefill chunks of (tokens, context before them).
@@ -245,8 +251,9 @@ class AfdCost:
         dealt = [chunks[i :: unit.instances] for i in range(min(unit.instances, len(chunks)))]
         parts = [[_middle(chunk, before, micro) for chunk, before in each] for each in dealt]
         share, rows = -(-decodes // micro), -(-tokens // micro)
+        most = share + max(sum(chunk for chunk, _ in each) for each in parts)
         cached = kv * share // n if n else 0
-        send, back = unit.send(rows), unit.back(rows)
+        send, back = unit.send(rows, most), unit.back(rows, most)
         rounds = []
         for layer in unit.layers:
             attention = max(layer.attention.mixed(share, cached, longest, each).gpu for each in parts)
@@ -254,7 +261,8 @@ class AfdCost:
         requests = decodes + max(len(each) for each in parts)
         head = unit.head(decodes + max(sum(chunk for chunk, _ in each) for each in dealt), requests)
         seconds = Pipeline(micro, unit.pipeline.one_at_a_time).seconds(rounds)
-        return StepTime(seconds + head, unit.host.prepare(requests), unit.host.launch("eager"), head)
+        launch = unit.host.launch(unit.launch(most, False))
+        return StepTime(seconds + head, unit.host.prepare(requests), launch, head)
 
     def stalls(self, n: int, kv: int, longest: int) -> Stalls:
         """Shares of a decode-only step's layers during which each side waits."""
@@ -282,8 +290,8 @@ class AfdCost:
 
     def _decode_rounds(self, n: int, lines: list[Line]) -> tuple[Pipeline, list[Round]]:
         unit, micro = self._unit, self._micro_batches(n)
-        rows = -(-n // micro)
-        send, back = unit.send(rows), unit.back(rows)
+        rows, most = -(-n // micro), -(-self._on_one(n) // micro)
+        send, back = unit.send(rows, most), unit.back(rows, most)
         rounds = [
             Round(layer.layers, a, send, layer.ffn(rows), back, b)
             for layer, (a, b, _) in zip(unit.layers, lines, strict=True)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.cost.graphs import GraphPlan, graph_plan
-from steelyard.cost.host import HINDERED, HostCost, HostTerms, Launch
+from steelyard.cost.graphs import GraphPlan
+from steelyard.cost.host import HINDERED, HostCost, Launch
 from steelyard.cost.kernels import ExpertKernel, FirstUses
-from steelyard.cost.scaled import family_of
-from steelyard.cost.source import PROVENANCES, CostSource, Decodes, Estimate, FirstOf, Floats, PrefillAttention
+from steelyard.cost.source import (
+    Decodes,
+    FirstOf,
+    Floats,
+    PrefillAttention,
+)
 from steelyard.cost.step import StepTime
 from steelyard.model import (
     AttentionOperator,
@@ -20,13 +26,7 @@ from steelyard.model import (
     Elementwise,
     Gemm,
     GroupedGemm,
-    ModelSpec,
-    MoeFfn,
-    head_operators,
-    kv_dtype_bytes,
-    operators,
 )
-from steelyard.scenario import EngineSpec
 
 Ints = NDArray[np.int64]
 _NO_LIMIT = 1 << 60
@@ -58,6 +58,40 @@ class AttentionPart:
     prefill: PrefillAttention
 
 
+class RankBatch(NamedTuple):
+    """One data-parallel rank's part in a step: decodes as in `Decodes`, and chunks of (tokens, context before them)."""
+
+    decodes: int
+    kv: int
+    longest: int
+    chunks: Sequence[tuple[int, int]] = ()
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the step."""
+        return self.decodes + sum(chunk for chunk, _ in self.chunks)
+
+    @property
+    def requests(self) -> int:
+        """Requests that have any."""
+        return self.decodes + len(self.chunks)
+
+
+DUMMY = RankBatch(1, 1, 1)  # what a rank without work runs while others have some; nothing is sampled from it
+_BY_GRAPH: tuple[Launch, ...] = ("eager", "pieces", "whole")
+
+
+class DecodeLine(NamedTuple):
+    """Decode steps of all ranks: the slowest rank's ``kv`` cached tokens grow by ``n`` a step, and a step takes
+    ``a + b * kv`` seconds, for so many ``steps``."""
+
+    a: float
+    b: float
+    kv: int
+    n: int
+    steps: int
+
+
 class CompiledCost:
     """Answers the engine's one question from tables.
 
@@ -65,6 +99,10 @@ class CompiledCost:
     ``expert_seconds[t]`` are routed experts: rows that pad a step to a captured size hold what earlier steps left
     there, some of it alike, and choose about half as many further experts as real tokens would.
     Decode attention is in line with the cached tokens, up to the sliding window, piece by piece for each batch size.
+
+    Of ``ranks`` data-parallel ranks each has a batch of its own; experts and what ``pooled_seconds`` are of see the
+    tokens of all, and ``exchange_seconds`` get them there and back. Asked about one rank alone the others are taken to
+    be as busy.
     """
 
     def __init__(
@@ -73,6 +111,9 @@ class CompiledCost:
         token_seconds: Floats,
         expert_seconds: Floats,
         head_seconds: Floats,
+        pooled_seconds: Floats | None = None,
+        exchange_seconds: Floats | None = None,
+        ranks: int = 1,
         attention: tuple[AttentionPart, ...],
         source: FirstOf,
         kv_bytes: float,
@@ -82,9 +123,16 @@ class CompiledCost:
         kernels: tuple[ExpertKernel, ...] = (),
         ran: tuple[int, ...] = (),
     ) -> None:
-        self._by_provenance = token_seconds + expert_seconds, head_seconds
+        pooled_seconds, exchange_seconds = (
+            np.zeros_like(expert_seconds) if table is None else table for table in (pooled_seconds, exchange_seconds)
+        )
+        everybody = (expert_seconds + pooled_seconds + exchange_seconds)[:, ::ranks]
+        self.ranks = ranks
+        self._by_provenance = token_seconds + everybody, head_seconds
         self._tokens: list[float] = token_seconds.sum(axis=0).tolist()
         self._experts: list[float] = expert_seconds.sum(axis=0).tolist()
+        self._pooled: list[float] = pooled_seconds.sum(axis=0).tolist()
+        self._exchange: list[float] = exchange_seconds.sum(axis=0).tolist()
         self._head: list[float] = head_seconds.sum(axis=0).tolist()
         self._attention = attention
         self._source = source
@@ -94,11 +142,28 @@ class CompiledCost:
         self.host = host
         self._kernels = kernels  # those that a fresh engine compiles on first use
         self._ran = ran  # tokens of steps before the first request
+        self._width = self._sampled = 1  # tokens of each decode, and rows of them that the output head sees
         self._seen: dict[tuple[int, int], float] = {}
-        self._fixed: dict[int, float] = {}  # by batch size, made when first asked for, as are the following
+        self._forget()
+
+    def _forget(self) -> None:
+        """Nothing has been asked for yet: what follows is kept by batch size when it first is."""
+        self._fixed: dict[int, float] = {}
         self._decode_host: dict[int, tuple[float, float, float]] = {}
+        self._decode_graphs: dict[int, tuple[Launch, int | None]] = {}
         self._pieces: dict[int, tuple[Piece, ...]] = {}
         self._skew: dict[int, float] = {}
+
+    def widened(self, tokens: int, sampled: int, graphs: GraphPlan) -> CompiledCost:
+        """The same for decodes of so many tokens each, the last ``sampled`` of which reach the output head.
+
+        To the attention kernel the queries of one request are as many more heads that share its keys.
+        """
+        wide = copy(self)
+        wide._width, wide._sampled, wide.graphs = tokens, sampled, graphs
+        wide._attention = tuple(_widened(part, tokens) for part in self._attention)
+        wide._forget()
+        return wide
 
     @property
     def chosen(self) -> Mapping[str, str]:
@@ -115,9 +180,10 @@ class CompiledCost:
         """(a, b, kv_max): the GPU's part of a decode-only step is a + b * kv seconds while kv is at most kv_max."""
         fixed = self._fixed.get(n)
         if fixed is None:
-            padded = self.graphs.padded(n, decode_only=True)
-            rows = n if padded is None else padded
-            fixed = self._fixed[n] = self._tokens[rows] + self._experts[(n + rows) // 2] + self._head[n]
+            tokens = n * self._width
+            padded = self.graphs.padded(tokens, decode_only=True)
+            rows = tokens if padded is None else padded
+            fixed = self._fixed[n] = self._layers(tokens, rows) + self._head[n * self._sampled]
         a, b, kv_max = self._decode_attention(n, kv, longest)
         return fixed + a, b, kv_max
 
@@ -125,28 +191,125 @@ class CompiledCost:
         """Prepare, launch and tail of a decode-only step."""
         found = self._decode_host.get(n)
         if found is None:
-            padded = self.graphs.padded(n, decode_only=True)
-            rows = n if padded is None else padded
-            found = self._decode_host[n] = self._host_part(rows, n, self.graphs.launch(n, decode_only=True))
+            tokens = n * self._width
+            padded = self.graphs.padded(tokens, decode_only=True)
+            rows, how = tokens if padded is None else padded, self.graphs.launch(tokens, decode_only=True)
+            found = self._decode_host[n] = self._host_part(rows, n, how, n * self._sampled)
         return found
 
     def mixed(self, n: int, kv: int, longest: int, chunks: list[tuple[int, int]]) -> StepTime:
         """A step with n decodes and prefill chunks of (tokens, context before them)."""
-        tokens = n + sum(chunk for chunk, _ in chunks)
+        tokens = n * self._width + sum(chunk for chunk, _ in chunks)
         attention = self._mixed_attention(chunks, Decodes(n, kv, longest)) if n else self._prefill_seconds(chunks)
-        requests = n + len(chunks)
+        requests, sampled = n + len(chunks), n * self._sampled + len(chunks)
         padded = self.graphs.padded(tokens, decode_only=False)
         rows = tokens if padded is None else padded
-        gpu = self._tokens[rows] + self._experts[(tokens + rows) // 2] + self._head[requests] + attention
+        gpu = self._layers(tokens, rows) + self._head[sampled] + attention
         how = self.graphs.launch(tokens, decode_only=False)
-        prepare, launch, tail = self._host_part(rows, requests, how)
+        prepare, launch, tail = self._host_part(rows, requests, how, sampled)
         return StepTime(gpu, prepare, launch, tail, HINDERED * launch if how == "eager" else 0.0)
 
-    def _host_part(self, rows: int, requests: int, how: Launch) -> tuple[float, float, float]:
-        """Prepare, launch and tail: the output head comes last, after the last layer where they come one by one."""
-        tail = self._head[requests]
+    def together(self, batches: Sequence[RankBatch | None]) -> StepTime:
+        """A step of all ranks, each with its batch or a dummy one (None).
+
+        They wait for each other at every layer's experts, so the slowest governs. All of them replay a graph or none
+        does; those that do are padded to the largest of them.
+        """
+        if not any(batch.chunks for batch in batches if batch is not None):
+            line = self.decodes_together([None if batch is None else batch[:3] for batch in batches])
+            host = self.decodes_host([None if batch is None else batch.decodes for batch in batches])
+            return StepTime(line.a + line.b * line.kv, *host)
+        ranks = [batch or DUMMY for batch in batches]
+        tokens = [batch.tokens + batch.decodes * (self._width - 1) for batch in ranks]
+        how, rows = self._padded(tokens, [not batch.chunks for batch in ranks])
+        own = 0.0
+        for batch, mine, real in zip(ranks, rows, batches, strict=True):
+            head = 0.0 if real is None else self._head[batch.requests + batch.decodes * (self._sampled - 1)]
+            own = max(own, self._tokens[mine] + self._attention_seconds(batch) + head)
+        gpu = own + self._shared(tokens, rows)
+        prepare, launch, tail = self._host_part(max(rows), max(batch.requests for batch in batches if batch), how)
+        return StepTime(gpu, prepare, launch, tail, HINDERED * launch if how == "eager" else 0.0)
+
+    def decodes_together(self, ranks: Sequence[tuple[int, int, int] | None]) -> DecodeLine:
+        """Decode steps of all ranks, each with (decodes, cached tokens, those of the longest) or a dummy batch.
+
+        At least one is no dummy, and a dummy is never the slowest.
+        """
+        counts = [1 if rank is None else rank[0] * self._width for rank in ranks]
+        _, padded = self._padded_decodes(max(counts))
+        rows = counts if padded is None else [padded] * len(counts)
+        shared = self._shared(counts, rows)
+        lines: list[tuple[float, float, DecodeLine]] = []
+        for rank, mine in zip(ranks, rows, strict=True):
+            if rank is None:
+                continue
+            n, kv, longest = rank
+            a, b, kv_max = self._decode_attention(n, kv, longest)
+            a += self._tokens[mine] + self._head[n * self._sampled] + shared
+            lines.append((a + b * kv, b * n, DecodeLine(a, b, kv, n, (kv_max - kv) // n + 1)))
+        slowest, climb, line = max(lines)
+        steps = min(each.steps for _, _, each in lines)
+        for value, steeper, _ in lines:
+            if steeper > climb:  # it overtakes in so many steps
+                steps = min(steps, int((slowest - value) / (steeper - climb)) + 1)
+        return line._replace(steps=max(1, steps))
+
+    def decodes_host(self, decodes: Sequence[int | None]) -> tuple[float, float, float]:
+        """Prepare, launch and tail of a decode-only step of all ranks."""
+        most = max(n or 0 for n in decodes)
+        how, padded = self._padded_decodes(most * self._width)
+        return self._host_part(padded or most * self._width, most, how, most * self._sampled)
+
+    def _padded_decodes(self, most: int) -> tuple[Launch, int | None]:
+        """How a decode-only step is launched whose busiest rank has so many tokens, and the size all are padded to."""
+        found = self._decode_graphs.get(most)
+        if found is None:
+            found = self.graphs.launch(most, decode_only=True), self.graphs.padded(most, decode_only=True)
+            self._decode_graphs[most] = found
+        return found
+
+    def _padded(self, tokens: Sequence[int], decode_only: Sequence[bool]) -> tuple[Launch, list[int]]:
+        """How a step of all ranks is launched, and the rows of each."""
+        launches = [self.graphs.launch(*each) for each in zip(tokens, decode_only, strict=True)]
+        how = min(launches, key=_BY_GRAPH.index)
+        if how == "eager":
+            return how, list(tokens)
+        padded = max(self.graphs.padded(*each) or 0 for each in zip(tokens, decode_only, strict=True))
+        return how, [padded] * len(tokens)
+
+    def _layers(self, tokens: int, rows: int) -> float:
+        """Layers of one rank but for attention, if all are as busy: so many tokens, padded to so many rows."""
+        return self._tokens[rows] + self._shared([tokens] * self.ranks, [rows] * self.ranks)
+
+    def _shared(self, tokens: Sequence[int], rows: Sequence[int]) -> float:
+        """Experts and what leads there, for the tokens and rows of each rank.
+
+        Everybody's rows pass all links but one's own, so where ranks differ, the link that the fewest rows are behind
+        carries most: as much as if all ranks had so many.
+        """
+        pooled = sum(rows)
+        seconds = self._experts[(sum(tokens) + pooled) // 2] + self._pooled[pooled]
+        if self.ranks == 1:
+            return seconds
+        return seconds + self._exchange[(pooled - min(rows)) * self.ranks // (self.ranks - 1)]
+
+    def _attention_seconds(self, batch: RankBatch) -> float:
+        chunks = list(batch.chunks)
+        if chunks and batch.decodes:
+            return self._mixed_attention(chunks, Decodes(*batch[:3]))
+        if chunks:
+            return self._prefill_seconds(chunks)
+        a, b, _ = self._decode_attention(*batch[:3])
+        return a + b * batch.kv
+
+    def _host_part(self, rows: int, requests: int, how: Launch, sampled: int = 0) -> tuple[float, float, float]:
+        """Prepare, launch and tail: the output head comes last, after the last layer where they come one by one.
+
+        It has a row of each request unless more are ``sampled``.
+        """
+        tail = self._head[sampled or requests]
         if how != "whole":
-            tail += (self._tokens[rows] + self._experts[rows]) / self.host.layers
+            tail += self._layers(rows, rows) / self.host.layers
         return self.host.prepare(requests), self.host.launch(how), tail
 
     def by_provenance(self, done: Stretches) -> Floats:
@@ -158,7 +321,7 @@ class CompiledCost:
         rows = done.decodes + done.prefill_requests
         found: Floats = (tokens[:, done.decodes + done.prefill_tokens] + head[:, rows]) @ done.steps.astype(np.float64)
         layers = sum(part.layers for part in self._attention)
-        for n in np.unique(done.decodes[done.decodes > 0]).tolist():
+        for n in np.unique(done.decodes[done.decodes > 0]).tolist() if layers else ():
             here = done.decodes == n
             ends, a, b = (np.array(column) for column in zip(*self._decode_pieces(n), strict=True))
             mean = done.decode_keys[here] / done.steps[here]
@@ -232,68 +395,10 @@ class CompiledCost:
         return tuple((end, value - slope * knot, slope) for end, knot, value, slope in starts)
 
 
-def compile_cost(
-    model: ModelSpec, tp: int, engine: EngineSpec, *sources: CostSource, terms: HostTerms | None = None
-) -> CompiledCost:
-    """Ask the first source that knows it for every operator a step can run, once, and add up the tables."""
-    source = FirstOf(sources)
-    kv_bytes = kv_dtype_bytes(model, engine.kv_cache_dtype)
-    rows = np.arange(engine.max_num_batched_tokens + 1, dtype=np.float64)
-    token_seconds, expert_seconds = np.zeros((2, len(PROVENANCES), len(rows)))
-    head_seconds = np.zeros((len(PROVENANCES), engine.max_num_seqs + 1))
-    attention: list[AttentionPart] = []
-    families: dict[str, set[str]] = {}
-    kernels: list[ExpertKernel] = []
-    for layer in model.layers:
-        for operator in operators(model, layer, tp):
-            if isinstance(operator, AttentionOperator):
-                prefill = source.prefill_attention(operator, kv_bytes)
-                attention.append(AttentionPart(operator, layer.count, prefill))
-                families.setdefault("attention", set()).add(source.chosen["prefill attention"])
-            else:
-                table = expert_seconds if isinstance(operator, GroupedGemm) else token_seconds
-                found = source.rows(operator, rows)
-                _add(table, layer.count, found)
-                if engine.fresh and isinstance(operator, GroupedGemm) and found.kernels is not None:
-                    kernels.append(ExpertKernel(found.kernels, operator.top_k))
-                families.setdefault(family_of(operator), set()).add(source.chosen[operator.name])
-    for operator in head_operators(model, tp):
-        assert isinstance(operator, Gemm | GroupedGemm | Elementwise | Collective)
-        if operator_is_per_sequence(operator):
-            _add(head_seconds, 1, source.rows(operator, rows[: head_seconds.shape[1]]))
-        else:
-            _add(token_seconds, 1, source.rows(operator, rows))
-    graphs = graph_plan(engine)
-    return CompiledCost(
-        token_seconds=token_seconds,
-        expert_seconds=expert_seconds,
-        head_seconds=head_seconds,
-        attention=tuple(attention),
-        source=source,
-        kv_bytes=kv_bytes,
-        families=families,
-        graphs=graphs,
-        host=host_cost(model, terms or HostTerms()),
-        kernels=tuple(kernels),
-        ran=(engine.max_num_batched_tokens, engine.max_num_seqs, *graphs.sizes, *_warmed_up(engine, graphs)),
-    )
-
-
-def _warmed_up(engine: EngineSpec, graphs: GraphPlan) -> list[int]:
-    """Steps of the warm-up that ran kernel by kernel; others replayed a graph and compiled nothing."""
-    return [tokens for tokens in engine.warm_up if graphs.launch(tokens, decode_only=False) == "eager"]
-
-
-def host_cost(model: ModelSpec, terms: HostTerms) -> HostCost:
-    """The host's part of a model's steps."""
-    expert_layers = sum(layer.count for layer in model.layers if isinstance(layer.ffn, MoeFfn))
-    return HostCost(terms, model.num_layers, expert_layers)
-
-
-def _add(table: Floats, count: int, found: Estimate) -> None:
-    """Add an operator's seconds to the table, each under its provenance."""
-    for kind in range(len(PROVENANCES)):
-        table[kind] += np.where(found.provenance == kind, count * found.seconds, 0.0)
+def _widened(part: AttentionPart, queries: int) -> AttentionPart:
+    decode = part.operator.decode
+    operator = replace(part.operator, decode=replace(decode, heads=decode.heads * queries))
+    return replace(part, operator=operator)
 
 
 def operator_is_per_sequence(operator: Gemm | GroupedGemm | Elementwise | Collective) -> bool:

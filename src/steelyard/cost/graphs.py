@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from steelyard.cost.host import Launch
 from steelyard.scenario import EngineSpec
@@ -27,23 +27,44 @@ _MODES: dict[str, tuple[Launch, Launch]] = {  # decode-only steps, all others
 
 @dataclass(frozen=True)
 class GraphPlan:
-    """How steps of up to the largest captured size get to the GPU; larger ones go kernel by kernel."""
+    """How steps of up to the largest captured size get to the GPU; larger ones go kernel by kernel.
+
+    Whole decode graphs hold as many tokens of each request: with drafts to verify, only multiples of that are captured.
+    A decode-only step for which there is none runs like any other.
+    """
 
     sizes: tuple[int, ...]
     decodes: Launch
     mixed: Launch
+    decode_sizes: tuple[int, ...] | None = None  # where they are not the same
 
     def launch(self, tokens: int, decode_only: bool) -> Launch:
         """How a step of so many tokens does."""
-        if not self.sizes or tokens > self.sizes[-1]:
-            return "eager"
-        return self.decodes if decode_only else self.mixed
+        if decode_only and self._among_decodes(tokens):
+            return self.decodes
+        return self.mixed if self.sizes and tokens <= self.sizes[-1] else "eager"
 
     def padded(self, tokens: int, decode_only: bool) -> int | None:
         """The captured size such a step runs at, or None if it runs without a graph."""
         if self.launch(tokens, decode_only) == "eager":
             return None
-        return self.sizes[bisect_left(self.sizes, tokens)]
+        sizes = self._whole if decode_only and self._among_decodes(tokens) else self.sizes
+        return sizes[bisect_left(sizes, tokens)]
+
+    def of_width(self, tokens: int, requests: int) -> GraphPlan:
+        """The plan where decodes bring so many tokens each, for up to so many requests."""
+        if tokens == 1 or self.decodes != "whole" or self.mixed == "whole" or not self.sizes:
+            return self
+        rounded = {-(-size // tokens) * tokens for size in self.sizes}
+        most = min(self.sizes[-1], tokens * requests)
+        return replace(self, decode_sizes=tuple(sorted(size for size in rounded if size <= most)))
+
+    @property
+    def _whole(self) -> tuple[int, ...]:
+        return self.sizes if self.decode_sizes is None else self.decode_sizes
+
+    def _among_decodes(self, tokens: int) -> bool:
+        return bool(self._whole) and tokens <= self._whole[-1]
 
 
 def graph_plan(engine: EngineSpec) -> GraphPlan:
@@ -51,6 +72,17 @@ def graph_plan(engine: EngineSpec) -> GraphPlan:
     mode = "none" if engine.enforce_eager else engine.cudagraph
     sizes = engine.cudagraph_capture_sizes
     if sizes is None:
-        sizes = default_capture_sizes(engine.max_num_seqs, engine.max_num_batched_tokens)
+        sizes = _sizes(engine)
     reachable = tuple(size for size in sizes if size <= engine.max_num_batched_tokens)
     return GraphPlan(reachable if mode != "none" else (), *_MODES[mode])
+
+
+def _sizes(engine: EngineSpec) -> tuple[int, ...]:
+    """With drafts, a token for each request more; and the usual numbers of requests with all of their tokens."""
+    each, tokens = 1 + engine.drafts, engine.max_num_batched_tokens
+    sizes = default_capture_sizes(engine.max_num_seqs * each, tokens)
+    if each == 1:
+        return sizes
+    counts = {*default_capture_sizes(engine.max_num_seqs, tokens), engine.max_num_seqs}
+    full = {each * count for count in counts if count <= engine.max_num_seqs and each * count <= sizes[-1]}
+    return tuple(sorted({*sizes, *full}))

@@ -19,6 +19,7 @@ import yaml
 from steelyard.cost.csvrows import Row, csv_columns, csv_rows, number, whole
 from steelyard.cost.tabulated import AttentionTimes, ExpertTimes, Points, Tabulated
 from steelyard.errors import UserError
+from steelyard.model import Layout, as_layout
 from steelyard.workload.traces.lines import read_text
 
 _OURS = {
@@ -59,14 +60,16 @@ def read_meta(folder: Path) -> dict[str, Any]:
     return meta
 
 
-def read_variant(folder: Path, tp: int) -> Tabulated:
-    """The profile of one tensor-parallel degree."""
-    tables = folder / f"tp{tp}"
+def read_variant(folder: Path, layout: int | Layout) -> Tabulated:
+    """The profile of one tensor-parallel degree; of experts that one of as many slices, whole if they are dealt out."""
+    layout = as_layout(layout)
+    tables = folder / f"tp{layout.tp}"
     if not tables.is_dir():
         there = sorted(each.name for each in folder.glob("tp*"))
-        raise UserError(f"{folder}: profiled for {', '.join(there) or 'no degree'}, not for tp{tp}")
+        raise UserError(f"{folder}: profiled for {', '.join(there) or 'no degree'}, not for tp{layout.tp}")
     meta = read_meta(folder)
-    experts = _experts(tables / "moe.csv") if (tables / "moe.csv").is_file() else None
+    sliced = folder / f"tp{layout.expert_slices}" / "moe.csv"
+    experts = _experts(sliced) if sliced.is_file() else None
     weights, _, cache = str(meta.get("variant", folder.name)).partition("-kv")
     return Tabulated(
         name=f"LLMServingSim profile of {meta.get('model', folder.parent.name)} on {meta.get('hardware', 'its GPU')}",

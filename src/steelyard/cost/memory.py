@@ -5,17 +5,25 @@ vLLM finds out by running its largest batch once, before it captures graphs, so 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from steelyard.cost.speculation import Draft
 from steelyard.errors import UserError
 from steelyard.hardware import Gpu
 from steelyard.model import (
     Gemm,
     GroupedGemm,
+    Layout,
     ModelSpec,
+    Stage,
+    as_layout,
+    check_layout,
+    check_tp,
     head_operators,
     kv_bytes_per_token,
     operators,
+    stage_weight_bytes,
+    stages,
     weight_bytes,
 )
 from steelyard.scenario import EngineSpec
@@ -36,6 +44,7 @@ class MemoryPlan:
     runtime: int
     block_bytes: int
     blocks: int
+    draft: int = 0  # weights of what drafts; its keys and values are in the blocks
 
     @property
     def kv(self) -> int:
@@ -53,20 +62,47 @@ class MemoryPlan:
             "kv_bytes": self.kv,
             "block_bytes": self.block_bytes,
             "num_gpu_blocks": self.blocks + 1,
+            **({"draft_bytes": self.draft} if self.draft else {}),
         }
 
 
-def plan_memory(model: ModelSpec, gpu: Gpu, tp: int, engine: EngineSpec) -> MemoryPlan:
-    """How much of each GPU goes where; refuses a model that leaves no room for KV blocks."""
-    weights = weight_bytes(model, tp=tp)
-    activations = _activation_bytes(model, tp, engine)
+def plan_memory(
+    model: ModelSpec, gpu: Gpu, tp: int | Layout, engine: EngineSpec, draft: Draft | None = None
+) -> MemoryPlan:
+    """How much of each GPU goes where; refuses a model that leaves no room for KV blocks.
+
+    Stages of a pipeline keep as many blocks each, so the one with the least room for them is what counts. What drafts
+    is on the last, and its layers have their part in every block.
+    """
+    if isinstance(tp, int):
+        check_tp(model, tp)
+    else:
+        check_layout(model, tp)
+    layout = as_layout(tp)
+    plans = (
+        _plan_stage(model, stage, gpu, layout, engine, draft if stage.last else None) for stage in stages(model, layout)
+    )
+    return min(plans, key=lambda plan: plan.blocks)
+
+
+def _plan_stage(
+    model: ModelSpec, stage: Stage, gpu: Gpu, layout: Layout, engine: EngineSpec, draft: Draft | None
+) -> MemoryPlan:
+    weights = stage_weight_bytes(stage, layout)
+    drafting = 0 if draft is None else draft.weight_bytes(layout)
+    activations = _activation_bytes(stage, layout, engine)
     usable = int(gpu.memory_bytes * engine.gpu_memory_utilization)
-    block_bytes = engine.block_size * kv_bytes_per_token(model, engine.kv_cache_dtype, tp)
-    left = usable - weights - activations - RUNTIME_BYTES
+    token_bytes = kv_bytes_per_token(stage.model, engine.kv_cache_dtype, layout)
+    if draft is not None:
+        token_bytes += draft.kv_bytes_per_token(engine.kv_cache_dtype, layout)
+    block_bytes = engine.block_size * token_bytes
+    left = usable - weights - drafting - activations - RUNTIME_BYTES
     blocks = engine.num_gpu_blocks if engine.num_gpu_blocks is not None else left // block_bytes
     if left <= 0 or blocks < 2:
         taken = {"weights": weights, "activations": activations, "runtime": RUNTIME_BYTES}
-        raise UserError(_no_room(model, gpu, tp, engine, taken))
+        if drafting:
+            taken["draft"] = drafting
+        raise UserError(_no_room(model, gpu, layout, engine, taken))
     if blocks * block_bytes > left:
         raise UserError(
             f"engine.num_gpu_blocks: {blocks} blocks take {_gib(blocks * block_bytes)}, but only {_gib(left)} are left "
@@ -80,42 +116,50 @@ def plan_memory(model: ModelSpec, gpu: Gpu, tp: int, engine: EngineSpec) -> Memo
         runtime=RUNTIME_BYTES,
         block_bytes=block_bytes,
         blocks=blocks - 1,
+        draft=drafting,
     )
 
 
-def _activation_bytes(model: ModelSpec, tp: int, engine: EngineSpec) -> int:
-    """What a step of the largest batch needs: half of one layer's widest pair of tensors, the logits, workspaces."""
-    rows = engine.max_num_batched_tokens
-    widest = 0
+def _activation_bytes(stage: Stage, layout: Layout, engine: EngineSpec) -> int:
+    """What a step of the largest batch needs: half of one layer's widest pair of tensors, the logits, workspaces.
+
+    Tokens gathered from all data-parallel ranks have room for every choice of theirs, wherever its expert lies.
+    """
+    model, rows = stage.model, engine.max_num_batched_tokens
+    gathers = layout.dp > 1 and layout.all2all == "allgather_reducescatter"
+    widest = 0.0
     for layer in model.layers:
-        for operator in operators(model, layer, tp):
+        for operator in operators(model, layer, layout):
             if isinstance(operator, Gemm):
                 widest = max(widest, operator.k + operator.n)
             elif isinstance(operator, GroupedGemm):
-                widest = max(widest, operator.top_k * (operator.k + operator.n))
-    layer_bytes = rows * (widest + 2 * model.hidden) * model.dtype_bytes
-    head = next(op for op in head_operators(model, 1) if isinstance(op, Gemm))
-    logits_bytes = min(rows, engine.max_num_seqs) * head.n * LOGITS_BYTES
+                slots = layout.dp * (operator.top_k if gathers or layout.dp == 1 else operator.choices)
+                widest = max(widest, slots * (operator.k + operator.n))
+    layer_bytes = int(rows * (widest + 2 * model.hidden) * model.dtype_bytes)
+    logits_bytes = 0
+    if stage.last:
+        head = next(op for op in head_operators(model, 1) if isinstance(op, Gemm))
+        logits_bytes = min(rows, engine.max_num_seqs) * head.n * LOGITS_BYTES
     return layer_bytes // 2 + logits_bytes + WORKSPACE_BYTES
 
 
-def _no_room(model: ModelSpec, gpu: Gpu, tp: int, engine: EngineSpec, taken: dict[str, int]) -> str:
+def _no_room(model: ModelSpec, gpu: Gpu, layout: Layout, engine: EngineSpec, taken: dict[str, int]) -> str:
     usable = gpu.memory_bytes * engine.gpu_memory_utilization
     parts = ", ".join(f"{name} {_gib(size)}" for name, size in taken.items())
     return (
-        f"model {model.name} does not fit on {gpu.full_name} at tp={tp}: per GPU it needs {parts}, and "
+        f"model {model.name} does not fit on {gpu.full_name} at {layout}: per GPU it needs {parts}, and "
         f"gpu_memory_utilization {engine.gpu_memory_utilization} of its memory is {_gib(usable)}, which leaves no room "
-        f"for KV blocks; {_advice(model, gpu, tp, usable, taken)}"
+        f"for KV blocks; {_advice(model, gpu, layout, usable, taken)}"
     )
 
 
-def _advice(model: ModelSpec, gpu: Gpu, tp: int, usable: float, taken: dict[str, int]) -> str:
+def _advice(model: ModelSpec, gpu: Gpu, layout: Layout, usable: float, taken: dict[str, int]) -> str:
     if taken["activations"] > taken["weights"]:
         return "lower engine.max_num_batched_tokens or engine.max_num_seqs"
     spare = usable - sum(taken.values()) + taken["weights"]
-    for wider in range(tp + 1, gpu.gpus_per_node + 1):
+    for wider in range(layout.tp + 1, gpu.gpus_per_node // (layout.pp * layout.dp) + 1):
         try:
-            if weight_bytes(model, tp=wider) < 0.9 * spare:
+            if weight_bytes(model, tp=replace(layout, tp=wider)) < 0.9 * spare:
                 return f"fleet.tp={wider} would fit"
         except UserError:
             continue  # the model does not split that way

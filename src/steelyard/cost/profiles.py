@@ -14,7 +14,7 @@ from steelyard.cost.source import CostSource
 from steelyard.cost.vidur import is_compute_folder, read_compute_folder
 from steelyard.errors import UserError
 from steelyard.hardware import Gpu, find_gpu
-from steelyard.model import ModelSpec
+from steelyard.model import Layout, ModelSpec, as_layout
 from steelyard.workload.traces.lines import read_text
 
 _PRECISION = {"bfloat16": "bf16", "float16": "fp16"}
@@ -26,7 +26,7 @@ _WOULD_DO = (
 Said = Callable[[Path], tuple[set[str], str]]  # names of the GPU and of the model that a folder's profile is of
 
 
-def open_profile(path: Path, gpu: Gpu, model: ModelSpec, tp: int) -> CostSource:
+def open_profile(path: Path, gpu: Gpu, model: ModelSpec, layout: int | Layout) -> CostSource:
     """The profile at a path, for a model on so many GPUs of a kind.
 
     A file is a bundle of our own; a folder is a profile of LLMServingSim, Vidur or Frontier, or one above several of
@@ -38,11 +38,11 @@ def open_profile(path: Path, gpu: Gpu, model: ModelSpec, tp: int) -> CostSource:
         raise UserError(f"{path}: no such file or folder; {_WOULD_DO}")
     variants = _folders(path, "tp*/dense.csv", is_variant)
     if variants:
-        return read_variant(_of_precision(_chosen(variants, path, gpu, model, _by_meta), model), tp)
+        return read_variant(_of_precision(_chosen(variants, path, gpu, model, _by_meta), model), layout)
     folders = _folders(path, "attention*.csv", is_compute_folder)
     if folders:  # one that was named itself need not be called after its model: its rows tell whether they fit
         folder = path if folders == [path] else _only(_chosen(folders, path, gpu, model, _by_path), path)
-        return read_compute_folder(folder, model, tp)
+        return read_compute_folder(folder, model, as_layout(layout).tp)
     raise UserError(f"{path}: holds no profile; {_WOULD_DO}")
 
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steelyard.cost.collectives import allgather, allreduce
+from steelyard.cost.collectives import Collectives
+from steelyard.cost.precision import precision_of
 from steelyard.cost.source import ANALYTIC, Curve, Decodes, Estimate, Floats, RowOperator
-from steelyard.hardware import Gpu
+from steelyard.hardware import Gpu, Topology, topology_of
 from steelyard.model import AttentionOperator, AttentionShape, Collective, Elementwise, Gemm, GroupedGemm
 
 KERNEL_SECONDS = 2.5e-6  # start, ramp and drain of one kernel inside a CUDA graph
@@ -25,16 +26,18 @@ ATTENTION_ARITHMETIC = 0.60
 ATTENTION_MEMORY = 0.80
 ELEMENTWISE_MEMORY = 0.75
 TILE_ROWS, TILE_COLUMNS = 64, 128  # of a GEMM's result that one streaming multiprocessor works on at a time
+FEWEST_ROWS = 16  # of a tile, where there are no more
 QUERY_TILE = 128  # query rows (tokens times heads that share keys) of one attention tile
 KEY_SPLIT = 1024  # keys from which an attention tile's work is shared out further
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """Operator times on one kind of GPU."""
+    """Operator times on one kind of GPU, in its usual nodes unless a topology is given."""
 
     gpu: Gpu
     tp: int = 1
+    topology: Topology | None = None
 
     @property
     def name(self) -> str:
@@ -49,24 +52,32 @@ class Roofline:
         if isinstance(operator, GroupedGemm):
             return self._grouped(operator, rows)
         if isinstance(operator, Collective):
-            time = allreduce if operator.kind == "allreduce" else allgather
-            return np.where(rows > 0, time(self.gpu, self.tp, rows * operator.bytes), 0.0)
+            collectives = Collectives(self.topology or topology_of(self.gpu))
+            return collectives.operator(operator, rows).seconds
         return self._elementwise(operator, rows)
 
     def _gemm(self, gemm: Gemm, rows: Floats) -> Floats:
-        moved = gemm.k * gemm.n * gemm.weight_bytes + 2.0 * rows * (gemm.k + gemm.n)
+        how = precision_of(gemm, self.gpu)
+        moved = gemm.k * gemm.n * gemm.weight_bytes + rows * (how.row_bytes * gemm.k + 2.0 * gemm.n)
         flops = 2.0 * gemm.k * self._worked_on(rows, gemm.n)
-        arithmetic = flops / (self.gpu.peak(gemm.compute) * GEMM_ARITHMETIC)
-        return self._bound(rows, arithmetic, moved / (self.gpu.memory_bandwidth * GEMM_MEMORY))
+        arithmetic = flops / (self.gpu.peak(gemm.compute) * GEMM_ARITHMETIC * how.arithmetic)
+        seconds = self._bound(rows, arithmetic, moved / (self.gpu.memory_bandwidth * GEMM_MEMORY * how.memory))
+        return seconds + self._quantizing(rows, gemm) if how.quantizes else seconds
 
     def _grouped(self, gemm: GroupedGemm, rows: Floats) -> Floats:
         """Experts that no token chose are not read; the rest see their share of the rows each."""
-        chosen = gemm.experts * (1.0 - (1.0 - gemm.top_k / gemm.experts) ** rows)
-        visits = rows * gemm.top_k
+        visits, how = gemm.visits(rows), precision_of(gemm, self.gpu)
         flops = 2.0 * visits * gemm.k * gemm.n
-        moved = chosen * gemm.k * gemm.n * gemm.weight_bytes + 2.0 * visits * (gemm.k + gemm.n)
-        peak = self.gpu.peak(gemm.compute) * GROUPED_ARITHMETIC
-        return self._bound(rows, flops / peak, moved / (self.gpu.memory_bandwidth * GROUPED_MEMORY))
+        weights = gemm.touched(rows) * gemm.k * gemm.n * gemm.weight_bytes
+        moved = weights + visits * (how.row_bytes * gemm.k + 2.0 * gemm.n)
+        peak = self.gpu.peak(gemm.compute) * GROUPED_ARITHMETIC * how.arithmetic
+        seconds = self._bound(rows, flops / peak, moved / (self.gpu.memory_bandwidth * GROUPED_MEMORY * how.memory))
+        return seconds + self._quantizing(visits, gemm) if how.quantizes else seconds
+
+    def _quantizing(self, rows: Floats, gemm: Gemm | GroupedGemm) -> Floats:
+        """A kernel of its own reads rows in 16 bits and writes them as they are multiplied."""
+        moved = rows * gemm.k * (2.0 + precision_of(gemm, self.gpu).row_bytes)
+        return self._bound(rows, np.zeros_like(rows), moved / (self.gpu.memory_bandwidth * ELEMENTWISE_MEMORY))
 
     def _elementwise(self, operator: Elementwise, rows: Floats) -> Floats:
         moved = rows * operator.bytes
@@ -78,9 +89,10 @@ class Roofline:
 
     def _worked_on(self, rows: Floats, columns: int) -> Floats:
         """Elements of the result that take time: all of each wave of tiles, once there is more than one wave."""
-        tiles = np.ceil(rows / TILE_ROWS) * np.ceil(columns / TILE_COLUMNS)
+        tile = np.clip(np.ceil(rows / FEWEST_ROWS) * FEWEST_ROWS, FEWEST_ROWS, TILE_ROWS)
+        tiles = np.ceil(rows / tile) * np.ceil(columns / TILE_COLUMNS)
         waves = np.ceil(tiles / self.gpu.sms)
-        whole_waves = waves * self.gpu.sms * TILE_ROWS * TILE_COLUMNS
+        whole_waves = waves * self.gpu.sms * tile * TILE_COLUMNS
         return np.where(tiles < self.gpu.sms, rows * columns, whole_waves)
 
     def decode_attention(self, operator: AttentionOperator, kv_bytes: float, requests: int) -> Curve:

@@ -211,14 +211,14 @@ class ExpertTimes:
     by_tokens: dict[int, Points]
 
     def along(self, gemm: GroupedGemm, rows: Floats) -> Estimate:
-        """Seconds with even routing, where chance decides how many experts are chosen."""
+        """Seconds of the busiest GPU: as of so many tokens that choose as often there, and as many experts."""
         tokens = sorted(self.by_tokens)
-        chosen = gemm.experts * (1.0 - (1.0 - gemm.top_k / gemm.experts) ** rows)
+        counts = gemm.visits(rows) / gemm.top_k
         seconds = np.zeros_like(rows)
-        for i, (count, experts) in enumerate(zip(rows.tolist(), chosen.tolist(), strict=True)):
+        for i, (count, experts) in enumerate(zip(counts.tolist(), gemm.touched(rows).tolist(), strict=True)):
             if count > 0:
                 seconds[i] = sum(weight * self.by_tokens[t].at(experts) for t, weight in blend(tokens, count))
-        provenance = np.where(rows > tokens[-1], EXTRAPOLATED, INTERPOLATED)
+        provenance = np.where(counts > tokens[-1], EXTRAPOLATED, INTERPOLATED)
         return Estimate(np.maximum.accumulate(seconds), provenance.astype(np.int8))
 
 

@@ -13,7 +13,9 @@ from steelyard.model import (
     AttentionOperator,
     Gemm,
     GroupedGemm,
+    Layout,
     ModelSpec,
+    as_layout,
     head_operators,
     kv_dtype_bytes,
     operators,
@@ -39,8 +41,9 @@ class Work:
     per_token: float
     per_row: float  # of the output head: one per request and step
     weight_bytes: float  # read once per step, whatever its size
-    experts: tuple[tuple[float, int, int], ...]  # (bytes of all experts, experts, chosen per token)
+    experts: tuple[tuple[float, float], ...]  # (bytes of all experts, chance that a step's token chooses one)
     attention: tuple[AttentionWork, ...]
+    ranks: int = 1  # data-parallel ones, whose tokens meet at the experts
 
     def seconds_at_peak(self, done: Stretches) -> float:
         """GPU seconds the arithmetic would take at the peak rate of each data type."""
@@ -56,8 +59,8 @@ class Work:
     def bytes(self, done: Stretches) -> float:
         """Weights and cache that the steps had to read."""
         total = float(done.steps.sum()) * self.weight_bytes
-        for size, experts, chosen in self.experts:
-            touched = 1.0 - (1.0 - chosen / experts) ** (done.decodes + done.prefill_tokens)
+        for size, chance in self.experts:
+            touched = 1.0 - (1.0 - chance) ** (self.ranks * (done.decodes + done.prefill_tokens))
             total += size * float((touched * done.steps).sum())
         for part in self.attention:
             keys = _seen(done.decode_keys, done.decodes * done.steps, part.window)
@@ -70,10 +73,14 @@ def _seen(pairs: Ints, queries: Ints, window: int | None) -> Ints:
     return pairs if window is None else np.minimum(pairs, queries * window)
 
 
-def work_of(model: ModelSpec, gpu: Gpu, tp: int, kv_cache_dtype: str) -> Work:
-    """The work coefficients of a model, per GPU of a tensor-parallel group."""
+def work_of(model: ModelSpec, gpu: Gpu, tp: int | Layout, kv_cache_dtype: str) -> Work:
+    """The work coefficients of a model, per GPU of an engine: the mean over a pipeline's stages and over expert ranks.
+
+    Other data-parallel ranks are taken to be as busy as the one whose steps are counted.
+    """
+    layout = as_layout(tp)
     token = row = weights = 0.0
-    experts: list[tuple[float, int, int]] = []
+    experts: list[tuple[float, float]] = []
     attention: list[AttentionWork] = []
     kv_bytes = kv_dtype_bytes(model, kv_cache_dtype)
     for layer in model.layers:
@@ -82,11 +89,11 @@ def work_of(model: ModelSpec, gpu: Gpu, tp: int, kv_cache_dtype: str) -> Work:
                 token += layer.count * _gemm_seconds(operator, gpu)
                 weights += layer.count * operator.k * operator.n * operator.weight_bytes
             elif isinstance(operator, GroupedGemm):
-                token += layer.count * operator.top_k * _gemm_seconds(operator, gpu)
+                token += layer.count * layout.dp * operator.choices * _gemm_seconds(operator, gpu)
                 size = layer.count * operator.experts * operator.k * operator.n * operator.weight_bytes
-                experts.append((size, operator.experts, operator.top_k))
+                experts.append((size / layout.pp, operator.choices / operator.experts))
             elif isinstance(operator, AttentionOperator):
-                attention.append(_attention_work(operator, gpu, layer.count, kv_bytes))
+                attention.append(_attention_work(operator, gpu, layer.count / layout.pp, kv_bytes))
     for operator in head_operators(model, tp):
         if isinstance(operator, Gemm):
             weights += operator.k * operator.n * operator.weight_bytes
@@ -94,14 +101,15 @@ def work_of(model: ModelSpec, gpu: Gpu, tp: int, kv_cache_dtype: str) -> Work:
                 row += _gemm_seconds(operator, gpu)
             else:
                 token += _gemm_seconds(operator, gpu)
-    return Work(token, row, weights, tuple(experts), tuple(attention))
+    pp = layout.pp
+    return Work(token / pp, row / pp, weights / pp, tuple(experts), tuple(attention), layout.dp)
 
 
 def _gemm_seconds(gemm: Gemm | GroupedGemm, gpu: Gpu) -> float:
     return 2.0 * gemm.k * gemm.n / gpu.peak(gemm.compute)
 
 
-def _attention_work(operator: AttentionOperator, gpu: Gpu, layers: int, kv_bytes: float) -> AttentionWork:
+def _attention_work(operator: AttentionOperator, gpu: Gpu, layers: float, kv_bytes: float) -> AttentionWork:
     peak = gpu.peak(operator.compute)
     return AttentionWork(
         prefill_pair=layers * operator.prefill.flops_per_pair / peak,

@@ -4,11 +4,12 @@ from steelyard.engine.content import BlockNames, Chain, extend
 from steelyard.engine.engine import Engine, StepCost, StepObserver
 from steelyard.engine.limits import Limits
 from steelyard.engine.log import EngineLog
-from steelyard.engine.request import ABORTED, FINISHED, REJECTED, Request
+from steelyard.engine.request import ABORTED, FINISHED, LOST, REJECTED, Request
 
 __all__ = [
     "ABORTED",
     "FINISHED",
+    "LOST",
     "REJECTED",
     "BlockNames",
     "Chain",

@@ -7,8 +7,11 @@ taken at once. Both short cuts give the same bits as the plain path (``plain=Tru
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from functools import partial
 from heapq import heappop, heappush
+from itertools import count
 from typing import Protocol
 
 import numpy as np
@@ -18,8 +21,10 @@ from steelyard.cost.step import StepTime
 from steelyard.engine.content import BlockNames
 from steelyard.engine.limits import Limits
 from steelyard.engine.log import EngineLog
-from steelyard.engine.request import ABORTED, FINISHED, LOADING, REJECTED, Request
+from steelyard.engine.policies import MakePolicy, Policy, policy_of
+from steelyard.engine.request import ABORTED, FINISHED, HELD, KEPT, LOADING, LOST, REJECTED, Request
 from steelyard.engine.scheduler import Batch, Scheduler
+from steelyard.engine.tiers import Tiers
 
 _VECTOR_STEPS = 96  # from here on numpy beats a Python loop
 _MOST_STEPS = 65536  # bound on one vectorised stretch
@@ -74,6 +79,8 @@ class Engine:
         taking_in: float = 0.0,
         rested: float = 1.0,
         first_uses: FirstUses | None = None,
+        policy: MakePolicy | None = None,
+        tiers: Tiers | None = None,
         reactive: bool = False,
         plain: bool = False,
         observer: StepObserver | None = None,
@@ -87,18 +94,32 @@ class Engine:
         self.reactive = reactive  # stop after each completion, since it may cause an arrival
         self.observer = observer
         self.log = EngineLog()
-        self.scheduler = Scheduler(limits, names or BlockNames(limits.block_size), plain=plain)
+        make = policy or policy_of("vllm")
+        self._make_policy = partial(make, limits, names or BlockNames(limits.block_size), plain)
+        self.tiers = tiers if tiers is not None and tiers.levels else None  # below the GPU's memory
+        self.scheduler = self._new_scheduler()
         self.clock = 0.0
         self.step = 0  # index of the next step
         self.outstanding = 0
         self.finished: list[Request] = []  # ended since the driver last looked, in order
         self.to_load = self.scheduler.to_load  # fetches asked for since then
         self._kept = 0  # ended requests whose blocks somebody is still to fetch
+        self._held: dict[Request, None] = {}  # ended requests that hold theirs for their next rounds, oldest first
+        self._heirs: dict[Request, Sequence[Request]] = {}  # next rounds that have not begun, and who holds for them
         self._stuck = False  # nothing can run before a fetch is through, here or from here
         self._gpu_free = 0.0
         self._flight: Batch | None = None
         self._arrived = 0  # requests since the last step was launched
-        self._aborts: list[tuple[float, int, Request]] = []
+        self._aborts: list[tuple[float, int, int, Request]] = []
+        self._tickets = count()  # a request may come again, as another attempt
+        self._loads = [] if self.tiers is None else self.tiers.loads
+
+    def _new_scheduler(self) -> Policy:
+        scheduler = self._make_policy()
+        if self.tiers is not None:
+            assert isinstance(scheduler, Scheduler), "only vLLM's own knows tiers"
+            scheduler.use(self.tiers)
+        return scheduler
 
     # -- what a driver calls ------------------------------------------------------------------------------------
 
@@ -116,7 +137,7 @@ class Engine:
         self._arrived += 1
         self.scheduler.enqueue(r)
         if abort_at != float("inf"):
-            heappush(self._aborts, (abort_at, r.index, r))
+            heappush(self._aborts, (abort_at, r.index, next(self._tickets), r))
 
     def loaded(self, r: Request, at: float) -> None:
         """What a request was fetching has come; the engine must have been run up to ``at`` before."""
@@ -130,10 +151,88 @@ class Engine:
         self.scheduler.let_go(r)
         self._go_on(at)
 
+    def hand_down(self, held: Sequence[Request], heir: Request) -> None:
+        """A request that has been submitted takes over, when it begins, what ended requests hold here.
+
+        It goes before others: they could wait for the very blocks that are held for it.
+        """
+        self._heirs[heir] = held
+        self.scheduler.put_first(heir)
+
+    def unhold(self, r: Request, at: float) -> None:
+        """Nobody comes back here for what an ended request holds; run up to ``at`` before."""
+        self._stop_holding(r)
+        self._go_on(at)
+
+    def _stop_holding(self, r: Request) -> None:
+        if r in self._held:
+            del self._held[r]
+            self.scheduler.let_go(r)
+
+    def withdraw(self, r: Request, at: float) -> None:
+        """Take back a request that waits here or for what it was to fetch; run up to ``at`` before."""
+        self.scheduler.remove(r)
+        self._inherit(r)
+        self.outstanding -= 1
+        self._lose(r)
+        self._go_on(at)
+
+    def crash(self, at: float) -> list[Request]:
+        """Lose all that is here at a second up to which the engine was run: requests, cache, steps under way.
+
+        Tokens of steps that had ended by then were given out. Who ended in a later step has not, and is among the
+        lost, which are returned; the driver leaves these in ``finished`` until then.
+        """
+        scheduler, log = self.scheduler, self.log
+        scheduler.ungroup(self.step, self._flight)
+        whole = bisect_right(log.ends, at)
+        if self._flight is not None:
+            whole = min(whole, self._flight.step)
+        undone = [r for r in self.finished if r.status == FINISHED and r.last >= whole]
+        self.finished[:] = [r for r in self.finished if r not in undone]
+        for r in reversed(undone):
+            log.take_back(r)
+        lost = [*undone, *scheduler.running, *scheduler.loading, *scheduler.ready, *scheduler.waiting]
+        for r in lost:
+            for step in range(self.step - 1, whole - 1, -1):
+                r.unsay(step)
+            self._lose(r)
+        for step in range(whole, self.step):
+            log.ends[step] = at
+        self._start_afresh(at)
+        return lost
+
+    def _lose(self, r: Request) -> None:
+        r.status = LOST
+        self.log.done(r)
+
+    def _start_afresh(self, at: float) -> None:
+        self.scheduler = self._new_scheduler()
+        self.to_load = self.scheduler.to_load
+        self.clock = self._gpu_free = at
+        self.outstanding = self._kept = self._arrived = 0
+        self._stuck = False
+        self._flight = None
+        for waiting in (self._aborts, self._held, self._heirs):
+            waiting.clear()
+        if self.tiers is not None:
+            self.tiers.restart()
+
     def _go_on(self, at: float) -> None:
         if self._stuck:
             self._stuck = False
             self.clock = max(self.clock, at)
+
+    @property
+    def _due(self) -> float:
+        """When something will have happened that no decision brings about: a client gives up, blocks have come."""
+        due = self._aborts[0][0] if self._aborts else float("inf")
+        return min(due, self._loads[0][0]) if self._loads else due
+
+    def _wake_by(self, until: float) -> None:
+        due = self._due
+        if due <= until:
+            self._go_on(due)
 
     def advance(self, until: float, pause_after: int = _NEVER) -> None:
         """Take every scheduling decision that falls before ``until``, or until so many requests have ended.
@@ -141,19 +240,30 @@ class Engine:
         Stops where a request asks for what another engine has computed.
         """
         pause = 1 if self.reactive else pause_after
-        if self._stuck and self._aborts and self._aborts[0][0] <= until:
-            self._go_on(self._aborts[0][0])
+        if self._stuck:
+            self._wake_by(until)
         while self.clock < until and not self._stuck and (self.outstanding or self._flight is not None):
             if self._aborts and self._aborts[0][0] <= self.clock:
                 self._abort_due()
                 if len(self.finished) >= pause:
                     return
-            horizon = min(until, self._aborts[0][0]) if self._aborts else until
+            if self._loads and self._loads[0][0] <= self.clock:
+                self._take_loaded()
+            horizon = min(until, self._due) if self._aborts or self._loads else until
             held_up = self._arrived and self.taking_in
             if held_up or not (self.scheduler.only_decodes() and self._stretch(horizon)):
                 self._one_step()
             if len(self.finished) >= pause or self.to_load:
                 return
+            if self._stuck and self._loads:
+                self._wake_by(until)
+
+    def _take_loaded(self) -> None:
+        """Blocks have come from tiers below."""
+        assert self.tiers is not None
+        for r in self.tiers.arrived(self.clock):
+            if r.status == LOADING:
+                self.scheduler.loaded(r)
 
     def end_of(self, r: Request) -> float:
         """The second at which a request ended."""
@@ -165,7 +275,7 @@ class Engine:
         if not self.outstanding:
             return float("inf")
         if self._stuck:
-            return self._aborts[0][0] if self._aborts else float("inf")
+            return self._due
         if not self.scheduler.only_decodes() or (self._flight and self._flight.entries):
             return self.clock
         group = self.scheduler.group
@@ -177,7 +287,17 @@ class Engine:
             steps = group.steps_that_fit(self.step, self.scheduler.kv.free, steps)  # a preemption may come then
         seconds = max((a + b * kv) * steps, (prepare + launch) * (steps - 1))  # nothing is launched behind the last one
         bound = max(self.clock, self._gpu_free) + seconds * (1 - 1e-9)
-        return min(bound, max(self.clock, self._aborts[0][0])) if self._aborts else bound
+        if self.tiers is not None and self.tiers.shared:
+            bound = min(bound, self._next_use_bound(steps, (a + b * kv) * (1 - 1e-9)))
+        return min(bound, max(self.clock, self._due)) if self._aborts or self._loads else bound
+
+    def _next_use_bound(self, steps: int, each: float) -> float:
+        """In none of these decode steps, of so many seconds at least, is a store of many engines used before this."""
+        assert self.tiers is not None
+        group, spare = self.scheduler.group, self.tiers.above.spare
+        if group.blocks_needed(self.step, steps) > spare:
+            steps = group.steps_that_fit(self.step, spare, steps)
+        return self.clock + each * max(0, steps - 1)  # the one after these may be decided while the last of them runs
 
     # -- one step at a time -------------------------------------------------------------------------------------
 
@@ -190,14 +310,24 @@ class Engine:
         """Schedule the next step; where there is nothing to run, the one in flight returns."""
         scheduler = self.scheduler
         batch = scheduler.schedule(self.step, self.clock, self._flight)
+        if self._heirs:
+            for entry in batch.scheduled:
+                self._inherit(entry.request)
         if scheduler.fruitless > _MOST_FRUITLESS:
             scheduler.fruitless = 0
-            self._end(batch.preempted[-1], REJECTED, "preempted again and again, and nobody got any further")
+            if self._held:
+                self._stop_holding(next(iter(self._held)))
+            else:
+                self._end(batch.preempted[-1], REJECTED, "preempted again and again, and nobody got any further")
         flight = self._flight
         if batch.empty:
             if flight is not None:
                 self._flight = None
                 self._complete(flight)
+            elif self._loads and not batch.preempted:
+                self._stuck = True
+            elif self._held:
+                self._stop_holding(next(iter(self._held)))
             elif self.scheduler.loading or self._kept:
                 self._stuck = True
             elif self.outstanding and not batch.preempted:
@@ -263,6 +393,8 @@ class Engine:
             flight.end = log.ends[-1] = launched
         self._gpu_free = batch.end = end
         log.ends.append(end)
+        if self.tiers is not None:
+            self.tiers.write_through(end)
         scheduler = self.scheduler
         log.rows.extend(
             (
@@ -294,9 +426,16 @@ class Engine:
             self._end(r, FINISHED)
 
     def _end(self, r: Request, status: int, why: str = "") -> None:
-        r.keep = r.keep and status == FINISHED
+        if status != FINISHED:
+            r.keep, r.rest = False, KEPT
         self._kept += r.keep
+        if r.rest == HELD:
+            self._held[r] = None
         self.scheduler.remove(r)
+        if self.tiers is not None:
+            self.tiers.write_through(self.clock)
+        if self._heirs:
+            self._inherit(r)
         r.status = status
         self.outstanding -= 1
         if status != FINISHED:
@@ -304,9 +443,14 @@ class Engine:
         self.log.done(r)
         self.finished.append(r)
 
+    def _inherit(self, r: Request) -> None:
+        """A request has begun, or ended before it could: nothing has to be held for it."""
+        for each in self._heirs.pop(r, ()):
+            self._stop_holding(each)
+
     def _abort_due(self) -> None:
         while self._aborts and self._aborts[0][0] <= self.clock:
-            r = heappop(self._aborts)[2]
+            r = heappop(self._aborts)[3]
             if r.status >= FINISHED:
                 continue
             self.scheduler.ungroup(self.step, self._flight)
@@ -327,13 +471,13 @@ class Engine:
         first = self.step
         count = group.ends[0][0] + 1 - first
         pending = flight is not None and bool(flight.entries)
-        if pending and (self.reactive or scheduler.waiting or scheduler.ready):
+        if pending and (self.reactive or self.tiers is not None or scheduler.waiting or scheduler.ready):
             count = 1
         kv = group.tokens + size
         a, b, kv_max = self.cost.decode_line(size, kv, group.longest(first) + 1)
         if kv + (count - 1) * size > kv_max:
             count = (kv_max - kv) // size + 1
-        free = scheduler.kv.free
+        free = scheduler.kv.free if self.tiers is None else self.tiers.above.spare
         if size * (count // group.block_size + 1) > free and group.blocks_needed(first, count) > free:
             count = group.steps_that_fit(first, free, count)
             if not count:

@@ -37,6 +37,8 @@ class KVCache:
         self._named_free = 0
         self._table: dict[int, Block] = {}
         self._twins: dict[int, list[Block]] = {}
+        self.gone: list[int] | None = None  # where tiers below want to know: names that are nowhere here any more
+        self.fresh: list[int] | None = None  # and those of blocks that are complete
 
     # -- what a prefix hits -------------------------------------------------------------------------------------
 
@@ -52,6 +54,14 @@ class KVCache:
                 break
             hits.append(block)
         return hits
+
+    @property
+    def spare(self) -> int:
+        """Blocks that can be taken before one goes that a prefix could hit."""
+        if not self._named_free:
+            return self.free
+        head = next(iter(self._queue))
+        return self._queue[head] if head.name is None else 0
 
     # -- taking blocks ------------------------------------------------------------------------------------------
 
@@ -106,6 +116,8 @@ class KVCache:
             else:
                 del queue[node]
                 self._forget(node)
+                if self.gone is not None and node.name not in self._table:
+                    self.gone.append(node.name)
                 count -= 1
                 self._named_free -= 1
                 if not self._named_free:
@@ -149,6 +161,15 @@ class KVCache:
             held.append(block)
             self._name(block, names[i])
         r.held = held
+
+    def forget(self, r: Request, tokens: int) -> None:
+        """Nobody shall find a request's blocks from the given token on, but for those that others use as well."""
+        first = tokens // self.block_size
+        for block in r.held[first:]:
+            if block.users == 1 and block.name is not None:
+                self._forget(block)
+                block.name = None
+        r.cached = min(r.cached, len(r.held))
 
     def release(self, r: Request) -> None:
         """Give back all blocks: incomplete ones are reused first, complete ones last, tails before heads."""
@@ -203,6 +224,8 @@ class KVCache:
 
     def _name(self, block: Block, name: int) -> None:
         block.name = name
+        if self.fresh is not None:
+            self.fresh.append(name)
         if name in self._table:
             self._twins.setdefault(name, []).append(block)
         else:

@@ -22,6 +22,8 @@ class Limits:
     reserve_full_prompt: bool = True
     watermark: float = 0.0
     speculative_tokens: int = 0
+    lookahead: int = 0  # tokens beyond a step's own that need room, as a model that drafts writes them ahead
+    drops_last_hit: bool = False  # the last block of a cached prefix is computed anew, for hidden states to draft from
 
     def refusal(self, prompt: int, output: int) -> str | None:
         """Why a request could never be served by this engine, or None if it can."""
@@ -32,7 +34,7 @@ class Limits:
                 f"prompt of {prompt} tokens exceeds max_num_batched_tokens {self.max_num_batched_tokens} "
                 "and chunked prefill is off"
             )
-        most = min(prompt + output - 1 + self.speculative_tokens, self.max_model_len)
+        most = min(prompt + output - 1 + self.speculative_tokens + self.lookahead, self.max_model_len)
         need = -(-most // self.block_size)
         if need > self.blocks:
             return f"needs {need} KV blocks of {self.block_size} tokens; the engine has {self.blocks}"

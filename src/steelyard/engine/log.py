@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Collection
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.engine.request import FINISHED, Request
+from steelyard.engine.request import FINISHED, LOST, Request
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -49,9 +50,26 @@ class EngineLog:
 
     def done(self, r: Request) -> None:
         """A request has ended (or was given up): keep its figures, let go of the object."""
-        self.requests.extend((r.index, r.status, r.first, r.last, r.hit, r.preemptions, r.scheduled))
-        if r.breaks and r.status == FINISHED:
-            self.breaks.extend(r.breaks)
+        first, last, breaks = (r.first, r.last, r.breaks) if not r.seen else _news(r)
+        self.requests.extend((r.index, r.status, first, last, r.hit, r.preemptions, r.scheduled))
+        if breaks and (r.status == FINISHED or r.status == LOST):
+            self.breaks.extend(breaks)
+
+    def take_back(self, r: Request) -> None:
+        """Of all that were noted as finished the last has not."""
+        breaks = r.breaks if not r.seen else _news(r)[2]
+        row = len(self.requests) - len(_ENDED)
+        while self.requests[row] != r.index:  # some may have been lost here meanwhile
+            row -= len(_ENDED)
+        del self.requests[row : row + len(_ENDED)]
+        if breaks:
+            del self.breaks[-len(breaks) :]
+
+    def lose(self, indices: Collection[int]) -> None:
+        """What these finished here is lost, since it was only a part of them."""
+        table = np.frombuffer(self.requests).reshape(-1, len(_ENDED))
+        rows = np.isin(table[:, 0], list(indices)) & (table[:, 1] == FINISHED)
+        table[rows, 1] = LOST
 
     @cached_property
     def end(self) -> Floats:
@@ -104,12 +122,14 @@ class EngineLog:
     def gaps(self) -> tuple[Floats, Ints]:
         """Time between the output tokens of finished requests, as (seconds, how many), without looking at one token.
 
+        Tokens that clients were shown before a crash are among them, those they had seen before are not.
+
         A request that emits from step f to step l has the gaps of steps f+1..l, so the number of requests per step
         gap is a running sum; where emission skipped steps (preemption) those are taken out and the long gap put in.
         """
         end = self.end
         ended = self.ended
-        emitted = ended["status"] == FINISHED
+        emitted = (ended["status"] == FINISHED) | (ended["status"] == LOST)
         room = len(end) + 1
         change = np.bincount(ended["first"][emitted] + 1, minlength=room)
         change -= np.bincount(ended["last"][emitted] + 1, minlength=room)
@@ -123,3 +143,13 @@ class EngineLog:
         at = np.flatnonzero(count)
         seconds = end[at] - end[at - 1]
         return np.concatenate([seconds, long]), np.concatenate([count[at], np.ones(len(long), dtype=np.int64)])
+
+
+def _news(r: Request) -> tuple[int, int, list[tuple[int, int]]]:
+    """First and last step, and breaks between, of the tokens that an earlier attempt had not brought already."""
+    first = r.first_news()
+    if first < 0:
+        if r.status != FINISHED or r.keep:
+            return -1, -1, []
+        first = r.last  # drafts may have been accepted otherwise than before
+    return first, r.last, [each for each in r.breaks or () if each[0] >= first]

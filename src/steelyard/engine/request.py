@@ -6,7 +6,11 @@ from collections.abc import Sequence
 
 from steelyard.engine.kv import Block
 
-WAITING, RUNNING, PREEMPTED, LOADING, FINISHED, ABORTED, REJECTED = range(7)
+# From FINISHED on it has ended here; LOST: its engine crashed, and another attempt goes on.
+WAITING, RUNNING, PREEMPTED, LOADING, FINISHED, ABORTED, REJECTED, LOST = range(8)
+
+KEPT, DROPPED, HELD = range(3)  # what becomes of the blocks of a request that has ended, if others may ask for them
+ANSWER, PLANNING = range(2)  # phases
 
 NO_KEYS: tuple[int, ...] = ()
 NO_BLOCKS: list[Block] = []
@@ -42,15 +46,19 @@ class Request:
         "keys",
         "last",
         "offset",
+        "opening",
         "order",
         "output",
         "outputs",
         "owed",
+        "phase",
         "preemptions",
         "priority",
         "prompt",
         "remote",
+        "rest",
         "scheduled",
+        "seen",
         "stale",
         "status",
         "verified",
@@ -81,6 +89,11 @@ class Request:
         self.given = given  # prompt tokens known to be found in the cache; -1: see what is there
         self.remote = remote  # prompt tokens that another engine has computed, and that are to be fetched from there
         self.keep = keep  # its blocks stay when it has ended, until another engine has fetched them
+        self.phase = ANSWER  # PLANNING: a hidden round that an answer waits for
+        self.rest = KEPT  # in the prefix cache; DROPPED: forgotten; HELD: for its next round alone
+        self.opening = 0  # leading tokens that stay in the cache even so
+
+        self.seen = 0  # deliveries of tokens that its client has from earlier attempts
 
         self.status = WAITING
         self.computed = 0
@@ -130,3 +143,21 @@ class Request:
             self.last = self.breaks.pop()[0]
         else:
             self.last -= 1
+
+    @property
+    def deliveries(self) -> int:
+        """Steps that brought its client tokens, of this attempt and those before it."""
+        if self.first < 0:
+            return self.seen
+        skipped = sum(after - before - 1 for before, after in self.breaks or ())
+        return max(self.seen, self.last - self.first + 1 - skipped)
+
+    def first_news(self) -> int:
+        """The step with the first token that its client had not seen before; -1 if there is none."""
+        if self.first < 0:
+            return -1
+        step = self.first + self.seen
+        for before, after in self.breaks or ():
+            if step > before:
+                step += after - before - 1
+        return step if step <= self.last else -1

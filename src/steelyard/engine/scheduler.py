@@ -14,7 +14,8 @@ from steelyard.engine.group import DecodeGroup
 from steelyard.engine.kv import Block, KVCache
 from steelyard.engine.limits import Limits
 from steelyard.engine.queues import ByPriority, FirstCome, WaitingQueue
-from steelyard.engine.request import FINISHED, LOADING, PREEMPTED, RUNNING, WAITING, Request
+from steelyard.engine.request import DROPPED, FINISHED, HELD, LOADING, PREEMPTED, RUNNING, WAITING, Request
+from steelyard.engine.tiers import Tier, Tiers
 
 _PRIVATE_BITS = 24  # block positions within one request's private names
 
@@ -66,6 +67,7 @@ class Scheduler:
         self.limits = limits
         self.names = names
         self.kv = KVCache(limits.blocks, limits.block_size, limits.enable_prefix_caching, limits.watermark)
+        self.tiers: Tiers | None = None
         self.group = DecodeGroup(limits.block_size)
         self.running: dict[Request, None] = {}  # in admission order
         self.singles: dict[Request, None] = {}  # those of them outside the group
@@ -78,6 +80,13 @@ class Scheduler:
         self.fruitless = 0  # steps that preempted since any request got further than ever before
         self._head_blocked = False  # the first waiting request lacked blocks, and none have been freed since
 
+    def use(self, tiers: Tiers) -> None:
+        """Have tiers of memory below the cache."""
+        self.tiers = tiers
+        self.kv.gone = tiers.gone
+        self.kv.fresh = tiers.fresh if tiers.through else None
+        tiers.above = self.kv
+
     # -- queues -------------------------------------------------------------------------------------------------
 
     def enqueue(self, r: Request) -> None:
@@ -85,6 +94,12 @@ class Scheduler:
         if not self.waiting or self.limits.priority:
             self._head_blocked = False
         self.waiting.add(r)
+
+    def put_first(self, r: Request) -> None:
+        """A waiting request goes before the others, as far as the queue's order allows."""
+        self.waiting.remove(r)
+        self.waiting.put_back(r)
+        self._head_blocked = False
 
     def only_decodes(self) -> bool:
         """Whether the next step can be nothing but one token for each member of the group."""
@@ -102,10 +117,10 @@ class Scheduler:
     def remove(self, r: Request) -> None:
         """A request has ended or is given up: take it out of its queue and free its blocks."""
         if r.status == RUNNING:
-            if r.chain is not None and self.kv.caching:
+            if self.kv.caching and (r.chain is not None or self.tiers is not None):
                 self._name_all(r)
-            if not r.keep:
-                self.kv.release(r)
+            if not r.keep and r.rest != HELD:
+                self._give_back(r)
             del self.running[r]
             self.singles.pop(r, None)
         elif r.status == LOADING:
@@ -119,13 +134,19 @@ class Scheduler:
         self._head_blocked = False
 
     def let_go(self, r: Request) -> None:
-        """What an ended request had kept has been fetched."""
-        self.kv.release(r)
+        """What an ended request had kept has been fetched, or is not held any longer."""
+        self._give_back(r)
         self._head_blocked = False
+
+    def _give_back(self, r: Request) -> None:
+        if r.rest == DROPPED:
+            self.kv.forget(r, r.opening)
+        self.kv.release(r)
 
     def loaded(self, r: Request) -> None:
         """What was on the way to a request has come: it runs next, in the order in which requests were admitted."""
         del self.loading[r]
+        self._head_blocked = False
         self.kv.complete(r, r.computed)
         insort(self.ready, r, key=lambda each: each.order)
 
@@ -161,9 +182,11 @@ class Scheduler:
         if batch.preempted:
             self.fruitless += 1
         elif self.waiting or self.ready:
-            budget = self._admit_ready(batch, budget, now)
+            budget = self._admit_ready(batch, budget, threshold, now)
             self._admit_waiting(batch, budget, threshold, now, after_prefill)
         self._commit(batch)
+        if self.tiers is not None:
+            self.tiers.write_back(now)
         return batch
 
     def _group_fits(self, step: int, threshold: int) -> bool:
@@ -206,7 +229,7 @@ class Scheduler:
             tokens = min(tokens, budget, limits.max_model_len - r.computed - 1)
             if tokens <= 0:
                 continue
-            while not self.kv.grow(r, min(r.computed + tokens, limits.max_model_len)):
+            while not self.kv.grow(r, min(r.computed + tokens + limits.lookahead, limits.max_model_len)):
                 victim = self._victim()
                 entry = scheduled.pop(victim, None)
                 if entry is not None:
@@ -270,13 +293,19 @@ class Scheduler:
                 skipped.append(waiting.pop())  # its tokens are still on the way
                 continue
             hits = self.kv.match(r) if r.keys else []
+            if limits.drops_last_hit:
+                hits = hits[:-1]
             computed = len(hits) * limits.block_size
-            if computed < r.remote:
-                if not self._fit(r, hits, r.prompt):
-                    self._head_blocked = not skipped
+            below = self._below(r, len(hits), now) if self.tiers is not None else []
+            if below is None:
+                skipped.append(waiting.pop())  # its blocks are on the way to another
+                continue
+            if below or computed < r.remote:
+                if not self._fit(r, hits, r.prompt + r.outputs):
+                    self._block_head(skipped)
                     break
                 waiting.pop()
-                self._load(r, computed, now)
+                self._load(r, computed, below, now)
                 continue
             if r.given >= 0 and r.status == WAITING:
                 hits, computed = hits[: r.given // limits.block_size], min(r.given, r.prompt - 1)
@@ -289,8 +318,8 @@ class Scheduler:
                 if not limits.enable_chunked_prefill:
                     break
                 tokens = budget
-            if not self._fit(r, hits, computed + tokens):
-                self._head_blocked = not skipped
+            if not self._fit(r, hits, computed + tokens + limits.lookahead):
+                self._block_head(skipped)
                 break
             waiting.pop()
             if r.remote:  # all of it is here already
@@ -303,24 +332,53 @@ class Scheduler:
         for r in reversed(skipped):
             waiting.put_back(r)
 
-    def _admit_ready(self, batch: Batch, budget: int, now: float) -> int:
-        """Run requests whose keys and values have come: one token each."""
+    def _block_head(self, skipped: list[Request]) -> None:
+        """The first waiting request lacks blocks, and will until some are freed; unless the blocks that it takes to
+        begin depend on what tiers hold, which may change before."""
+        always_whole = self.limits.reserve_full_prompt and not self.limits.lookahead
+        self._head_blocked = not skipped and (self.tiers is None or always_whole)
+
+    def _below(self, r: Request, hits: int, now: float) -> list[Tier] | None:
+        """Where a request's prefix goes on in tiers below; None if that is on the way to another request."""
+        assert self.tiers is not None
+        if r.remote or r.given >= 0:
+            return []
+        found = self.tiers.find(r, hits, now)
+        return found[:-1] if found and self.limits.drops_last_hit else found
+
+    def _admit_ready(self, batch: Batch, budget: int, threshold: int, now: float) -> int:
+        """Run requests whose keys and values have come, for which they have blocks: what is left of their prompts."""
         while self.ready and budget > 0 and len(self.running) < self.limits.max_num_seqs:
-            r = self.ready.pop(0)
+            r = self.ready[0]
+            tokens = r.prompt + r.outputs - r.computed
+            if 0 < threshold < tokens:
+                tokens = threshold
+            if tokens > budget:
+                if not self.limits.enable_chunked_prefill:
+                    return 0
+                tokens = budget
+            self.ready.pop(0)
             self._start(r, r.computed, now)
-            self.kv.complete(r, r.computed + 1)
-            batch.entries.append(Entry(r, 1, 0))
-            budget -= 1
+            self.kv.complete(r, r.computed + tokens)
+            batch.entries.append(Entry(r, tokens, 0))
+            budget -= tokens
         return budget
 
-    def _load(self, r: Request, computed: int, now: float) -> None:
-        """Fetch what another engine has computed, but for the last token, into the blocks just taken."""
+    def _load(self, r: Request, computed: int, below: list[Tier], now: float) -> None:
+        """Fetch what is in tiers below, or what another engine has computed but for the last token, into the blocks
+        just taken."""
+        found = len(below) * self.limits.block_size
+        if r.status == WAITING:
+            r.scheduled = now
+            r.hit = computed + found
+        if self.tiers is not None and below:
+            self.tiers.load(r, r.keys[r.cached : r.cached + len(below)], below, now)
+            r.computed = computed + found
+        else:
+            self.to_load.append((r, r.remote - computed, now))
+            r.computed = min(r.remote, r.prompt - 1)
+            r.remote = 0
         r.status = LOADING
-        r.scheduled = now
-        r.hit = computed
-        self.to_load.append((r, r.remote - computed, now))
-        r.computed = min(r.remote, r.prompt - 1)
-        r.remote = 0
         self._admissions += 1
         r.order = self._admissions
         self.loading[r] = None

@@ -12,11 +12,15 @@ from numpy.typing import NDArray
 
 from steelyard.cost.host import NO_HOST, HostTerms
 from steelyard.engine import FINISHED, BlockNames, Engine, Limits, Request, extend
+from steelyard.engine.request import DROPPED, HELD, KEPT
 from steelyard.fleet.frontend import Frontend, Shown
 from steelyard.workload import Workload
 from steelyard.workload.columns import root_of
+from steelyard.workload.rounds import RETENTIONS, Rounds
 
 Ints = NDArray[np.int64]
+
+_REST = {"kept": KEPT, "held": HELD, "dropped": DROPPED}
 
 
 class Desk:
@@ -39,9 +43,24 @@ class Desk:
         self.followers: dict[int, list[int]] = defaultdict(list)
         for child in np.flatnonzero(workload.after >= 0).tolist():
             self.followers[int(workload.after[child])].append(child)
+        self.holding: dict[int, Request] = {}  # by row: they have ended, and hold their blocks for who follows
+        self._joins: dict[int, dict[int, float]] = {}  # by row that waits for several: the pause after each of them
+        self._ready: dict[int, list[float]] = {}  # by such a row: when it could come, for those that have ended
+        self._round: list[tuple[int, int, int]] | None = None  # by row: phase, rest, opening
+        if workload.rounds is not None:
+            self._read_rounds(workload.rounds)
         self.refused = _refusals(workload, stages)
         self._shares = workload.content is not None and any(limits.enable_prefix_caching for limits in everybody)
         self._patient = not np.isfinite(workload.abort).any()
+
+    def _read_rounds(self, rounds: Rounds) -> None:
+        waits = (rounds.join_row.tolist(), rounds.join_after.tolist(), rounds.join_think.tolist())
+        for child, parent, pause in zip(*waits, strict=True):
+            self.followers[parent].append(child)
+            self._joins.setdefault(child, {int(self.workload.after[child]): self.think(child)})[parent] = pause
+        rest = [_REST[name] for name in RETENTIONS]
+        columns = (rounds.phase.tolist(), rounds.kv.tolist(), rounds.opening.tolist())
+        self._round = [(phase, rest[kv], opening) for phase, kv, opening in zip(*columns, strict=True)]
 
     @cached_property
     def session(self) -> Ints:
@@ -71,6 +90,8 @@ class Desk:
             r.accept = self.workload.accept[i] or None
         if self.workload.given is not None:
             r.given = int(self.workload.given[i])
+        if self._round is not None:
+            r.phase, r.rest, r.opening = self._round[i]
         return r
 
     def _name_blocks(self, r: Request, i: int) -> None:
@@ -96,11 +117,40 @@ class Desk:
 
     def abort_at(self, r: Request) -> float:
         """When a request's client gives up."""
-        return inf if self._patient else r.arrival + float(self.workload.abort[r.index])
+        if self._patient:
+            return inf
+        submitted = r.arrival if self.workload.rounds is None else self.arrival[self.workload.rounds.first[r.index]]
+        return float(submitted + self.workload.abort[r.index])
+
+    def follow(self, i: int, now: float) -> list[tuple[float, int]]:
+        """Whom the end of row ``i`` brings, and when each comes: who waits for several, after the last of them."""
+        found = []
+        for child in self.followers.get(i, ()):
+            pauses = self._joins.get(child)
+            if pauses is None:
+                found.append((now + self.think(child), child))
+                continue
+            ready = self._ready.setdefault(child, [])
+            ready.append(now + pauses[i])
+            if len(ready) == len(pauses):
+                found.append((max(self._ready.pop(child)), child))
+        return found
 
     def think(self, i: int) -> float:
-        """Seconds between a request's end and its follower ``i``."""
+        """Seconds between the end of the request that row ``i`` is after and its submission."""
         return float(self.workload.think[i])
+
+    def note_holding(self, r: Request) -> None:
+        """A request has ended; if it holds its blocks, `held_for` tells those who follow."""
+        if r.rest == HELD:
+            self.holding[r.index] = r
+
+    def held_for(self, i: int) -> list[Request]:
+        """The requests that hold blocks for row ``i``; of several rows that follow one, the first to ask has it."""
+        if not self.holding:
+            return []
+        before = self._joins.get(i) or (int(self.workload.after[i]),)
+        return [self.holding.pop(each) for each in before if each in self.holding]
 
 
 def _refusals(workload: Workload, stages: Sequence[Sequence[Limits]]) -> dict[int, str]:
@@ -114,7 +164,7 @@ def _refusals(workload: Workload, stages: Sequence[Sequence[Limits]]) -> dict[in
 
 def _refused(workload: Workload, limits: Limits) -> dict[int, str]:
     prompt, output = workload.prompt, workload.output
-    most = np.minimum(prompt + output - 1 + limits.speculative_tokens, limits.max_model_len)
+    most = np.minimum(prompt + output - 1 + limits.speculative_tokens + limits.lookahead, limits.max_model_len)
     bad = (prompt + 1 > limits.max_model_len) | (most > limits.blocks * limits.block_size)
     if not limits.enable_chunked_prefill:
         bad |= prompt > limits.max_num_batched_tokens

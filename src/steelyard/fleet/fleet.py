@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 from steelyard.engine import Engine, Request
 from steelyard.fleet.desk import Desk
+from steelyard.fleet.dynamics import Changing, Dynamics
 from steelyard.fleet.frontend import Frontend
 from steelyard.fleet.handover import Handover
+from steelyard.fleet.lockstep import Rank
 from steelyard.fleet.routers import Asked, Router, Sticky
 from steelyard.fleet.together import Together
 
@@ -46,15 +48,21 @@ def run_fleet(
     router: Router,
     progress: Progress | None = None,
     handover: Handover | None = None,
+    dynamics: Dynamics | None = None,
 ) -> None:
     """Serve the whole workload; engines' logs and the desk's columns then tell what happened.
 
-    With a ``handover``, the first engines compute prompts and the others answer.
+    With a ``handover``, the first engines compute prompts and the others answer. ``dynamics`` say what happens to the
+    fleet meanwhile, and are told what did.
     """
     meter = _Meter(progress, len(desk.refused))
     homes_known = isinstance(router, Sticky) and not desk.refused
-    stays_apart = not router.looks_at_load and (not desk.followers or homes_known)
-    if stays_apart and handover is None:
+    lone = not any(isinstance(engine, Rank) for engine in engines)
+    lone = lone and not (len(engines) > 1 and any(each.tiers and each.tiers.shared for each in engines))
+    stays_apart = lone and not router.looks_at_load and (not desk.followers or homes_known)
+    if dynamics is not None:
+        Changing(engines, desk, router, handover, meter.ended, dynamics).run()
+    elif stays_apart and handover is None:
         _run_apart(engines, desk, router, meter)
     else:
         Together(engines, desk, router, handover, meter.ended).run()
@@ -103,12 +111,16 @@ def _run_with_followers(engine: Engine, rows: NDArray[np.int64], desk: Desk, met
         if engine.finished:
             meter.ended(len(engine.finished))
             for r in engine.finished:
-                for child in desk.followers.get(r.index, ()):
-                    heappush(pending, (end_of(r) + desk.think(child), child))
+                desk.note_holding(r)
+                for follower in desk.follow(r.index, end_of(r)):
+                    heappush(pending, follower)
             engine.finished.clear()
         elif seen <= arrives and waiting:
             r = waiting.popleft()[1]
             engine.submit(r, seen, desk.abort_at(r))
+            held = desk.held_for(r.index)
+            if held:
+                engine.hand_down(held, r)
         elif pending:
             now, i = heappop(pending)
             desk.replica[i] = desk.replica[desk.session[i]]

@@ -62,6 +62,7 @@ class Handover:
         told = 1 if self.transfers.first_token_from_prefill else 0
         second = Request(r.index, r.arrival, r.prompt + told, output - told, r.priority, r.keys, r.chain, r.accept)
         second.remote = r.prompt
+        second.phase, second.rest, second.opening = r.phase, r.rest, r.opening
         return second, self.prefills + there
 
     def unfetched(self, index: int) -> Waiting | None:
@@ -78,7 +79,7 @@ class Handover:
         left = size
         if transfers.layerwise:
             # What went across beside the prompt is reckoned at the rate a transfer would get now.
-            rate = min(link.bandwidth / (len(link.transfers) + 1) for link in path)
+            rate = min(link.bandwidth * link.factor / (len(link.transfers) + 1) for link in path)
             left = max(size / transfers.layers, size - rate * (now - first.scheduled))
         number = self.network.start(size, path, now, left)
         self._under_way[number] = r, replica
@@ -89,3 +90,12 @@ class Handover:
         r, replica = self._under_way.pop(number)
         self._fetching.remove(r.index)
         return r, replica, self.waiting.pop(r.index)
+
+    def forget(self, index: int, now: float) -> Waiting | None:
+        """A request starts over, wherever it is on its way; where its prompt still lies, if that is kept."""
+        self._wanted.pop(index, None)
+        self._fetching.discard(index)
+        for number in [number for number, (r, _) in self._under_way.items() if r.index == index]:
+            del self._under_way[number]
+            self.network.cancel(number, now)
+        return self.waiting.pop(index, None)

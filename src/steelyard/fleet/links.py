@@ -16,6 +16,7 @@ class Link:
     """One direction of a port or a trunk, and what it has carried."""
 
     bandwidth: float  # bytes per second
+    factor: float = 1.0  # what it gives of that now
     transfers: dict[int, None] = field(default_factory=dict)  # under way
     carried: float = 0.0  # bytes
     busy: float = 0.0  # seconds with anything under way
@@ -35,7 +36,7 @@ class Link:
     @property
     def share(self) -> float:
         """Bytes per second for each transfer under way."""
-        return self.bandwidth / len(self.transfers)
+        return self.bandwidth * self.factor / len(self.transfers)
 
 
 @dataclass
@@ -86,6 +87,19 @@ class Network:
         self._share_anew(transfer.path, now)
         return now, number
 
+    def cancel(self, number: int, now: float) -> None:
+        """A transfer is given up; its links have carried what had been sent."""
+        transfer = self._transfers.pop(number)
+        left = max(0.0, transfer.left - transfer.rate * (now - transfer.since))
+        for link in transfer.path:
+            link.leave(number, now, transfer.size - left)
+        self._share_anew(transfer.path, now)
+
+    def change(self, link: Link, factor: float, now: float) -> None:
+        """A link gives so much of its bandwidth from now on."""
+        link.factor = factor
+        self._share_anew((link,), now)
+
     def _valid(self, entry: tuple[float, int, int]) -> bool:
         transfer = self._transfers.get(entry[1])
         return transfer is not None and transfer.version == entry[2]
@@ -104,12 +118,29 @@ class Network:
 
 
 @dataclass(frozen=True)
-class Ports:
-    """Every replica's way out to the network or in from it."""
+class Port:
+    """One replica's way to others, in one direction: through its node's links, or its NICs and its leaf's uplinks."""
 
-    out: Sequence[Link]
-    into: Sequence[Link]
+    nic: Link
+    peer: Link
+    node: int = 0
+    leaf: int = 0
+    uplink: Link | None = None  # shared by the leaf; None: as wide as all its ports
+
+
+@dataclass(frozen=True)
+class Ports:
+    """The replicas that send, and those that receive."""
+
+    out: Sequence[Port]
+    into: Sequence[Port]
 
     def path(self, source: int, target: int) -> tuple[Link, ...]:
         """From one replica to another, each counted among those of its side."""
-        return self.out[source], self.into[target]
+        here, there = self.out[source], self.into[target]
+        if here.node == there.node:
+            return here.peer, there.peer
+        if here.leaf == there.leaf:
+            return here.nic, there.nic
+        uplinks = tuple(port.uplink for port in (here, there) if port.uplink is not None)
+        return here.nic, *uplinks, there.nic

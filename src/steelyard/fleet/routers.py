@@ -7,11 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import islice
+from math import inf
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from steelyard.errors import UserError
+
+GONE = 1 << 40  # requests on a replica that is not there: more than any other can have
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +43,12 @@ class Router(Protocol):
         """Whether it wants to be told of first tokens; one that is not told takes prompts for done when all is."""
         ...
 
+    def available(self, replica: int, up: bool) -> None:
+        """A replica has gone, and all it held with it; or it is there again. All are there to begin with."""
+        ...
+
     def choose(self, asked: Asked) -> int:
-        """The replica for a request."""
+        """The replica for a request; one at least must be there."""
         ...
 
     def first_token(self, asked: Asked, replica: int, at: float) -> None:
@@ -58,6 +65,10 @@ class _Heedless:
 
     looks_at_load = False
     awaits_first_tokens = False
+    down: frozenset[int] = frozenset()  # replicas that are not there
+
+    def available(self, replica: int, up: bool) -> None:
+        self.down = self.down - {replica} if up else self.down | {replica}
 
     def first_token(self, asked: Asked, replica: int, at: float) -> None:
         pass
@@ -75,6 +86,8 @@ class RoundRobin(_Heedless):
 
     def choose(self, asked: Asked) -> int:
         self._next = (self._next + 1) % self._replicas
+        while self._next in self.down:
+            self._next = (self._next + 1) % self._replicas
         return self._next
 
 
@@ -85,11 +98,14 @@ class Random(_Heedless):
         self._draws = _Draws(replicas, seed)
 
     def choose(self, asked: Asked) -> int:
-        return self._draws.next()
+        replica = self._draws.next()
+        while replica in self.down:
+            replica = self._draws.next()
+        return replica
 
 
 class Sticky(_Heedless):
-    """A session stays where its first request went; sessions go to each replica in turn."""
+    """A session stays where its first request went, as long as that is there; sessions go to each replica in turn."""
 
     def __init__(self, replicas: int) -> None:
         self._turn = RoundRobin(replicas)
@@ -97,9 +113,13 @@ class Sticky(_Heedless):
 
     def choose(self, asked: Asked) -> int:
         home = self._home.get(asked.session)
-        if home is None:
+        if home is None or home in self.down:
             home = self._home[asked.session] = self._turn.choose(asked)
         return home
+
+    def available(self, replica: int, up: bool) -> None:
+        super().available(replica, up)
+        self._turn.available(replica, up)
 
 
 class LeastOutstanding(_Heedless):
@@ -108,7 +128,7 @@ class LeastOutstanding(_Heedless):
     looks_at_load = True
 
     def __init__(self, replicas: int) -> None:
-        self.load = [0] * replicas
+        self.load = [0] * replicas  # of one that is not there: more than any other's
         self._heap = [(0, i) for i in range(replicas)]
 
     def least(self) -> int:
@@ -117,6 +137,11 @@ class LeastOutstanding(_Heedless):
         while heap[0][0] != load[heap[0][1]]:
             heappop(heap)
         return heap[0][1]
+
+    def available(self, replica: int, up: bool) -> None:
+        super().available(replica, up)
+        self.load[replica] += -GONE if up else GONE
+        self._push(replica)
 
     def choose(self, asked: Asked) -> int:
         replica = self.least()
@@ -151,7 +176,11 @@ class PowerOfTwo(_Heedless):
 
     def choose(self, asked: Asked) -> int:
         first = self._draws.next()
+        while first in self.down:
+            first = self._draws.next()
         second = (first + 1 + self._others.next()) % len(self._load)
+        while second in self.down:
+            second = (second + 1) % len(self._load)
         replica = second if self._load[second] < self._load[first] else first
         self._load[replica] += 1
         return replica
@@ -172,6 +201,11 @@ class PrefixAware(_Heedless):
     def __init__(self, replicas: int) -> None:
         self._balance = LeastOutstanding(replicas)
         self._sent_to: dict[int, int] = {}
+
+    def available(self, replica: int, up: bool) -> None:
+        self._balance.available(replica, up)
+        if not up:
+            self._sent_to = {name: holder for name, holder in self._sent_to.items() if holder != replica}
 
     def choose(self, asked: Asked) -> int:
         sent_to = self._sent_to
@@ -203,10 +237,14 @@ class StickySpill(_Heedless):
         self._home: dict[int, int] = {}
         self._total = 0
 
+    def available(self, replica: int, up: bool) -> None:
+        self._balance.available(replica, up)
+
     def choose(self, asked: Asked) -> int:
         load = self._balance.load
+        there = len(load) - len(self._balance.down)
         home = self._home.get(asked.session)
-        if home is None or load[home] > self.FACTOR * self._total / len(load) + self.SLACK:
+        if home is None or load[home] > self.FACTOR * self._total / there + self.SLACK:
             home = self._home[asked.session] = self._balance.least()
         self._balance.sent(home)
         self._total += 1
@@ -236,6 +274,11 @@ class KvAware(_Heedless):
         self._waiting = [0] * replicas  # blocks to compute before first tokens
         self._active = [0] * replicas
         self._to_compute: dict[int, int] = {}  # by request, until its first token
+
+    def available(self, replica: int, up: bool) -> None:
+        super().available(replica, up)
+        self._caches.forget(replica)
+        self._add(replica, 0, -GONE if up else GONE)
 
     def choose(self, asked: Asked) -> int:
         blocks = self._blocks(asked)
@@ -275,7 +318,11 @@ class KvAware(_Heedless):
             there = np.unpackbits(holders, count=len(costs), bitorder="little")
             costs -= self._settings.overlap_weight * depth * there
         costs -= costs.min()
-        shares = np.cumsum(np.exp(-costs / ((costs.max() or 1.0) * self._settings.temperature)))
+        gone = list(self.down)
+        costs[gone] = 0.0
+        weights = np.exp(-costs / ((costs.max() or 1.0) * self._settings.temperature))
+        weights[gone] = 0.0
+        shares = np.cumsum(weights)
         return min(int(np.searchsorted(shares, self._rng.random() * shares[-1], side="right")), len(shares) - 1)
 
 
@@ -295,6 +342,10 @@ class SloAware(_Heedless):
         self._load = np.zeros((2, replicas))  # prompt tokens without a first token, unfinished requests
         self._forecast = _Forecast()
         self._before: dict[int, tuple[float, float]] = {}  # by request without a first token: the load it joined
+
+    def available(self, replica: int, up: bool) -> None:
+        super().available(replica, up)
+        self._load[:, replica] += -GONE if up else GONE
 
     def choose(self, asked: Asked) -> int:
         by_token, by_request = self._forecast.seconds
@@ -340,6 +391,11 @@ class ByModel:
         self.looks_at_load = any(part.router.looks_at_load for part in parts.values())
         self.awaits_first_tokens = any(part.router.awaits_first_tokens for part in parts.values())
 
+    def available(self, replica: int, up: bool) -> None:
+        for part in self._parts.values():
+            if part.first <= replica < part.first + part.replicas:
+                part.router.available(replica - part.first, up)
+
     def choose(self, asked: Asked) -> int:
         part = self._parts.get(asked.model)
         if part is None:
@@ -368,10 +424,20 @@ class ByPool:
         self._parts = sorted(zip(parts, strength, strict=True), key=lambda each: each[0].first)
         self._firsts = [part.first for part, _ in self._parts]
         self._load = [0] * len(self._parts)
+        self._gone = [0] * len(self._parts)  # replicas that are not there
         self.awaits_first_tokens = any(part.router.awaits_first_tokens for part in parts)
 
+    def available(self, replica: int, up: bool) -> None:
+        pool = self._pool(replica)
+        self._gone[pool] += -1 if up else 1
+        part = self._parts[pool][0]
+        part.router.available(replica - part.first, up)
+
     def choose(self, asked: Asked) -> int:
-        loads = [(load + 1) / strength for load, (_, strength) in zip(self._load, self._parts, strict=True)]
+        loads = [
+            (load + 1) / (strength * (1 - gone / part.replicas)) if gone < part.replicas else inf
+            for load, gone, (part, strength) in zip(self._load, self._gone, self._parts, strict=True)
+        ]
         pool = loads.index(min(loads))
         self._load[pool] += 1
         part = self._parts[pool][0]
@@ -421,6 +487,17 @@ class _Caches:
         """Blocks on a replica."""
         return len(self._kept[replica])
 
+    def forget(self, replica: int) -> None:
+        """A replica holds nothing any more."""
+        for name in self._kept[replica]:
+            self._drop(name, 1 << replica)
+        self._kept[replica].clear()
+
+    def _drop(self, name: int, bit: int) -> None:
+        self._holders[name] ^= bit
+        if not self._holders[name]:
+            del self._holders[name]
+
     def overlaps(self, names: Sequence[int]) -> list[tuple[int, int]]:
         """(leading blocks, the replicas that hold just so many of them), for all replicas that hold any."""
         found: list[tuple[int, int]] = []
@@ -446,9 +523,7 @@ class _Caches:
         if self._capacity is not None and len(kept) > self._capacity:
             for name in list(islice(kept, len(kept) - self._capacity)):
                 del kept[name]
-                holders[name] ^= bit
-                if not holders[name]:
-                    del holders[name]
+                self._drop(name, bit)
 
 
 _Rank = tuple[float, int, int]  # (cost, blocks held, replica)

@@ -19,7 +19,7 @@ from steelyard.fleet.handover import Handover, Waiting
 from steelyard.fleet.routers import Asked, Router
 
 # In the order in which they happen when they fall together; engines decide after all else.
-_END, _HAND_OVER, _FETCH, _FETCHED, _FIRST, _SEE, _ARRIVE, _WAKE = range(8)
+END, CHANGE, HAND_OVER, FETCH, FETCHED, FIRST, SEE, ARRIVE, WAKE = range(9)
 _ROOT, _FOLLOWER = range(2)
 
 
@@ -49,6 +49,7 @@ class Together:
         self.ends = [desk.ends(engine) for engine in engines]
         self.taken: list[deque[Request]] = [deque() for _ in engines]  # and not yet seen by the engine
         self.asked: dict[int, Asked] = {}  # of requests that have not ended
+        self.awaits_first_tokens = router.awaits_first_tokens
         self.unanswered: list[list[Request]] = [[] for _ in engines]  # for a router that wants to know
         self.handed: dict[int, Request] = {}  # by index: prompts that have been computed
         self.fetches: dict[int, tuple[Request, int]] = {}  # by index: asked for, with their tokens
@@ -60,42 +61,53 @@ class Together:
         self._next_arrival()
         while heap:
             now, kind, a, b = heappop(heap)
-            if kind == _WAKE:
+            if kind == WAKE:
                 if b == self.version[a]:
                     self._wake(now, a)
-            elif kind == _ARRIVE:
+            elif kind == ARRIVE:
                 if b == _ROOT:
                     self._next_arrival()
                 self._arrive(now, a)
-            elif kind == _SEE:
+            elif kind == SEE:
                 self._see(now, b)
-            elif kind == _END:
+            elif kind == END:
                 self._end(now, a, b)
-            elif kind == _FIRST:
+            elif kind == FIRST:
                 if a in self.asked:
-                    self.router.first_token(self.asked[a], b, now)
-            elif kind == _HAND_OVER:
+                    self._first_token(now, a, b)
+            elif kind == HAND_OVER:
                 self._hand_over(now, a, b)
-            elif kind == _FETCH:
+            elif kind == FETCH:
                 self._fetch(now, a, b)
-            else:
+            elif kind == FETCHED:
                 self._fetched(now)
+            else:
+                self._change(now, a)
+
+    def _change(self, now: float, number: int) -> None:
+        """The fleet itself changes; here it never does."""
 
     def _next_arrival(self) -> None:
         for at, i in self.arrivals:
-            heappush(self.heap, (at, _ARRIVE, i, _ROOT))
+            heappush(self.heap, (at, ARRIVE, i, _ROOT))
             return
 
     def _arrive(self, now: float, i: int) -> None:
         desk = self.desk
         if i in desk.refused:
             desk.arrival[i] = now
+            self._take_over(i, -1, now)
             self._follow(now, i)
             return
         r = desk.request(i, now)
-        asked = self.asked[i] = Asked(i, int(desk.session[i]), r.keys, r.prompt, r.priority, now)
-        replica = self.router.choose(asked)
-        desk.replica[i] = replica
+        self.asked[i] = Asked(i, int(desk.session[i]), r.keys, r.prompt, r.priority, now)
+        self._send(r, now)
+
+    def _send(self, r: Request, now: float) -> None:
+        """A request goes where the router wants it."""
+        desk = self.desk
+        replica = self.router.choose(self.asked[r.index])
+        desk.replica[r.index] = replica
         if self.handover is not None:
             r = self.handover.first_part(r)
         seen = desk.take(r, self.frontends[replica])
@@ -103,15 +115,30 @@ class Together:
 
     def _hand(self, r: Request, replica: int, seen: float) -> None:
         self.taken[replica].append(r)
-        heappush(self.heap, (seen, _SEE, r.index, replica))
+        heappush(self.heap, (seen, SEE, r.index, replica))
 
     def _see(self, now: float, replica: int) -> None:
         engine = self._run_to(replica, now)
         r = self.taken[replica].popleft()
         engine.submit(r, now, self.desk.abort_at(r))
-        if self.router.awaits_first_tokens and replica in self.taking:
+        held = self._take_over(r.index, replica, now)
+        if held:
+            engine.hand_down(held, r)
+        if self.awaits_first_tokens and replica in self.taking:
             self.unanswered[replica].append(r)
         self._sleep(replica)
+
+    def _take_over(self, i: int, replica: int, now: float) -> list[Request]:
+        """What a replica holds for a row that it gets; what others hold for it they need not hold any longer."""
+        held = []
+        for r in self.desk.held_for(i):
+            there = int(self.desk.replica[r.index])
+            if there == replica:
+                held.append(r)
+            else:
+                self._run_to(there, now).unhold(r, now)
+                self._sleep(there)
+        return held
 
     def _end(self, now: float, i: int, replica: int) -> None:
         asked = self.asked.pop(i)
@@ -123,8 +150,8 @@ class Together:
         self._follow(now, i)
 
     def _follow(self, now: float, i: int) -> None:
-        for child in self.desk.followers.get(i, ()):
-            heappush(self.heap, (now + self.desk.think(child), _ARRIVE, child, _FOLLOWER))
+        for at, child in self.desk.follow(i, now):
+            heappush(self.heap, (at, ARRIVE, child, _FOLLOWER))
 
     def _wake(self, now: float, replica: int) -> None:
         """Run an engine up to the next event of any other, or at least through its next decision."""
@@ -146,7 +173,8 @@ class Together:
             self._tell_first_tokens(replica)
         done = 0
         for r in engine.finished:
-            kind = _HAND_OVER if r.keep else _END
+            self.desk.note_holding(r)
+            kind = HAND_OVER if r.keep else END
             if r.keep:
                 self.handed[r.index] = r
             else:
@@ -156,22 +184,25 @@ class Together:
         self.ended(done)
         for r, tokens, at in engine.to_load:
             self.fetches[r.index] = r, tokens
-            heappush(self.heap, (at, _FETCH, r.index, replica))
+            heappush(self.heap, (at, FETCH, r.index, replica))
         engine.to_load.clear()
+
+    def _first_token(self, now: float, i: int, replica: int) -> None:
+        self.router.first_token(self.asked[i], replica, now)
 
     def _tell_first_tokens(self, replica: int) -> None:
         ends = self.engines[replica].log.ends
         waiting = self.unanswered[replica]
         for r in waiting:
             if 0 <= r.first < len(ends):
-                heappush(self.heap, (ends[r.first], _FIRST, r.index, replica))
+                heappush(self.heap, (ends[r.first], FIRST, r.index, replica))
         self.unanswered[replica] = [r for r in waiting if r.first < 0 and r.status < FINISHED]
 
     def _sleep(self, replica: int) -> None:
         self.version[replica] += 1
         bound = self.engines[replica].next_end_bound()
         if bound < inf:
-            heappush(self.heap, (bound, _WAKE, replica, self.version[replica]))
+            heappush(self.heap, (bound, WAKE, replica, self.version[replica]))
 
     # -- from prefill to decode engines -------------------------------------------------------------------------
 
@@ -215,4 +246,4 @@ class Together:
         if at != self.due:
             self.due = at
             if at < inf:
-                heappush(self.heap, (at, _FETCHED, 0, 0))
+                heappush(self.heap, (at, FETCHED, 0, 0))

@@ -1,6 +1,19 @@
-"""The GPU catalog: what each can compute, hold and move, and what it costs."""
+"""The GPU catalog (what each can compute, hold and move, and what it costs) and how GPUs are tied together."""
 
 from steelyard.hardware.catalog import describe, find_gpu, gpu_names
 from steelyard.hardware.gpu import DTYPES, Gpu, check_fits_node
+from steelyard.hardware.topology import Link, Span, Topology, slower, topology_of
 
-__all__ = ["DTYPES", "Gpu", "check_fits_node", "describe", "find_gpu", "gpu_names"]
+__all__ = [
+    "DTYPES",
+    "Gpu",
+    "Link",
+    "Span",
+    "Topology",
+    "check_fits_node",
+    "describe",
+    "find_gpu",
+    "gpu_names",
+    "slower",
+    "topology_of",
+]

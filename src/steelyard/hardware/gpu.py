@@ -27,6 +27,7 @@ class Gpu:
     sms: int
     l2_bytes: int
     nvlink_bandwidth: float
+    nvls_share: float
     pcie_bandwidth: float
     nic_bandwidth: float
     gpus_per_node: int

@@ -1,5 +1,6 @@
 """Model architectures from a Hugging Face config.json: layers, sizes, operators."""
 
+from steelyard.model.layout import All2All, Layout, Stage, as_layout, layers_of_stages, stages
 from steelyard.model.loading import catalog_names, describe, load_model, model_names
 from steelyard.model.operators import (
     AttentionOperator,
@@ -9,11 +10,15 @@ from steelyard.model.operators import (
     Gemm,
     GroupedGemm,
     Operator,
+    embedding_operators,
     head_operators,
     operators,
+    output_operators,
+    send_operators,
 )
 from steelyard.model.quantization import serve_as
-from steelyard.model.sharding import check_tp
+from steelyard.model.routing import RankLoad, Routing, place_experts, rank_load
+from steelyard.model.sharding import check_layout, check_tp
 from steelyard.model.size import (
     KvGroup,
     Parameters,
@@ -21,11 +26,13 @@ from steelyard.model.size import (
     kv_dtype_bytes,
     kv_groups,
     parameters,
+    stage_weight_bytes,
     weight_bytes,
 )
 from steelyard.model.spec import Attention, DenseFfn, Layer, ModelSpec, MoeFfn, Quantization
 
 __all__ = [
+    "All2All",
     "Attention",
     "AttentionOperator",
     "AttentionShape",
@@ -36,22 +43,36 @@ __all__ = [
     "GroupedGemm",
     "KvGroup",
     "Layer",
+    "Layout",
     "ModelSpec",
     "MoeFfn",
     "Operator",
     "Parameters",
     "Quantization",
+    "RankLoad",
+    "Routing",
+    "Stage",
+    "as_layout",
     "catalog_names",
+    "check_layout",
     "check_tp",
     "describe",
+    "embedding_operators",
     "head_operators",
     "kv_bytes_per_token",
     "kv_dtype_bytes",
     "kv_groups",
+    "layers_of_stages",
     "load_model",
     "model_names",
     "operators",
+    "output_operators",
     "parameters",
+    "place_experts",
+    "rank_load",
+    "send_operators",
     "serve_as",
+    "stage_weight_bytes",
+    "stages",
     "weight_bytes",
 ]

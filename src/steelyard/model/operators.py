@@ -1,17 +1,23 @@
 """The kernels one step runs, in order, with the numbers a cost model needs for each.
 
-All shapes are per GPU after tensor-parallel sharding, and operators are fused as vLLM fuses them:
+All shapes are per GPU in the engine's layout, and operators are fused as vLLM fuses them:
 q, k and v in one GEMM, gate and up in one, a residual add with the norm after it. An operator's
-work is per token of the step, or per sequence where only sampled rows take part.
+work is per token of the step, per sequence where only sampled rows take part, or per token of all
+data-parallel ranks together (pooled), which is what routed experts see.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from steelyard.model.sharding import check_tp, expert_width_per_gpu, kv_heads_per_gpu, padded_vocab
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard.model.layout import Layout, as_layout
+from steelyard.model.routing import RankLoad, Routing, rank_load
+from steelyard.model.sharding import check_layout, check_tp, expert_width_per_gpu, kv_heads_per_gpu, padded_vocab
 from steelyard.model.size import kv_elements
 from steelyard.model.spec import Attention, DenseFfn, Layer, ModelSpec, MoeFfn
 from steelyard.model.weights import (
@@ -22,8 +28,12 @@ from steelyard.model.weights import (
     lm_head,
 )
 
-Per = Literal["token", "sequence"]
+Floats = NDArray[np.float64]
+Per = Literal["token", "sequence", "pooled"]
+CollectiveKind = Literal["allreduce", "allgather", "reducescatter", "alltoall", "send"]
 _FLOAT32 = 4
+_FP8_ROW = 1.0 + 4 / 128  # bytes of a value sent in 8 bits, with a scale for every 128 of them
+EVEN = Routing()
 
 
 @dataclass(frozen=True)
@@ -41,7 +51,11 @@ class Gemm:
 
 @dataclass(frozen=True)
 class GroupedGemm:
-    """One k x n GEMM per expert that any token chose; each token visits top_k of them."""
+    """One k x n GEMM per expert that any token chose; each token visits top_k of them.
+
+    ``experts`` are those of one GPU, which ``share`` of all choices fall to on average; ``load`` tells what the
+    busiest GPU gets, and is None where one GPU has all experts and they are chosen evenly.
+    """
 
     name: str
     k: int
@@ -50,7 +64,25 @@ class GroupedGemm:
     top_k: int
     weight_bytes: float
     compute: str
+    per: Per = "token"
+    share: float = 1.0
+    load: RankLoad | None = None
     kind: Literal["grouped_gemm"] = "grouped_gemm"
+
+    @property
+    def choices(self) -> float:
+        """Experts of this GPU that a token visits on average."""
+        return self.top_k * self.share
+
+    def visits(self, rows: Floats) -> Floats:
+        """Rows that all experts of the busiest GPU work on, for each number of tokens."""
+        return rows * self.top_k if self.load is None else self.load.visits(rows)
+
+    def touched(self, rows: Floats) -> Floats:
+        """Experts of it that any token chose: the others' weights are not read."""
+        if self.load is None:
+            return self.experts * (1.0 - (1.0 - self.top_k / self.experts) ** rows)
+        return self.load.touched(rows)
 
 
 @dataclass(frozen=True)
@@ -98,38 +130,75 @@ class Elementwise:
 
 @dataclass(frozen=True)
 class Collective:
-    """Communication inside the tensor-parallel group: bytes of the full tensor per token (or sequence)."""
+    """Communication among ``ranks`` GPUs.
+
+    ``bytes`` per row are those of the whole tensor that is reduced, gathered or scattered, and of the message of a
+    send. In an all-to-all, whose rows are the tokens of one rank, they are those of one copy of a token on its way to
+    ``top_k`` of all ``experts``, or back; ``mode`` says by which of DeepEP's kernels.
+    """
 
     name: str
     bytes: int
     per: Per = "token"
-    kind: Literal["allreduce", "allgather"] = "allreduce"
+    kind: CollectiveKind = "allreduce"
+    ranks: int = 2
+    mode: Literal["high_throughput", "low_latency"] | None = None
+    top_k: int = 1
+    experts: int = 1
 
 
 Operator = Gemm | GroupedGemm | AttentionOperator | Elementwise | Collective
 
 
-def operators(model: ModelSpec, layer: Layer, tp: int = 1) -> tuple[Operator, ...]:
+def operators(model: ModelSpec, layer: Layer, tp: int | Layout = 1, routing: Routing = EVEN) -> tuple[Operator, ...]:
     """The operators of one layer of this kind, in the order they run."""
-    check_tp(model, tp)
-    return (*_attention_block(model, layer, tp), *_ffn_block(model, layer, tp))
+    layout = _checked(model, tp)
+    return (*_attention_block(model, layer, layout.tp), *_ffn_block(model, layer, layout, routing))
 
 
-def head_operators(model: ModelSpec, tp: int = 1) -> tuple[Operator, ...]:
-    """What surrounds the layers: embedding before, final norm, head and sampler after."""
-    check_tp(model, tp)
+def embedding_operators(model: ModelSpec, tp: int | Layout = 1) -> tuple[Operator, ...]:
+    """What comes before the first layer."""
+    layout = _checked(model, tp)
     row = model.hidden * model.dtype_bytes
+    reduce = Collective("embedding_allreduce", row, ranks=layout.tp)
+    return (Elementwise("embedding", 2 * row, kind="embedding"), *([reduce] if layout.tp > 1 else []))
+
+
+def output_operators(model: ModelSpec, tp: int | Layout = 1) -> tuple[Operator, ...]:
+    """What comes after the last layer: final norm, head and sampler."""
+    layout = _checked(model, tp)
     logits = padded_vocab(model)
-    reduce = Collective("embedding_allreduce", row)
-    gather = Collective("logits_gather", logits * model.dtype_bytes, per="sequence", kind="allgather")
+    size = logits * model.dtype_bytes
+    gather = Collective("logits_gather", size, per="sequence", kind="allgather", ranks=layout.tp)
     return (
-        Elementwise("embedding", 2 * row, kind="embedding"),
-        *([reduce] if tp > 1 else []),
         _residual_norm(model, "final_norm"),
-        _gemm(model, lm_head(model, tp), per="sequence"),
-        *([gather] if tp > 1 else []),
+        _gemm(model, lm_head(model, layout.tp), per="sequence"),
+        *([gather] if layout.tp > 1 else []),
         _sampler(model, logits),
     )
+
+
+def head_operators(model: ModelSpec, tp: int | Layout = 1) -> tuple[Operator, ...]:
+    """What surrounds the layers: embedding before, final norm, head and sampler after."""
+    return (*embedding_operators(model, tp), *output_operators(model, tp))
+
+
+def send_operators(model: ModelSpec, tp: int | Layout = 1) -> tuple[Operator, ...]:
+    """What a pipeline stage hands to the next: hidden state and residual, a slice by each GPU of a tensor-parallel
+    group, which the next stage's GPUs put together again."""
+    layout = _checked(model, tp)
+    size = 2 * model.hidden * model.dtype_bytes
+    send = Collective("stage_send", size // layout.tp, kind="send")
+    gather = Collective("stage_gather", size, kind="allgather", ranks=layout.tp)
+    return (send, *([gather] if layout.tp > 1 else []))
+
+
+def _checked(model: ModelSpec, tp: int | Layout) -> Layout:
+    if isinstance(tp, int):
+        check_tp(model, tp)
+    else:
+        check_layout(model, replace(tp, pp=1))  # a stage has fewer layers than its model
+    return as_layout(tp)
 
 
 def _sampler(model: ModelSpec, logits: int) -> Elementwise:
@@ -163,7 +232,7 @@ def _attention_block(model: ModelSpec, layer: Layer, tp: int) -> Iterator[Operat
     yield _attention(model, attention, tp)
     yield _gemm(model, output)
     if tp > 1:
-        yield Collective("attention_allreduce", model.hidden * size)
+        yield Collective("attention_allreduce", model.hidden * size, ranks=tp)
     if layer.sandwich_norms:
         yield _norm(model, "post_attention_norm")
 
@@ -187,31 +256,44 @@ def _attention(model: ModelSpec, attention: Attention, tp: int) -> AttentionOper
     )
 
 
-def _ffn_block(model: ModelSpec, layer: Layer, tp: int) -> Iterator[Operator]:
+def _ffn_block(model: ModelSpec, layer: Layer, layout: Layout, routing: Routing) -> Iterator[Operator]:
     yield _residual_norm(model, "pre_ffn_norm" if layer.sandwich_norms else "post_norm")
+    row, tp = model.hidden * model.dtype_bytes, layout.tp
     if isinstance(layer.ffn, DenseFfn):
-        up, down = ffn_matrices(model, layer.ffn, tp)
+        up, down = ffn_matrices(model, layer.ffn, layout)
         yield _gemm(model, up)
         yield _gated_act(model, "act", down.k)
         yield _gemm(model, down)
     else:
-        yield from _moe(model, layer.ffn, tp)
-    if tp > 1:
-        yield Collective("ffn_allreduce", model.hidden * model.dtype_bytes)
+        yield from _moe(model, layer.ffn, layout, routing)
+    if tp > 1 and isinstance(layer.ffn, MoeFfn) and layout.dp > 1 and layout.expert_parallel:
+        # Each GPU of a tensor-parallel group took a part of the tokens to the experts and has got that part back.
+        yield Collective("ffn_allgather", row, kind="allgather", ranks=tp)
+    elif tp > 1:
+        yield Collective("ffn_allreduce", row, ranks=tp)
     if layer.sandwich_norms:
         yield _norm(model, "post_ffn_norm")
 
 
-def _moe(model: ModelSpec, ffn: MoeFfn, tp: int) -> Iterator[Operator]:
+def _moe(model: ModelSpec, ffn: MoeFfn, layout: Layout, routing: Routing) -> Iterator[Operator]:
     size, hidden = model.dtype_bytes, model.hidden
-    matrices = {matrix.name: matrix for matrix in ffn_matrices(model, ffn, tp)}
+    matrices = {matrix.name: matrix for matrix in ffn_matrices(model, ffn, layout)}
+    experts = _Experts(model, ffn, layout, routing)
     yield _gemm(model, matrices["router"])
     # Reads the scores; writes a float32 weight and a 32-bit expert number per choice.
     yield Elementwise("router_topk", ffn.experts * size + ffn.top_k * 2 * _FLOAT32)
-    yield _grouped(model, matrices["experts_gate_up"], ffn.top_k)
-    yield _gated_act(model, "experts_act", ffn.top_k * expert_width_per_gpu(model, ffn, tp))
-    yield _grouped(model, matrices["experts_down"], ffn.top_k)
-    yield Elementwise("experts_sum", (ffn.top_k + 1) * hidden * size)
+    if layout.dp > 1:
+        yield experts.dispatch()
+    yield experts.grouped(matrices["experts_gate_up"])
+    width = expert_width_per_gpu(model, ffn, layout)
+    yield Elementwise("experts_act", round(3 * experts.choices * width) * size, per=experts.per)
+    yield experts.grouped(matrices["experts_down"])
+    yield Elementwise("experts_sum", round((experts.choices + 1) * hidden) * size, per=experts.per)
+    if experts.elsewhere:
+        rows = round(experts.elsewhere * (5 * width + 2 * hidden))
+        yield Elementwise("experts_elsewhere", rows * size, per=experts.per)
+    if layout.dp > 1:
+        yield experts.combine()
     if ffn.shared_intermediate:
         yield _gemm(model, matrices["shared_gate_up"])
         yield _gated_act(model, "shared_act", matrices["shared_down"].k)
@@ -221,14 +303,73 @@ def _moe(model: ModelSpec, ffn: MoeFfn, tp: int) -> Iterator[Operator]:
         yield Elementwise("shared_add", 3 * hidden * size)
 
 
+@dataclass(frozen=True)
+class _Experts:
+    """The routed experts of one GPU, and how tokens of several data-parallel ranks get to them and back."""
+
+    model: ModelSpec
+    ffn: MoeFfn
+    layout: Layout
+    routing: Routing
+
+    @property
+    def per(self) -> Per:
+        return "pooled" if self.layout.dp > 1 else "token"
+
+    @property
+    def choices(self) -> float:
+        """Experts of this GPU that a token visits on average."""
+        return self.ffn.top_k / self.layout.expert_ranks
+
+    @property
+    def elsewhere(self) -> float:
+        """Choices of a token that is here though their expert is not: zeroed, activated and summed up all the same."""
+        sent = self.layout.dp > 1 and self.layout.all2all != "allgather_reducescatter"
+        return 0.0 if sent else self.ffn.top_k - self.choices
+
+    def grouped(self, matrix: Matrix) -> GroupedGemm:
+        ffn, layout = self.ffn, self.layout
+        weight, compute = _precision(self.model, matrix)
+        share = matrix.experts / (ffn.experts + layout.redundant_experts)
+        load = rank_load(self.routing, ffn.experts, ffn.top_k, layout.expert_ranks, layout.redundant_experts)
+        name, k, n = matrix.name, matrix.k, matrix.n
+        return GroupedGemm(name, k, n, matrix.experts, ffn.top_k, weight, compute, self.per, share, load)
+
+    def dispatch(self) -> Collective:
+        """Gathered, with each choice and its weight; or sent to the GPUs of the experts chosen."""
+        if self.layout.all2all == "allgather_reducescatter":
+            row = self.model.hidden * self.model.dtype_bytes + self.ffn.top_k * 2 * _FLOAT32
+            return Collective("dispatch", row, "pooled", "allgather", self._gathering)
+        value = _FP8_ROW if self._low_latency else float(self.model.dtype_bytes)
+        return self._all_to_all("dispatch", value)
+
+    def combine(self) -> Collective:
+        """The way back, in 16 bits."""
+        row = self.model.hidden * self.model.dtype_bytes
+        if self.layout.all2all == "allgather_reducescatter":
+            return Collective("combine", row, "pooled", "reducescatter", self._gathering)
+        return self._all_to_all("combine", float(self.model.dtype_bytes))
+
+    def _all_to_all(self, name: str, value_bytes: float) -> Collective:
+        """The GPUs of a tensor-parallel group send a part of its tokens each."""
+        size = round(self.model.hidden * value_bytes / self.layout.tp)
+        mode: Literal["low_latency", "high_throughput"] = "low_latency" if self._low_latency else "high_throughput"
+        ranks = self.layout.tp * self.layout.dp
+        return Collective(name, size, "token", "alltoall", ranks, mode, self.ffn.top_k, self.ffn.experts)
+
+    @property
+    def _gathering(self) -> int:
+        """Dealt-out experts gather over all GPUs, each with a part of its group's tokens; sliced ones over ranks."""
+        return self.layout.expert_ranks if self.layout.expert_parallel else self.layout.dp
+
+    @property
+    def _low_latency(self) -> bool:
+        return self.layout.all2all == "deepep_low_latency"
+
+
 def _gemm(model: ModelSpec, matrix: Matrix, per: Per = "token") -> Gemm:
     weight, compute = _precision(model, matrix)
     return Gemm(matrix.name, matrix.k, matrix.n, weight, compute, per)
-
-
-def _grouped(model: ModelSpec, matrix: Matrix, top_k: int) -> GroupedGemm:
-    weight, compute = _precision(model, matrix)
-    return GroupedGemm(matrix.name, matrix.k, matrix.n, matrix.experts, top_k, weight, compute)
 
 
 def _precision(model: ModelSpec, matrix: Matrix) -> tuple[float, str]:

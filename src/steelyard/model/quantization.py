@@ -10,11 +10,15 @@ from steelyard.model.config import Config
 from steelyard.model.spec import ModelSpec, Part, Quantization
 
 _SCALE_BYTES = 2  # group scales of integer weights are 16-bit
+_WIDE_SCALE_BYTES = 4  # those of outputs and of blocks are 32-bit
 ONLINE = {
     "fp8": Quantization("fp8", weight_bytes=1.0, compute="fp8"),
-    "int8": Quantization("int8", weight_bytes=1.0, compute="int8"),
+    "fp8_block": Quantization("fp8", weight_bytes=1 + _WIDE_SCALE_BYTES / 128**2, compute="fp8", block=128),
+    "int8": Quantization("int8", weight_bytes=1.0, compute="int8", channel_bytes=_WIDE_SCALE_BYTES),
     "int4": Quantization("int4", weight_bytes=0.5 + _SCALE_BYTES / 128, compute=None),
+    "awq": Quantization("int4", weight_bytes=0.5 + (_SCALE_BYTES + 0.5) / 128, compute=None),
     "nvfp4": Quantization("nvfp4", weight_bytes=0.5 + 1 / 16, compute="fp4"),
+    "mxfp4": Quantization("mxfp4", weight_bytes=0.5 + 1 / 32, compute=None),
 }
 _TENSOR_CORE = ("fp8", "int8", "fp4")
 _ONE_LAYER = re.compile(r"\.\d+\.")
@@ -33,6 +37,7 @@ def read_quantization(config: Config) -> Quantization | None:
     method = section.text("quant_method", "")
     readers = {
         "fp8": _fp8,
+        "fbgemm_fp8": _fbgemm_fp8,
         "mxfp4": _mxfp4,
         "awq": _grouped_integers,
         "gptq": _grouped_integers,
@@ -58,24 +63,34 @@ def _parts(section: Config) -> tuple[Part, ...]:
 def _fp8(section: Config) -> Quantization:
     if not section.has("weight_block_size"):
         return ONLINE["fp8"]
-    block = section.get("weight_block_size")
-    if not isinstance(block, list) or len(block) != 2 or not all(isinstance(n, int) and n > 0 for n in block):
-        raise section.wrong("weight_block_size", block, "two whole numbers")
-    rows, columns = block
-    return Quantization("fp8", weight_bytes=1 + 4 / (rows * columns), compute="fp8", block=rows)
+    return _fp8_in_blocks(*_two_numbers(section, "weight_block_size"))
+
+
+def _fp8_in_blocks(rows: int, columns: int) -> Quantization:
+    return replace(ONLINE["fp8_block"], weight_bytes=1 + _WIDE_SCALE_BYTES / (rows * columns), block=rows)
+
+
+def _fbgemm_fp8(section: Config) -> Quantization:
+    """Meta's own: a scale for each output."""
+    return replace(ONLINE["fp8"], channel_bytes=_WIDE_SCALE_BYTES)
 
 
 def _mxfp4(section: Config) -> Quantization:
     """OCP microscaling: 4-bit values, one shared 8-bit exponent per 32 of them."""
-    return Quantization("mxfp4", weight_bytes=0.5 + 1 / 32, compute=None)
+    return ONLINE["mxfp4"]
 
 
 def _grouped_integers(section: Config) -> Quantization:
-    """AWQ and GPTQ: small integers with a 16-bit scale and a small zero point per group."""
+    """AWQ and GPTQ: small integers with a 16-bit scale per group, and a small zero point unless they are symmetric.
+
+    A group of -1 is a whole output.
+    """
     bits = section.integer("bits")
     group = section.integer("group_size", least=-1)
-    overhead = (_SCALE_BYTES + bits / 8) / group if group > 0 else 0.0
-    return Quantization(f"int{bits}", weight_bytes=bits / 8 + overhead, compute=None)
+    scale = _SCALE_BYTES + (0.0 if section.flag("sym", False) else bits / 8)
+    if group > 0:
+        return Quantization(f"int{bits}", weight_bytes=bits / 8 + scale / group, compute=None)
+    return Quantization(f"int{bits}", weight_bytes=bits / 8, compute=None, channel_bytes=round(scale))
 
 
 def _compressed_tensors(section: Config) -> Quantization:
@@ -86,10 +101,27 @@ def _compressed_tensors(section: Config) -> Quantization:
         raise UserError(f"{section.source}: missing key '{section.prefix}config_groups.*.weights'")
     bits, kind = weights.integer("num_bits"), weights.text("type", "int")
     group = weights.integer("group_size", default=0, least=-1)
-    overhead = _SCALE_BYTES / group if group > 0 else 0.0
+    strategy = weights.text("strategy", "group" if group > 0 else "tensor")
     name = f"{'fp' if kind == 'float' else 'int'}{bits}"
     compute = name if first.has("input_activations") and name in _TENSOR_CORE else None
-    return Quantization(name, weight_bytes=bits / 8 + overhead, compute=compute)
+    if name == "fp4":
+        found = ONLINE["mxfp4" if group == 32 else "nvfp4"]
+    elif name == "fp8" and strategy == "block":
+        found = _fp8_in_blocks(*_two_numbers(weights, "block_structure"))
+    elif strategy == "group":
+        scale = _SCALE_BYTES + (0.0 if weights.flag("symmetric", True) else bits / 8)
+        found = Quantization(name, weight_bytes=bits / 8 + scale / group, compute=None)
+    else:
+        wide = _WIDE_SCALE_BYTES if strategy == "channel" else 0
+        found = Quantization(name, weight_bytes=bits / 8, compute=None, channel_bytes=wide)
+    return replace(found, compute=compute)
+
+
+def _two_numbers(section: Config, key: str) -> tuple[int, int]:
+    block = section.get(key)
+    if not isinstance(block, list) or len(block) != 2 or not all(isinstance(n, int) and n > 0 for n in block):
+        raise section.wrong(key, block, "two whole numbers")
+    return block[0], block[1]
 
 
 def _modelopt(section: Config) -> Quantization:
@@ -121,7 +153,7 @@ def serve_as(model: ModelSpec, dtype: str = "auto", quantization: str | None = N
     stored = model.quantization
     if stored is None:
         return replace(model, quantization=ONLINE[quantization])
-    if stored.method != quantization:
+    if stored.method != ONLINE[quantization].method:
         raise UserError(
             f"quantization: {model.name} is already quantised to {stored.method}; "
             f"it cannot be served as {quantization} (leave it out, or 'none' for a 16-bit copy)"

@@ -1,15 +1,20 @@
-"""How tensor parallelism cuts a model: each GPU's share, and which cuts are possible."""
+"""How an engine's layout cuts a model: each GPU's share, and which cuts are possible."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Literal
 
 from steelyard.errors import UserError
+from steelyard.model.layout import Layout, as_layout
 from steelyard.model.spec import Attention, DenseFfn, ModelSpec, MoeFfn
 
 _VOCAB_PADDING = 64  # vLLM pads the vocabulary to a multiple of this before splitting it
 _MXFP4_GROUP = 32
-_MOST_TP = 64
+_MOST_RANKS = 64  # that are tried for what would work
+
+Degree = Literal["tp", "pp", "dp"]
 
 
 def kv_heads_per_gpu(attention: Attention, tp: int) -> int:
@@ -21,49 +26,105 @@ def padded_vocab(model: ModelSpec) -> int:
     return -(-model.vocab // _VOCAB_PADDING) * _VOCAB_PADDING
 
 
-def expert_width_per_gpu(model: ModelSpec, ffn: MoeFfn, tp: int) -> int:
+def expert_width_per_gpu(model: ModelSpec, ffn: MoeFfn, layout: int | Layout) -> int:
     """An expert's intermediate width on one GPU; mxfp4 shares are rounded up to whole scale groups."""
+    slices = as_layout(layout).expert_slices
     if model.quantization is not None and model.quantization.method == "mxfp4":
-        return -(-ffn.expert_intermediate // (_MXFP4_GROUP * tp)) * _MXFP4_GROUP
-    return ffn.expert_intermediate // tp
+        return -(-ffn.expert_intermediate // (_MXFP4_GROUP * slices)) * _MXFP4_GROUP
+    return ffn.expert_intermediate // slices
+
+
+def experts_per_gpu(ffn: MoeFfn, layout: int | Layout) -> int:
+    """Experts on the GPU that holds most of them, copies included."""
+    layout = as_layout(layout)
+    return -(-(ffn.experts + layout.redundant_experts) // layout.expert_ranks)
 
 
 def check_tp(model: ModelSpec, tp: int) -> None:
     """Refuse a tensor-parallel size that does not divide the model, saying why and what would."""
-    problem = next(_problems(model, tp), None)
-    if problem is None:
-        return
-    works = [str(size) for size in range(1, _MOST_TP + 1) if next(_problems(model, size), None) is None]
-    raise UserError(f"{tp} does not fit {model.name}: {problem}; tp can be {', '.join(works)}")
+    _check(model, Layout(tp=tp), str(tp))
 
 
-def _problems(model: ModelSpec, tp: int) -> Iterator[str]:
-    if tp < 1:
-        yield "it must be at least 1"
+def check_layout(model: ModelSpec, layout: int | Layout) -> None:
+    """Refuse a layout that the model cannot lie in, saying why and what would work."""
+    layout = as_layout(layout)
+    _check(model, layout, str(layout))
+
+
+def _check(model: ModelSpec, layout: Layout, said: str) -> None:
+    found = next(_problems(model, layout), None)
+    if found is None:
         return
+    degree, problem = found
+    works = [str(size) for size in range(1, _MOST_RANKS + 1) if _fits(model, layout, degree, size)]
+    advice = f"{degree} can be {', '.join(works)}" if works else f"no {degree} would do with the rest as it is"
+    raise UserError(f"{said} does not fit {model.name}: {problem}; {advice}")
+
+
+def _fits(model: ModelSpec, layout: Layout, degree: Degree, size: int) -> bool:
+    sizes: dict[Degree, int] = {"tp": layout.tp, "pp": layout.pp, "dp": layout.dp, degree: size}
+    changed = replace(layout, tp=sizes["tp"], pp=sizes["pp"], dp=sizes["dp"])
+    return next(_problems(model, changed), None) is None
+
+
+def _problems(model: ModelSpec, layout: Layout) -> Iterator[tuple[Degree, str]]:
+    """What is wrong with a layout, each with the degree that another size of might help."""
+    sizes: dict[Degree, int] = {"tp": layout.tp, "pp": layout.pp, "dp": layout.dp}
+    for degree, size in sizes.items():
+        if size < 1:
+            yield degree, "it must be at least 1"
+            return
+    tp = layout.tp
     for layer in model.layers:
         attention = layer.attention
         if attention.heads % tp:
-            yield f"{attention.heads} attention heads cannot be split {tp} ways"
+            yield "tp", f"{attention.heads} attention heads cannot be split {tp} ways"
         kv_heads = attention.kv_heads
         if kv_heads % tp and tp % kv_heads:
-            yield f"{kv_heads} KV heads can be neither split nor replicated evenly {tp} ways"
-        for what, width in _widths(model, layer.ffn):
-            if width % tp:
-                yield f"the {what} width {width} cannot be split {tp} ways"
-            block = None if model.quantization is None else model.quantization.block
-            if block is not None and tp > 1 and width // tp % block:
-                yield f"the {what} width {width} split {tp} ways cuts its {block}-wide quantisation blocks"
+            yield "tp", f"{kv_heads} KV heads can be neither split nor replicated evenly {tp} ways"
+        yield from _ffn_problems(model, layer.ffn, layout)
     if padded_vocab(model) % tp:
-        yield f"the vocabulary of {padded_vocab(model)} cannot be split {tp} ways"
+        yield "tp", f"the vocabulary of {padded_vocab(model)} cannot be split {tp} ways"
+    if layout.pp > model.num_layers:
+        yield "pp", f"{model.num_layers} layers cannot be dealt out to {layout.pp} stages"
+    yield from _expert_problems(model, layout)
 
 
-def _widths(model: ModelSpec, ffn: DenseFfn | MoeFfn) -> Iterator[tuple[str, int]]:
-    """Feed-forward widths that every GPU takes an equal slice of."""
+def _ffn_problems(model: ModelSpec, ffn: DenseFfn | MoeFfn, layout: Layout) -> Iterator[tuple[Degree, str]]:
+    block = None if model.quantization is None else model.quantization.block
+    for what, width, ways in _widths(model, ffn, layout):
+        degree: Degree = "tp" if layout.tp > 1 or layout.dp == 1 else "dp"
+        if width % ways:
+            yield degree, f"the {what} width {width} cannot be split {ways} ways"
+        if block is not None and ways > 1 and width // ways % block:
+            yield degree, f"the {what} width {width} split {ways} ways cuts its {block}-wide quantisation blocks"
+
+
+def _widths(model: ModelSpec, ffn: DenseFfn | MoeFfn, layout: Layout) -> Iterator[tuple[str, int, int]]:
+    """Feed-forward widths that GPUs take an equal slice of, and how many do."""
     if isinstance(ffn, DenseFfn):
-        yield "feed-forward", ffn.intermediate
+        yield "feed-forward", ffn.intermediate, layout.tp
         return
     if model.quantization is None or model.quantization.method != "mxfp4":
-        yield "expert", ffn.expert_intermediate
+        yield "expert", ffn.expert_intermediate, layout.expert_slices
     if ffn.shared_intermediate:
-        yield "shared-expert", ffn.shared_intermediate
+        yield "shared-expert", ffn.shared_intermediate, layout.tp
+
+
+def _expert_problems(model: ModelSpec, layout: Layout) -> Iterator[tuple[Degree, str]]:
+    counts = [layer.ffn.experts for layer in model.layers if isinstance(layer.ffn, MoeFfn)]
+    if not counts:
+        if layout.expert_parallel:
+            yield "dp", "it has no routed experts for expert_parallel to deal out"
+        elif layout.dp > 1:
+            yield "dp", "data-parallel ranks share routed experts and it has none, so they are replicas"
+        return
+    ranks = layout.expert_ranks
+    degree: Degree = "dp" if layout.dp > 1 else "tp"
+    if ranks > min(counts):
+        yield degree, f"{min(counts)} experts cannot be dealt out to {ranks} ranks (tp x dp)"
+    if layout.redundant_experts and not layout.expert_parallel:
+        yield degree, f"{layout.redundant_experts} redundant experts need expert_parallel"
+    elif layout.redundant_experts and (min(counts) + layout.redundant_experts) % ranks:
+        copies = min(counts) + layout.redundant_experts
+        yield degree, f"{copies} experts, redundant ones included, cannot be dealt out evenly to {ranks} ranks"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from steelyard.errors import UserError, did_you_mean
+from steelyard.model.layout import Layout, Stage, as_layout, stages
 from steelyard.model.quantization import serve_as
-from steelyard.model.sharding import check_tp, kv_heads_per_gpu
+from steelyard.model.sharding import check_layout, check_tp, kv_heads_per_gpu
 from steelyard.model.spec import Attention, Layer, ModelSpec, MoeFfn
-from steelyard.model.weights import bytes_per_element, layer_matrices, lm_head, vector_elements
+from steelyard.model.weights import bytes_per_element, layer_matrices, lm_head, matrix_bytes, vector_elements
 
 _KV_DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "fp8": 1}
 
@@ -77,22 +78,36 @@ def _mtp_parameters(model: ModelSpec) -> int:
     return _layer_parameters(model, model.layers[-1]) + 2 * model.hidden**2 + 3 * model.hidden
 
 
-def weight_bytes(model: ModelSpec, *, tp: int = 1, dtype: str | None = None) -> int:
-    """Bytes of weights on each GPU of a tensor-parallel group.
+def weight_bytes(model: ModelSpec, *, tp: int | Layout = 1, dtype: str | None = None) -> int:
+    """Bytes of weights on the GPU of an engine that holds most: all hold as many unless stages or experts are uneven.
 
     Embedding and head are split over the vocabulary and stay in 16 bits; norms, the router and
     low-rank projections are whole on every GPU.
     """
     if dtype is not None:
         model = serve_as(model, dtype)
-    check_tp(model, tp)
-    tables = 1 if model.tied_embeddings else 2
-    total = float((tables * lm_head(model, tp).elements + model.hidden) * model.dtype_bytes)
+    _check(model, tp)
+    return max(stage_weight_bytes(stage, tp) for stage in stages(model, tp))
+
+
+def stage_weight_bytes(stage: Stage, layout: int | Layout = 1) -> int:
+    """Bytes of weights on each GPU of one pipeline stage: the embedding is on the first, the head on the last."""
+    model, layout = stage.model, as_layout(layout)
+    tables = 1 if model.tied_embeddings and stage.first and stage.last else stage.first + stage.last
+    final_norm = model.hidden if stage.last else 0
+    total = float((tables * lm_head(model, layout.tp).elements + final_norm) * model.dtype_bytes)
     for layer in model.layers:
-        one = float(vector_elements(model, layer, tp) * model.dtype_bytes)
-        one += sum(m.elements * bytes_per_element(model, m) for m in layer_matrices(model, layer, tp))
-        total += layer.count * (one + _absorbed_bytes(model, layer, tp))
+        one = float(vector_elements(model, layer, layout) * model.dtype_bytes)
+        one += sum(matrix_bytes(model, m) for m in layer_matrices(model, layer, layout))
+        total += layer.count * (one + _absorbed_bytes(model, layer, layout.tp))
     return round(total)
+
+
+def _check(model: ModelSpec, layout: int | Layout) -> None:
+    if isinstance(layout, int):
+        check_tp(model, layout)
+    else:
+        check_layout(model, layout)
 
 
 def _absorbed_bytes(model: ModelSpec, layer: Layer, tp: int) -> int:
@@ -109,9 +124,13 @@ def kv_elements(attention: Attention, tp: int = 1) -> int:
     return 2 * kv_heads_per_gpu(attention, tp) * attention.head_dim
 
 
-def kv_groups(model: ModelSpec, kv_dtype: str = "auto", tp: int = 1) -> tuple[KvGroup, ...]:
-    """KV bytes per token and GPU, by attention span: hybrids drop what a window has passed."""
-    check_tp(model, tp)
+def kv_groups(model: ModelSpec, kv_dtype: str = "auto", tp: int | Layout = 1) -> tuple[KvGroup, ...]:
+    """KV bytes per token and GPU of a whole model or one stage of it, by attention span.
+
+    Hybrids drop what a window has passed. Of a pipeline this is what all its stages hold together.
+    """
+    _check(model, tp if isinstance(tp, int) else replace(tp, pp=1))
+    tp = as_layout(tp).tp
     size = kv_dtype_bytes(model, kv_dtype)
     groups: dict[int | None, tuple[int, int]] = {}
     for layer in model.layers:
@@ -121,8 +140,8 @@ def kv_groups(model: ModelSpec, kv_dtype: str = "auto", tp: int = 1) -> tuple[Kv
     return tuple(KvGroup(window, *numbers) for window, numbers in groups.items())
 
 
-def kv_bytes_per_token(model: ModelSpec, kv_dtype: str = "auto", tp: int = 1) -> int:
-    """KV bytes one token takes on each GPU while every layer still holds it."""
+def kv_bytes_per_token(model: ModelSpec, kv_dtype: str = "auto", tp: int | Layout = 1) -> int:
+    """KV bytes one token takes on each GPU (of a pipeline: on one of each stage) while every layer still holds it."""
     return sum(group.bytes_per_token for group in kv_groups(model, kv_dtype, tp))
 
 

@@ -75,7 +75,7 @@ class Layer:
 class Quantization:
     """How quantised weights are stored and multiplied.
 
-    weight_bytes is per element with its scales; compute is the dtype the tensor cores run in,
+    weight_bytes is per element with its scales but those per output; compute is the dtype the tensor cores run in,
     None where weights are only stored small and multiplied in the model's own dtype.
     """
 
@@ -84,6 +84,7 @@ class Quantization:
     compute: str | None
     parts: tuple[Part, ...] = ("attention", "ffn", "experts")
     block: int | None = None  # weights are scaled in blocks of this size, which a TP shard may not cut
+    channel_bytes: int = 0  # of scales for each output of a matrix
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from steelyard.model.sharding import expert_width_per_gpu, kv_heads_per_gpu, padded_vocab
+from steelyard.model.layout import Layout, as_layout
+from steelyard.model.sharding import expert_width_per_gpu, experts_per_gpu, kv_heads_per_gpu, padded_vocab
 from steelyard.model.spec import Attention, DenseFfn, Layer, ModelSpec, MoeFfn, Part
 
 
@@ -65,20 +66,24 @@ def _mla_matrices(attention: Attention, hidden: int, heads: int) -> tuple[Matrix
     )
 
 
-def ffn_matrices(model: ModelSpec, ffn: DenseFfn | MoeFfn, tp: int = 1) -> tuple[Matrix, ...]:
-    """Gate and up fused, down; for experts also the router, which every GPU holds whole."""
-    hidden = model.hidden
+def ffn_matrices(model: ModelSpec, ffn: DenseFfn | MoeFfn, layout: int | Layout = 1) -> tuple[Matrix, ...]:
+    """Gate and up fused, down; for experts also the router, which every GPU holds whole.
+
+    Shared experts are split like attention, so every data-parallel rank has all of them.
+    """
+    layout = as_layout(layout)
+    hidden, tp = model.hidden, layout.tp
     if isinstance(ffn, DenseFfn):
         width = ffn.intermediate // tp
         return (
             Matrix("gate_up_proj", hidden, 2 * width, "ffn"),
             Matrix("down_proj", width, hidden, "ffn"),
         )
-    width = expert_width_per_gpu(model, ffn, tp)
+    width, experts = expert_width_per_gpu(model, ffn, layout), experts_per_gpu(ffn, layout)
     matrices = [
         Matrix("router", hidden, ffn.experts, "plain"),
-        Matrix("experts_gate_up", hidden, 2 * width, "experts", ffn.experts),
-        Matrix("experts_down", width, hidden, "experts", ffn.experts),
+        Matrix("experts_gate_up", hidden, 2 * width, "experts", experts),
+        Matrix("experts_down", width, hidden, "experts", experts),
     ]
     if ffn.shared_intermediate:
         shared = ffn.shared_intermediate // tp
@@ -89,10 +94,11 @@ def ffn_matrices(model: ModelSpec, ffn: DenseFfn | MoeFfn, tp: int = 1) -> tuple
     return tuple(matrices)
 
 
-def layer_matrices(model: ModelSpec, layer: Layer, tp: int = 1) -> tuple[Matrix, ...]:
+def layer_matrices(model: ModelSpec, layer: Layer, layout: int | Layout = 1) -> tuple[Matrix, ...]:
+    layout = as_layout(layout)
     return (
-        *attention_matrices(layer.attention, model.hidden, tp),
-        *ffn_matrices(model, layer.ffn, tp),
+        *attention_matrices(layer.attention, model.hidden, layout.tp),
+        *ffn_matrices(model, layer.ffn, layout),
     )
 
 
@@ -101,9 +107,10 @@ def lm_head(model: ModelSpec, tp: int = 1) -> Matrix:
     return Matrix("lm_head", model.hidden, padded_vocab(model) // tp, "plain")
 
 
-def vector_elements(model: ModelSpec, layer: Layer, tp: int = 1) -> int:
+def vector_elements(model: ModelSpec, layer: Layer, layout: int | Layout = 1) -> int:
     """Norms, biases and sinks of one layer on one GPU: small, and never quantised."""
-    attention, ffn, hidden = layer.attention, layer.ffn, model.hidden
+    layout = as_layout(layout)
+    attention, ffn, hidden, tp = layer.attention, layer.ffn, model.hidden, layout.tp
     total = hidden * (4 if layer.sandwich_norms else 2)
     if attention.kind != "gqa":
         total += (attention.q_lora_rank or 0) + attention.kv_lora_rank  # norms of the low ranks
@@ -120,13 +127,21 @@ def vector_elements(model: ModelSpec, layer: Layer, tp: int = 1) -> int:
     if ffn.router_bias:
         total += ffn.experts
     if ffn.expert_bias:
-        total += ffn.experts * (2 * expert_width_per_gpu(model, ffn, tp) + hidden)
+        total += experts_per_gpu(ffn, layout) * (2 * expert_width_per_gpu(model, ffn, layout) + hidden)
     return total
 
 
 def bytes_per_element(model: ModelSpec, matrix: Matrix) -> float:
-    """What one weight of this matrix takes in memory, scales included."""
+    """What one weight of this matrix takes in memory, scales included but those of whole outputs."""
     stored = model.quantization
     if stored is not None and matrix.part in stored.parts:
         return stored.weight_bytes
     return float(model.dtype_bytes)
+
+
+def matrix_bytes(model: ModelSpec, matrix: Matrix) -> float:
+    """What the whole matrix takes, with all its scales."""
+    stored, weights = model.quantization, matrix.elements * bytes_per_element(model, matrix)
+    if stored is not None and matrix.part in stored.parts:
+        return weights + matrix.n * matrix.experts * stored.channel_bytes
+    return weights

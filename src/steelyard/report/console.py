@@ -10,12 +10,14 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from steelyard.report.pools import LINKS_HEAD, POOLS_HEAD, link_rows, pool_rows
 from steelyard.report.verdict import (
     METRICS,
     PERCENTILES,
     PROVENANCE,
     fleet_line,
     limits,
+    metrics,
     slo_line,
     sources_line,
     workload_line,
@@ -56,6 +58,10 @@ def _parts(result: Result) -> Iterator[RenderableType]:
     yield ""
     yield _two_columns(_throughput(summary), _resources(summary))
     yield ""
+    for head, rows in ((POOLS_HEAD, pool_rows(summary)), (LINKS_HEAD, link_rows(summary))):
+        if rows:
+            yield _plain_table(head, rows)
+            yield ""
     yield _labelled("SLO", _slo(summary))
     if summary["intervals"] is not None:
         yield _labelled(f"{summary['intervals']['share']:.0%} sure", _intervals(summary))
@@ -69,7 +75,7 @@ def _latency(summary: Summary) -> Table:
     table.add_column("Latency", width=11)
     for name in PERCENTILES:
         table.add_column(name, justify="right", width=8)
-    for metric, (short, _) in METRICS.items():
+    for metric, (short, _) in metrics(summary).items():
         table.add_row(short, *(seconds(pick(summary, metric, name)) for name in PERCENTILES))
     return table
 
@@ -110,6 +116,15 @@ def _resources(summary: Summary) -> Table:
             ("steps", count(pick(summary, "steps"))),
         ],
     )
+
+
+def _plain_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+    for i, title in enumerate(head):
+        table.add_column(title, justify="right" if i else "left")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def _facts(title: str, rows: Sequence[tuple[str, str]]) -> Table:

@@ -10,7 +10,8 @@ import numpy as np
 import yaml
 
 from steelyard.report.loads import replica_loads, unserved_reasons, workload_shares
-from steelyard.report.verdict import METRICS, PERCENTILES
+from steelyard.report.pools import LINKS_HEAD, POOLS_HEAD, link_rows, pool_rows
+from steelyard.report.verdict import METRICS, PERCENTILES, metrics
 from steelyard.report.words import (
     as_number,
     byte_size,
@@ -44,7 +45,7 @@ _HEADINGS = {
     "provenance": "Where step times come from",
     "memory": "Memory per GPU",
 }
-_SHOWN_ELSEWHERE = {"name", "slo", *METRICS}
+_SHOWN_ELSEWHERE = {"name", "slo", "pools", "links", *METRICS}
 _ENDINGS: tuple[tuple[str, Callable[[float | None], str]], ...] = (
     ("_bytes", byte_size),
     ("_s", seconds),
@@ -91,6 +92,12 @@ def workload_table(result: Result) -> str:
     return "".join(parts)
 
 
+def pool_table(summary: Summary) -> str:
+    """The pools of a fleet that has several, and the links between them."""
+    parts = ((POOLS_HEAD, pool_rows(summary)), (LINKS_HEAD, link_rows(summary)))
+    return "".join(_table(head, [list(map(escape, row)) for row in rows]) for head, rows in parts if rows)
+
+
 def replica_table(result: Result) -> str:
     """The load of each replica; empty for a single one."""
     loads = replica_loads(result)
@@ -133,7 +140,7 @@ def all_numbers(summary: Summary) -> str:
             *(seconds(pick(summary, name, p)) for p in PERCENTILES),
             count(pick(summary, name, "count")),
         ]
-        for name, (short, meaning) in METRICS.items()
+        for name, (short, meaning) in metrics(summary).items()
     ]
     table = _table(["Latency", *PERCENTILES, "count"], latency)
     groups: dict[str, list[tuple[str, str]]] = {"Run": []}

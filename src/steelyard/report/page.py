@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from steelyard.report.cards import cards, provenance_bar, slo_panel
-from steelyard.report.details import all_numbers, notes_panel, replica_table, scenario_text, workload_table
+from steelyard.report.details import all_numbers, notes_panel, pool_table, replica_table, scenario_text, workload_table
 from steelyard.report.figures import figure_data
 from steelyard.report.jsontext import inside_html
 from steelyard.report.verdict import fleet_line, limits, outcome, slo_line, workload_line
@@ -46,6 +46,7 @@ def render_page(result: Result, notes: Sequence[str]) -> str:
         "Latency": _LOG_SWITCH + _figures(_LATENCY_FIGURES, "four"),
         "Load": _figures(_LOAD_FIGURES, "two"),
         "Requests": _figures(_WORKLOAD_FIGURES, "requests") + workload_table(result),
+        "Pools": pool_table(result.summary),
         "Replicas": replica_table(result),
         "Numbers": all_numbers(result.summary),
         "Scenario": scenario_text(result),

@@ -18,6 +18,7 @@ Summary = Mapping[str, Any]
 
 METRICS = {
     "ttft": ("TTFT", "time to first token"),
+    "attft": ("aTTFT", "submission to first token of the visible answer"),
     "tpot": ("TPOT", "time per output token"),
     "itl": ("ITL", "time between tokens"),
     "e2e": ("End to end", "submission to last token"),
@@ -54,6 +55,12 @@ class Limit:
         return f"{seconds(self.value)}, limit {seconds(self.limit)}"
 
 
+def metrics(summary: Summary) -> dict[str, tuple[str, str]]:
+    """Those worth a line: where every request is answered at once, aTTFT says what TTFT does."""
+    alike = summary.get("attft", summary["ttft"]) == summary["ttft"]
+    return {name: words for name, words in METRICS.items() if name != "attft" or not alike}
+
+
 def limits(summary: Summary) -> list[Limit]:
     """The limits on the run's percentiles in the order they were given."""
     return [
@@ -66,6 +73,9 @@ def fleet_line(summary: Summary) -> str:
     """`llama-3.1-8b on 8 × H100, 4 replicas of 2 GPUs`."""
     gpus, replicas = int(summary["gpus"]), int(summary["replicas"])
     line = f"{summary['model']} on {count(gpus)} × {summary['gpu']}, {plural(replicas, 'replica')}"
+    pools = summary.get("pools", ())
+    if len(pools) > 1:
+        return f"{line}: " + ", ".join(f"{pool['name']} {count(pool['replicas'])}" for pool in pools)
     return line if gpus == replicas else f"{line} of {plural(gpus // replicas, 'GPU')}"
 
 

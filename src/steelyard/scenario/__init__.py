@@ -11,6 +11,7 @@ from steelyard.scenario.arrivals import (
     VaryingArrivals,
     Wave,
 )
+from steelyard.scenario.autoscale import AutoscaleSpec
 from steelyard.scenario.distributions import (
     EmpiricalTokens,
     ExponentialSeconds,
@@ -23,11 +24,15 @@ from steelyard.scenario.distributions import (
     UniformTokens,
     ZipfTokens,
 )
+from steelyard.scenario.dynamics import ChangeSpec, CrashSpec, LinkSpec, SlowSpec
 from steelyard.scenario.engine import EngineSpec
 from steelyard.scenario.fleet import FleetSpec, PoolSpec, Role, RouterName, TransferSpec
 from steelyard.scenario.load import json_schema, load_scenario, scenario_from_dict
 from steelyard.scenario.scenario import CostSpec, ModelRef, Scenario
 from steelyard.scenario.slo import PercentileLimit, SloSpec
+from steelyard.scenario.speculation import DraftMethod, SpeculativeSpec
+from steelyard.scenario.tiers import TierSpec
+from steelyard.scenario.topology import TopologySpec
 from steelyard.scenario.workload import (
     AcceptSpec,
     ChoicePriority,
@@ -36,6 +41,7 @@ from steelyard.scenario.workload import (
     PrefixSpec,
     PrioritySpec,
     SessionSpec,
+    StageSpec,
     TraceSpec,
     WorkloadSpec,
 )
@@ -43,11 +49,15 @@ from steelyard.scenario.workload import (
 __all__ = [
     "AcceptSpec",
     "ArrivalsSpec",
+    "AutoscaleSpec",
     "BurstArrivals",
+    "ChangeSpec",
     "ChoicePriority",
     "ClosedArrivals",
     "ConstantArrivals",
     "CostSpec",
+    "CrashSpec",
+    "DraftMethod",
     "EmpiricalTokens",
     "EngineSpec",
     "ExponentialSeconds",
@@ -56,6 +66,7 @@ __all__ = [
     "FixedTokens",
     "FleetSpec",
     "GammaArrivals",
+    "LinkSpec",
     "Lognormal",
     "MixSpec",
     "ModelRef",
@@ -70,7 +81,12 @@ __all__ = [
     "SecondsSpec",
     "SessionSpec",
     "SloSpec",
+    "SlowSpec",
+    "SpeculativeSpec",
+    "StageSpec",
+    "TierSpec",
     "TokensSpec",
+    "TopologySpec",
     "TraceArrivals",
     "TraceSpec",
     "TransferSpec",

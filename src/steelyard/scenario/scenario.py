@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
 
 from steelyard.scenario.base import Spec, Whole, mistake
+from steelyard.scenario.dynamics import ChangeSpec, check_dynamics
 from steelyard.scenario.engine import EngineSpec
 from steelyard.scenario.fleet import Fleet, PoolSpec
 from steelyard.scenario.slo import SloSpec
@@ -23,7 +24,7 @@ class ModelRef(Spec):
     dtype: Literal["auto", "bfloat16", "float16", "fp8"] = Field(
         default="auto", description="Type of the weights; auto is what the config says."
     )
-    quantization: Literal["none", "fp8", "int8", "int4", "nvfp4"] | None = Field(
+    quantization: Literal["none", "fp8", "fp8_block", "int8", "int4", "awq", "nvfp4", "mxfp4"] | None = Field(
         default=None, description="Weight quantization; what the config says if not given, 16 bits if 'none'."
     )
 
@@ -66,6 +67,9 @@ class Scenario(Spec):
     engine: EngineSpec = Field(default=EngineSpec(), description="Engine settings, in vLLM's names.")
     workload: Workloads = Field(description="Who asks for what: one workload, a list, or {mix: [...]}.")
     slo: SloSpec = Field(default=SloSpec(), description="What counts as good service, in seconds.")
+    dynamics: tuple[ChangeSpec, ...] = Field(
+        default=(), description="What happens to the fleet meanwhile: crashes, slow GPUs, degraded links."
+    )
     cost: CostSpec = Field(default=CostSpec(source="auto"), description="The source of step times.")
     seed: Whole = Field(default=0, description="Seed of everything random; the same seed gives the same result.")
 
@@ -98,6 +102,8 @@ class Scenario(Spec):
                 raise mistake("slo-aware needs a limit to keep; set slo.ttft", "fleet", key)
         for i, pool in enumerate(self.fleet.pools):
             self._check_pool(i, pool)
+        check_dynamics(self.fleet, self.dynamics)
+        self._check_held()
         return self
 
     def engine_of(self, pool: PoolSpec) -> EngineSpec:
@@ -118,24 +124,35 @@ class Scenario(Spec):
                 *("fleet", "pools", i, "engine"),
                 *context.get("path", ()),
             ) from None
-        if engine.num_speculative_tokens:
+        if engine.drafts:
             self._check_acceptance(engine)
+
+    def _check_held(self) -> None:
+        """Blocks can be held where the next round comes back to them and finds them."""
+        apart = any(pool.role != "serve" for pool in self.fleet.pools)
+        caching = all(self.engine_of(pool).enable_prefix_caching for pool in self.fleet.pools)
+        for i, spec in enumerate(self.workload.mix):
+            for k, stage in enumerate(spec.plan or ()):
+                if stage.kv == "held" and (apart or not caching):
+                    why = "without prefix caching" if not caching else "between prefill and decode pools"
+                    place = ("workload", "mix", i, "plan", k, "kv")
+                    raise mistake(f"a round's blocks cannot be held {why}; use kept or dropped", *place)
 
     def _check_acceptance(self, engine: EngineSpec) -> None:
         """Speculation without a word on acceptance would mean a number nobody gave."""
-        drafts = engine.num_speculative_tokens
+        long = engine.speculative is not None
+        tokens = "speculative.num_tokens" if long else "num_speculative_tokens"
+        place = ("engine", "speculative", "acceptance") if long else ("engine", "acceptance")
         for i, spec in enumerate(self.workload.mix):
-            accept = spec.accept or engine.acceptance
+            accept = spec.accept or engine.accepted
             if accept is None:
                 raise mistake(
-                    "missing; with num_speculative_tokens set, say how many drafts are accepted: a list such "
+                    f"missing; with {tokens} set, say how many drafts are accepted: a list such "
                     "as [2, 0, 3], or {probabilities: [0.8, 0.6, 0.4]}",
-                    "engine",
-                    "acceptance",
+                    *place,
                 )
-            if accept.most > drafts:
-                path = ("workload", "mix", i, "accept") if spec.accept else ("engine", "acceptance")
+            if accept.most > engine.drafts:
                 raise mistake(
-                    f"accepts {accept.most} draft tokens, but engine.num_speculative_tokens is {drafts}",
-                    *path,
+                    f"accepts {accept.most} draft tokens, but engine.{tokens} is {engine.drafts}",
+                    *(("workload", "mix", i, "accept") if spec.accept else place),
                 )

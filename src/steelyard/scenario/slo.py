@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, model_validator
 from steelyard.errors import did_you_mean
 from steelyard.scenario.base import Positive, Spec, mistake
 
-METRICS = ("ttft", "tpot", "itl", "e2e", "queue")
+METRICS = ("ttft", "attft", "tpot", "itl", "e2e", "queue")
 _LIMIT = re.compile(rf"({'|'.join(METRICS)})_p([1-9][0-9]?)")
 
 
@@ -25,7 +25,7 @@ class PercentileLimit(NamedTuple):
 
 
 class SloSpec(Spec):
-    """Limits in seconds. Also METRIC_pNN: METRIC is ttft, tpot, itl, e2e or queue, NN is 1 to 99."""
+    """Limits in seconds. Also METRIC_pNN: METRIC is ttft, attft, tpot, itl, e2e or queue, NN is 1 to 99."""
 
     model_config = ConfigDict(
         extra="allow",
@@ -43,6 +43,11 @@ class SloSpec(Spec):
     __pydantic_extra__: dict[str, Positive] = Field(init=False)
 
     ttft: Positive | None = Field(default=None, description="Longest time to first token of a good request.")
+    attft: Positive | None = Field(
+        default=None,
+        description="Longest time from a user's submission to the first token of the answer they see, hidden rounds "
+        "and tools before it included.",
+    )
     tpot: Positive | None = Field(default=None, description="Longest average time per further token of a good request.")
     e2e: Positive | None = Field(
         default=None, description="Longest time from submission to last token of a good request."
@@ -63,7 +68,7 @@ class SloSpec(Spec):
         for limit in sorted(self.percentiles(), key=lambda each: each.percentile):
             if limit.metric in type(self).model_fields:
                 limits[limit.metric] = limit.seconds
-        given = {"ttft": self.ttft, "tpot": self.tpot, "e2e": self.e2e}
+        given = {"ttft": self.ttft, "attft": self.attft, "tpot": self.tpot, "e2e": self.e2e}
         limits.update({metric: seconds for metric, seconds in given.items() if seconds is not None})
         return {metric: limits[metric] for metric in given if metric in limits}
 
@@ -80,4 +85,4 @@ class SloSpec(Spec):
 def _suggestion(key: str, fields: list[str]) -> str:
     common = [f"{metric}_p{percent}" for metric in METRICS for percent in (50, 90, 95, 99)]
     hint = did_you_mean(key, fields + common)
-    return hint if hint.startswith("did") else "choose ttft, tpot, e2e, or METRIC_pNN such as ttft_p95"
+    return hint if hint.startswith("did") else "choose ttft, attft, tpot, e2e, or METRIC_pNN such as ttft_p95"

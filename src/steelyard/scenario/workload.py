@@ -19,7 +19,7 @@ from steelyard.scenario.base import (
     mistake,
     number_or_kind,
 )
-from steelyard.scenario.distributions import FixedSeconds, SecondsSpec, TokensSpec
+from steelyard.scenario.distributions import FixedSeconds, FixedTokens, SecondsSpec, TokensSpec
 
 
 class PrefixSpec(Spec):
@@ -59,6 +59,50 @@ class SessionSpec(Spec):
     )
 
 
+Retention = Literal["kept", "held", "dropped"]
+
+
+class StageSpec(Spec):
+    """Hidden rounds of a request's plan: each generates tokens and calls a tool, whose result the next one reads.
+
+    The first round reads the user's prompt, and the visible answer, the request's `output`, comes after the last stage.
+    """
+
+    rounds: TokensSpec = Field(
+        default=FixedTokens(kind="fixed", tokens=1), description="Rounds one after the other, in each branch."
+    )
+    branches: TokensSpec = Field(
+        default=FixedTokens(kind="fixed", tokens=1),
+        description="Chains of rounds at the same time. With several, what they generate stays with them: whoever "
+        "comes next waits for all of them and reads the results of their last tools.",
+    )
+    output: TokensSpec = Field(description="Tokens that a round generates, which its user does not see.")
+    tool: SecondsSpec = Field(
+        default=FixedSeconds(kind="fixed", seconds=0.0), description="How long the tool takes that a round calls."
+    )
+    result: TokensSpec = Field(
+        default=FixedTokens(kind="fixed", tokens=1), description="Tokens that the tool adds to the next prompt."
+    )
+    kv: Retention = Field(
+        default="kept",
+        description="The round's KV blocks while its tool runs. kept: in the prefix cache until others need the room; "
+        "held: nobody else gets them before the next round has begun, unless the engine could do nothing at all; "
+        "dropped: free at once, but for what other requests use or open with.",
+    )
+
+
+def expand_plan(value: Any) -> Any:
+    """One stage is a plan."""
+    return [value] if isinstance(value, Mapping | StageSpec) else value
+
+
+Plan = Annotated[
+    tuple[StageSpec, ...],
+    Field(min_length=1),
+    BeforeValidator(expand_plan, json_schema_input_type=StageSpec | list[StageSpec]),
+]
+
+
 class FixedPriority(Spec):
     """The same priority for all. Short form: the bare number."""
 
@@ -92,7 +136,7 @@ PrioritySpec = Annotated[_AnyPriority, BeforeValidator(expand_priority, json_sch
 
 
 class AcceptSpec(Spec):
-    """How many draft tokens a verify step accepts. Short form: the cycle's bare list."""
+    """How many draft tokens a verify step accepts. Short form: a bare list, a cycle if all of it is whole numbers."""
 
     cycle: tuple[Whole, ...] | None = Field(
         default=None,
@@ -129,11 +173,16 @@ class AcceptSpec(Spec):
 
 
 def expand_accept(value: Any) -> Any:
-    """A bare list is a cycle."""
-    return {"cycle": value} if isinstance(value, list | tuple) else value
+    """A bare list of whole numbers is a cycle; one with a decimal point in it has shares."""
+    if not isinstance(value, list | tuple):
+        return value
+    return {"probabilities" if any(isinstance(each, float) for each in value) else "cycle": value}
 
 
-Accept = Annotated[AcceptSpec, BeforeValidator(expand_accept, json_schema_input_type=tuple[Whole, ...] | AcceptSpec)]
+Accept = Annotated[
+    AcceptSpec,
+    BeforeValidator(expand_accept, json_schema_input_type=tuple[Whole, ...] | tuple[Share, ...] | AcceptSpec),
+]
 
 TraceFormat = Literal["auto", "azure", "mooncake", "vllm-bench", "capture"]
 
@@ -174,7 +223,8 @@ class WorkloadSpec(Spec):
     )
     arrivals: ArrivalsSpec | None = Field(default=None, description="When requests (or sessions) come.")
     requests: Count | None = Field(
-        default=None, description="How many requests, every turn of a session counted; of a trace, at most."
+        default=None,
+        description="How many requests, every turn of a session counted and hidden rounds not; of a trace, at most.",
     )
     duration: Positive | None = Field(default=None, description="Nobody new comes after this many seconds.")
     prompt: TokensSpec | None = Field(
@@ -187,6 +237,10 @@ class WorkloadSpec(Spec):
         description="Opening tokens that requests share. A shorter prompt is raised to the prefix plus one.",
     )
     session: SessionSpec | None = Field(default=None, description="Makes each arrival a conversation of several turns.")
+    plan: Plan | None = Field(
+        default=None,
+        description="What each request does before its visible answer, stage by stage: hidden rounds and tools.",
+    )
     priority: PrioritySpec = Field(
         default=FixedPriority(kind="fixed", value=0),
         description="For engine.policy priority; lower is served first.",
@@ -212,6 +266,8 @@ class WorkloadSpec(Spec):
                         "missing; give a length, such as 512 or {kind: lognormal, median: 512, p95: 2048}",
                         name,
                     )
+        if self.plan is not None and self.plan[0].branches != FixedTokens(kind="fixed", tokens=1):
+            raise mistake("a request begins with one round; give branches to a later stage", "plan", 0, "branches")
         if self.session is not None and self.prefix is not None:
             raise mistake("a session's shared opening is session.system; do not give prefix too", "prefix")
         if isinstance(self.abort_after, FixedSeconds) and self.abort_after.seconds == 0:
@@ -219,7 +275,13 @@ class WorkloadSpec(Spec):
         return self
 
     def _check_trace(self) -> None:
-        own = {"prompt": self.prompt, "output": self.output, "prefix": self.prefix, "session": self.session}
+        own = {
+            "prompt": self.prompt,
+            "output": self.output,
+            "prefix": self.prefix,
+            "session": self.session,
+            "plan": self.plan,
+        }
         for name, value in own.items():
             if value is not None:
                 raise mistake("the trace says this; remove it, or remove trace", name)

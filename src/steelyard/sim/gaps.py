@@ -29,6 +29,10 @@ class TokenGaps:
         found = (log.gaps() for log in logs)
         return cls(tuple(part for part in found if len(part[0])))
 
+    def with_further(self, seconds: Floats) -> TokenGaps:
+        """The same with some more, one pair of tokens each."""
+        return TokenGaps((*self.parts, (seconds, np.ones(len(seconds), dtype=np.int64)))) if len(seconds) else self
+
     @cached_property
     def total(self) -> int:
         """Pairs of tokens in all."""

@@ -7,7 +7,8 @@ from typing import Any
 
 from steelyard.fleet import RouterSettings, make_router
 from steelyard.fleet.handover import Handover, Transfers
-from steelyard.fleet.links import Link, Ports
+from steelyard.fleet.links import Link, Port, Ports
+from steelyard.hardware import topology_of
 from steelyard.model import kv_bytes_per_token
 from steelyard.sim.setup import FleetSetup, Setup
 
@@ -17,7 +18,7 @@ _LATENCY_SECONDS = 50e-6  # to post a transfer and to be told of its end, beside
 def make_handover(setup: FleetSetup) -> Handover:
     """The way from prefill to decode engines that a scenario describes."""
     fleet, decodes = setup.scenario.fleet, setup.answers
-    ports = Ports(_links(setup.takes_requests), _links(decodes))
+    ports = _ports(setup)
     transfers = Transfers(
         token_bytes=kv_bytes_per_token(setup.model, decodes[0].engine.kv_cache_dtype),
         layers=setup.model.num_layers,
@@ -36,14 +37,42 @@ def router_settings(setup: FleetSetup, pools: Sequence[Setup]) -> RouterSettings
     return RouterSettings(limits.block_size, limits.blocks, ttft=setup.scenario.slo.ttft or 1.0)
 
 
-def _links(pools: Sequence[Setup]) -> list[Link]:
-    """The NICs of each replica's GPUs together."""
-    return [Link(each.pool.tp * each.gpu.nic_bandwidth) for each in pools for _ in range(each.pool.replicas)]
+def _ports(setup: FleetSetup) -> Ports:
+    """Replicas fill nodes one after the other; a pool of other GPUs begins a node of its own."""
+    placed: dict[str, list[Port]] = {"out": [], "in": []}
+    uplinks: dict[tuple[str, int], Link] = {}
+    node = used = 0
+    pools = [each for each in setup.pools if each.ranks]
+    for i, each in enumerate(pools):
+        topology = topology_of(each.gpu, setup.scenario.fleet.topology)
+        if i and each.gpu != pools[i - 1].gpu:
+            node, used = node + 1, 0
+        way = "out" if each.pool.role == "prefill" else "in"
+        gpus = each.gpus // each.ranks
+        ports = topology.nodes_per_leaf * topology.gpus_per_node
+        for _ in range(each.ranks):
+            if used and used + gpus > topology.gpus_per_node:
+                node, used = node + 1, 0
+            leaf = node // topology.nodes_per_leaf
+            uplink = None
+            if topology.oversubscription > 1:
+                width = ports * topology.nic.rate / topology.oversubscription
+                uplink = uplinks.setdefault((way, leaf), Link(width))
+            port = Port(Link(gpus * topology.nic.rate), Link(gpus * topology.peer.rate), node, leaf, uplink)
+            placed[way].append(port)
+            used += gpus
+            node, used = node + used // topology.gpus_per_node, used % topology.gpus_per_node
+    return Ports(placed["out"], placed["in"])
 
 
 def link_use(ports: Ports, duration: float) -> dict[str, Any]:
     """How much the links of each side carried, and what share of the time they were in use."""
-    return {"prefill_out": _use(ports.out, duration), "decode_in": _use(ports.into, duration)}
+    found = {"prefill_out": [port.nic for port in ports.out], "decode_in": [port.nic for port in ports.into]}
+    found["inside_nodes"] = [port.peer for port in ports.out]
+    uplinks = {id(port.uplink): port.uplink for port in (*ports.out, *ports.into) if port.uplink is not None}
+    if uplinks:
+        found["uplinks"] = list(uplinks.values())
+    return {name: _use(links, duration) for name, links in found.items()}
 
 
 def _use(links: Sequence[Link], duration: float) -> dict[str, float]:

@@ -14,13 +14,16 @@ from steelyard.engine import ABORTED, FINISHED, REJECTED, EngineLog
 from steelyard.fleet import Desk
 from steelyard.fleet.frontend import shown
 from steelyard.scenario import Scenario
+from steelyard.sim.attempts import Part, add_earlier, settled
 from steelyard.sim.gaps import TokenGaps
 from steelyard.sim.setup import FleetSetup
 from steelyard.workload import Workload
+from steelyard.workload.rounds import HIDDEN, VISIBLE, single_rounds
 
 Column = NDArray[Any]
 
 _STATUS = {FINISHED: "finished", ABORTED: "aborted", REJECTED: "rejected"}
+_PHASES = {VISIBLE: "visible", HIDDEN: "hidden"}
 
 
 @dataclass
@@ -48,15 +51,6 @@ class Result:
         return {"replica": replica} | {name: np.concatenate([table[name] for table in tables]) for name in names}
 
 
-@dataclass(frozen=True)
-class Part:
-    """What an engine did of each request it had: whether it began it, gave its first token, and ended it."""
-
-    begins: bool = True
-    first: bool = True
-    ends: bool = True
-
-
 def parts_of(setup: FleetSetup) -> list[Part]:
     """By replica."""
     told_early = setup.scenario.fleet.transfer.first_token == "prefill"
@@ -65,26 +59,35 @@ def parts_of(setup: FleetSetup) -> list[Part]:
         "prefill": Part(first=told_early, ends=False),
         "decode": Part(begins=False, first=not told_early),
     }
-    return [parts[each.pool.role] for each in setup.pools for _ in range(each.pool.replicas)]
+    parts["attention"] = parts["decode" if setup.hands_over else "serve"]
+    return [parts[each.pool.role] for each in setup.pools for _ in range(each.ranks)]
 
 
 def request_table(
-    workload: Workload, desk: Desk, logs: list[EngineLog], parts: Sequence[Part] | None = None
+    workload: Workload,
+    desk: Desk,
+    logs: list[EngineLog],
+    parts: Sequence[Part] | None = None,
+    retries: Column | None = None,
 ) -> dict[str, Column]:
     """One row per request, in workload order; NaN where something did not happen.
 
     Tokens come when the client sees them. ``taken`` is when the engine's front end took a request up. ``parts`` say
-    what each engine did of its requests, where that is not everything.
+    what each engine did of its requests, where that is not everything. ``attft`` is of visible answers alone: their
+    first token, counted from the submission of the first of the rounds that led to them. ``retries`` say how often a
+    request had to start over.
     """
     n = len(workload)
+    rounds = workload.rounds or single_rounds(n)
     status = np.full(n, REJECTED, dtype=np.int64)
     cached, preemptions = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
     scheduled, first, finish = np.full(n, np.nan), np.full(n, np.nan), np.full(n, np.nan)
     reason = np.full(n, "", dtype=object)
     for i, why in desk.refused.items():
         reason[i] = why
-    for log, part in zip(logs, parts or [Part()] * len(logs), strict=True):
-        rows = log.ended
+    parts = parts or [Part()] * len(logs)
+    for log, part in zip(logs, parts, strict=True):
+        rows = settled(log)
         index = rows["index"].astype(np.int64)
         status[index] = rows["status"]
         preemptions[index] += rows["preemptions"].astype(np.int64)
@@ -102,6 +105,9 @@ def request_table(
             finish[i], reason[i] = second, why
             if first[i] > second:
                 first[i] = np.nan  # the client had gone by then
+    if retries is not None:
+        earlier = {"scheduled": scheduled, "first_token": first, "preemptions": preemptions}
+        add_earlier(earlier, logs, parts, desk.host)
     output = np.minimum(workload.output, np.maximum(desk.max_model_len - workload.prompt, 1))
     done = status == FINISHED
     arrival = desk.arrival
@@ -109,6 +115,7 @@ def request_table(
     return {
         "id": np.arange(n),
         "label": np.array(workload.labels, dtype=object)[workload.label],
+        "phase": np.array([_PHASES[phase] for phase in range(len(_PHASES))], dtype=object)[rounds.phase],
         "replica": desk.replica,
         "arrival": arrival,
         "taken": desk.taken,
@@ -116,6 +123,7 @@ def request_table(
         "output": output,
         "cached": cached,
         "preemptions": preemptions,
+        "retries": np.zeros(n, dtype=np.int64) if retries is None else retries,
         "status": np.array([_STATUS.get(s, "") for s in range(REJECTED + 1)], dtype=object)[status],
         "reason": reason,
         "scheduled": scheduled,
@@ -123,6 +131,7 @@ def request_table(
         "finish": finish,
         "queue": scheduled - arrival,
         "ttft": first - arrival,
+        "attft": np.where(rounds.phase == VISIBLE, first - arrival[rounds.first], np.nan),
         "tpot": tpot,
         "e2e": np.where(done, finish - arrival, np.nan),
     }

@@ -9,13 +9,18 @@ from typing import Any
 
 from steelyard.cost import RESTED, HostTerms
 from steelyard.engine import Engine
+from steelyard.engine.policies import SglangSettings, policy_of
 from steelyard.fleet import Desk, make_router, run_fleet
+from steelyard.fleet.lockstep import Rank, step_together
 from steelyard.scenario import Scenario
+from steelyard.sim.attempts import gaps_between
+from steelyard.sim.dynamics import dynamics_summary, make_dynamics, never_happened, shares_there
 from steelyard.sim.gaps import TokenGaps
 from steelyard.sim.handovers import link_use, make_handover, router_settings
 from steelyard.sim.result import Result, parts_of, request_table
 from steelyard.sim.setup import set_up
-from steelyard.sim.summary import summarise
+from steelyard.sim.summary import span, summarise
+from steelyard.sim.tiers import by_tier, make_tiers
 from steelyard.workload import build_workload
 
 FIRST_USES = "compiled_on_first_use"  # the summary's key for it, where engines are fresh
@@ -37,41 +42,59 @@ def simulate(
     ended, requests in all).
     """
     setup = set_up(scenario, host, factors)
-    acceptance = scenario.engine.acceptance
+    acceptance = next((each.engine.accepted for each in setup.answers if each.engine.accepted), None)
     workload = build_workload(scenario.workload, scenario.seed, scenario.base_dir, acceptance)
-    stages = [setup.takes_requests, setup.answers] if setup.hands_over else [setup.pools]
+    stages = [setup.takes_requests, setup.answers] if setup.hands_over else [setup.answers]
     desk = Desk(workload, *([pool.limits for pool in stage] for stage in stages), host=setup.host)
     reactive = bool(desk.followers)
+    tiers = iter(make_tiers(setup))
     engines = [
-        Engine(
+        (Rank if each.pool.dp > 1 else Engine)(
             each.limits,
-            each.cost,
+            each.step_cost,
             desk.names,
             wake=setup.host.wake,
             taking_in=setup.host.prompt,
             rested=RESTED,
             first_uses=each.cost.first_uses(),
+            policy=policy_of(each.engine.scheduler, SglangSettings(**each.engine.sglang.model_dump())),
+            tiers=next(tiers),
             reactive=reactive or each.pool.role == "prefill",
             plain=plain,
         )
         for each in setup.pools
-        for _ in range(each.pool.replicas)
+        for _ in range(each.ranks)
     ]
+    first = 0
+    for each in setup.pools:
+        step_together(engines[first : first + each.ranks], each.pool.dp, each.cost)
+        first += each.ranks
     fleet = scenario.fleet
     handover = make_handover(setup) if setup.hands_over else None
-    replicas = sum(each.pool.replicas for each in setup.takes_requests)
+    replicas = sum(each.ranks for each in setup.takes_requests)
     router = make_router(fleet.router, replicas, scenario.seed, router_settings(setup, setup.takes_requests))
+    dynamics = make_dynamics(setup, handover)
     total = len(workload)
     report = None if progress is None else lambda done: progress(done, total)
     with _no_collector():
-        run_fleet(engines, desk, router, report, handover)
+        run_fleet(engines, desk, router, report, handover, dynamics)
     logs = [engine.log for engine in engines]
-    requests = request_table(workload, desk, logs, parts_of(setup))
+    parts = parts_of(setup)
+    requests = request_table(workload, desk, logs, parts, None if dynamics is None else dynamics.retries_of(total))
     gaps = TokenGaps.of(logs)
-    summary = summarise(setup, requests, gaps, logs) | _first_uses(engines)
+    notes = list(workload.notes)
+    there: list[float] | None = None
+    if dynamics is not None:
+        gaps = gaps.with_further(gaps_between(logs, parts))
+        there = shares_there(dynamics, *span(requests))
+    summary = summarise(setup, requests, gaps, logs, there) | _first_uses(engines)
+    if dynamics is not None:
+        summary["dynamics"] = dynamics_summary(setup, dynamics, *span(requests))
+        notes += never_happened(dynamics, span(requests)[1])
+    summary["prefix_cache"] |= by_tier(setup, engines, summary["prefix_cache"], summary["duration_s"])
     if handover is not None:
         summary["links"] = link_use(handover.transfers.ports, summary["duration_s"])
-    return Result(scenario, summary, requests, gaps, logs, notes=list(workload.notes))
+    return Result(scenario, summary, requests, gaps, logs, notes=notes)
 
 
 def _first_uses(engines: Sequence[Engine]) -> dict[str, Any]:

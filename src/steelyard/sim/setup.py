@@ -3,30 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from steelyard.cost import (
     CompiledCost,
     CostSource,
+    Draft,
     HostTerms,
     Measured,
     MemoryPlan,
     Roofline,
+    SpeculativeCost,
     Work,
     compile_cost,
+    compile_speculative,
+    find_draft,
     plan_memory,
     read_terms,
     shipped_bundle,
     work_of,
 )
+from steelyard.cost.afd import AfdCost
+from steelyard.cost.afd_sides import (
+    Side,
+    attention_part,
+    attention_work,
+    check_experts,
+    ffn_work,
+    plan_ffn_memory,
+)
+from steelyard.cost.afd_unit import compile_unit, link_between
 from steelyard.cost.profiles import open_profile
 from steelyard.cost.scaled import Scaled
 from steelyard.cost.silicon import find_silicon
 from steelyard.engine import Limits
 from steelyard.errors import UserError, blaming
-from steelyard.hardware import Gpu, check_fits_node, find_gpu
-from steelyard.model import ModelSpec, check_tp, load_model, serve_as
+from steelyard.hardware import Gpu, check_fits_node, find_gpu, topology_of
+from steelyard.model import Layout, ModelSpec, check_layout, check_tp, load_model, serve_as
 from steelyard.scenario import EngineSpec, PoolSpec, Scenario
 
 
@@ -40,13 +54,30 @@ class Setup:
     gpu: Gpu
     memory: MemoryPlan
     limits: Limits
-    cost: CompiledCost
+    cost: CompiledCost | SpeculativeCost
     work: Work
+    unit: AfdCost | None = None  # what engines ask instead of ``cost``, where attention and FFN are apart
+    spread: int = 1  # replicas of the pool that one such engine spreads its requests over
+
+    @property
+    def step_cost(self) -> CompiledCost | SpeculativeCost | AfdCost:
+        """What engines ask."""
+        return self.unit or self.cost
 
     @property
     def gpus(self) -> int:
         """GPUs of the whole pool."""
-        return self.pool.replicas * self.pool.tp
+        return self.pool.replicas * self.layout.gpus
+
+    @property
+    def layout(self) -> Layout:
+        """How one engine lies over its GPUs."""
+        return layout_of(self.pool)
+
+    @property
+    def ranks(self) -> int:
+        """Schedulers of the pool: one to each data-parallel rank of each engine; FFN pools have none of their own."""
+        return 0 if self.pool.role == "ffn" else self.pool.replicas * self.pool.dp // self.spread
 
     @property
     def price_per_hour(self) -> float:
@@ -77,12 +108,12 @@ class FleetSetup:
     @property
     def takes_requests(self) -> tuple[Setup, ...]:
         """Pools that clients' requests go to."""
-        return tuple(each for each in self.pools if each.pool.role != "decode")
+        return tuple(each for each in self.pools if each.pool.role == "prefill") if self.hands_over else self.answers
 
     @property
     def answers(self) -> tuple[Setup, ...]:
         """Pools that requests end in."""
-        return tuple(each for each in self.pools if each.pool.role != "prefill")
+        return tuple(each for each in self.pools if each.pool.role not in ("prefill", "ffn"))
 
 
 def set_up(scenario: Scenario, host: HostTerms | None = None, factors: Mapping[str, float] | None = None) -> FleetSetup:
@@ -97,6 +128,8 @@ def set_up(scenario: Scenario, host: HostTerms | None = None, factors: Mapping[s
     host = host or _host(scenario)
     pools = scenario.fleet.of_role("serve", "prefill") + scenario.fleet.of_role("decode")
     found = tuple(_pool(scenario, pool, model, host, factors) for pool in pools)
+    if scenario.fleet.of_role("attention"):
+        found += _units(scenario, model, host, factors)
     sizes = sorted({each.limits.block_size for each in found})
     if len(sizes) > 1:
         raise UserError(
@@ -109,19 +142,29 @@ def set_up(scenario: Scenario, host: HostTerms | None = None, factors: Mapping[s
 def _pool(
     scenario: Scenario, pool: PoolSpec, model: ModelSpec, host: HostTerms, factors: Mapping[str, float] | None
 ) -> Setup:
+    if pool.autoscale is not None:
+        pool = pool.model_copy(update={"replicas": pool.autoscale.max})  # all there can ever be
     engine = scenario.engine_of(pool)
     place = "fleet" if len(scenario.fleet.pools) == 1 else f"fleet.pools: {pool.name}"
     with blaming(f"{scenario.source}: {place}.gpu"):
         gpu = find_gpu(pool.gpu)
-    with blaming(f"{scenario.source}: {place}.tp"):
-        check_tp(model, pool.tp)
+    layout = layout_of(pool)
+    with blaming(f"{scenario.source}: {place}.tp" if layout == Layout(tp=pool.tp) else f"{scenario.source}: {place}"):
+        check_layout(model, pool.tp if layout == Layout(tp=pool.tp) else layout)
         check_fits_node(gpu, pool.tp)
+        if pool.pp > 1:
+            raise UserError(
+                f"pp: {pool.pp} stages are not simulated yet, since their batches would have to overlap; use 1"
+            )
     with blaming(scenario.source):
-        memory = plan_memory(model, gpu, pool.tp, engine)
-        limits = _limits(engine, model, memory)
-    sources = _sources(scenario, gpu, model, pool.tp)
+        draft = find_draft(engine, model, scenario.base_dir)
+        memory = plan_memory(model, gpu, layout, engine, draft)
+        limits = _limits(engine, model, memory, draft)
+    sources = _sources(scenario, gpu, model, layout)
     if factors:
         sources = tuple(Scaled(source, factors) for source in sources)
+    plain = compile_cost(model, layout, engine, *sources, terms=host)
+    general = sources if scenario.cost.profile is None else sources[1:]  # the user's own may be of one model only
     return Setup(
         pool=pool,
         engine=engine,
@@ -129,20 +172,108 @@ def _pool(
         gpu=gpu,
         memory=memory,
         limits=limits,
-        cost=compile_cost(model, pool.tp, engine, *sources, terms=host),
-        work=work_of(model, gpu, pool.tp, engine.kv_cache_dtype),
+        cost=compile_speculative(plain, engine, draft, layout, *general, terms=host) if engine.drafts else plain,
+        work=work_of(model, gpu, layout, engine.kv_cache_dtype),
     )
 
 
-def _sources(scenario: Scenario, gpu: Gpu, model: ModelSpec, tp: int) -> tuple[CostSource, ...]:
+def _units(
+    scenario: Scenario, model: ModelSpec, host: HostTerms, factors: Mapping[str, float] | None
+) -> tuple[Setup, Setup]:
+    """The attention and the FFN pool; an engine of the first has a part of the second behind it."""
+    (attention_pool,), (ffn_pool,) = scenario.fleet.of_role("attention"), scenario.fleet.of_role("ffn")
+    afd = scenario.fleet.afd
+    engine = scenario.engine_of(attention_pool)
+    if engine.drafts:
+        raise UserError(f"{scenario.source}: engine: drafts are not simulated where attention and FFN are apart")
+    attention = _side(scenario, attention_pool, attention_part(model), factors)
+    ffn = _side(scenario, ffn_pool, model, factors)
+    with blaming(f"{scenario.source}: fleet.pools: {ffn_pool.name}"):
+        check_experts(model, ffn)
+        most = attention.instances * engine.max_num_batched_tokens
+        share = scenario.engine_of(ffn_pool).gpu_memory_utilization
+        ffn_memory = plan_ffn_memory(model, ffn, share, -(-most // afd.micro_batches))
+    with blaming(f"{scenario.source}: fleet.pools: {attention_pool.name}"):
+        memory = plan_memory(attention_part(model), attention.gpu, attention.tp, engine)
+        limits = _of_unit(_limits(engine, model, memory, None), attention.instances)
+    ends = [topology_of(side.gpu, scenario.fleet.topology) for side in (attention, ffn)]
+    link = link_between(ends[0], ends[1], attention.gpus + ffn.gpus)
+    compiled = compile_unit(
+        model,
+        attention,
+        ffn,
+        engine,
+        link=link,
+        micro_batches=afd.micro_batches,
+        terms=host,
+        slowed=(factors or {}).get("collective", 1.0),
+    )
+    near = Setup(
+        pool=attention_pool,
+        engine=engine,
+        model=model,
+        gpu=attention.gpu,
+        memory=memory,
+        limits=limits,
+        cost=compiled.attention,
+        work=attention_work(model, attention, engine.kv_cache_dtype),
+        unit=AfdCost(compiled.unit),
+        spread=attention.instances,
+    )
+    behind = replace(
+        near,
+        pool=ffn_pool,
+        gpu=ffn.gpu,
+        memory=ffn_memory,
+        limits=replace(limits, blocks=0),
+        cost=compiled.ffn,
+        work=ffn_work(model, ffn),
+        spread=1,
+    )
+    return near, behind
+
+
+def _side(scenario: Scenario, pool: PoolSpec, model: ModelSpec, factors: Mapping[str, float] | None) -> Side:
+    """One unit's part of an attention or FFN pool, which holds so much of the model."""
+    place = f"{scenario.source}: fleet.pools: {pool.name}"
+    with blaming(f"{place}.gpu"):
+        gpu = find_gpu(pool.gpu)
+    with blaming(f"{place}.tp"):
+        check_tp(model, pool.tp)
+        check_fits_node(gpu, pool.tp)
+    sources = _sources(scenario, gpu, model, Layout(tp=pool.tp))
+    if factors:
+        sources = tuple(Scaled(source, factors) for source in sources)
+    return Side(gpu, pool.replicas // scenario.fleet.afd.units, pool.tp, sources, pool.redundant_experts)
+
+
+def _of_unit(limits: Limits, instances: int) -> Limits:
+    """The limits of all attention instances together; a chunk of a prompt is still on one of them."""
+    each = limits.max_num_batched_tokens
+    return replace(
+        limits,
+        blocks=limits.blocks * instances,
+        max_num_seqs=limits.max_num_seqs * instances,
+        max_num_batched_tokens=each * instances,
+        long_prefill_token_threshold=min(limits.long_prefill_token_threshold or each, each),
+    )
+
+
+def layout_of(pool: PoolSpec) -> Layout:
+    """A pool's layout in the model's terms."""
+    return Layout(pool.tp, pool.pp, pool.dp, pool.expert_parallel, pool.redundant_experts, pool.all2all)
+
+
+def _sources(scenario: Scenario, gpu: Gpu, model: ModelSpec, layout: Layout) -> tuple[CostSource, ...]:
     """What there is, the best first: the user's own profile, the GPU's shipped one, NVIDIA's tables, the roofline."""
-    wanted = scenario.cost
+    wanted, tp = scenario.cost, layout.tp
     own: list[CostSource] = []
     if wanted.profile is not None:
         with blaming(f"{scenario.source}: cost.profile"):
-            own.append(open_profile(scenario.base_dir / wanted.profile, gpu, model, tp))
+            own.append(open_profile(scenario.base_dir / wanted.profile, gpu, model, layout))
+    roofline = Roofline(gpu, tp, topology_of(gpu, scenario.fleet.topology))
     if wanted.source == "analytic":
-        return (*own, Roofline(gpu, tp))
+        return (*own, roofline)
     tables = find_silicon(gpu, tp)
     if wanted.source == "silicon" and tables is None:
         raise UserError(
@@ -152,7 +283,7 @@ def _sources(scenario: Scenario, gpu: Gpu, model: ModelSpec, tp: int) -> tuple[C
     measured: list[CostSource | None] = [_shipped(gpu.name), tables]
     if wanted.source == "silicon":
         measured.reverse()
-    return (*own, *(source for source in measured if source is not None), Roofline(gpu, tp))
+    return (*own, *(source for source in measured if source is not None), roofline)
 
 
 @cache
@@ -170,7 +301,7 @@ def _host(scenario: Scenario) -> HostTerms:
         return read_terms(scenario.base_dir / file)
 
 
-def _limits(engine: EngineSpec, model: ModelSpec, memory: MemoryPlan) -> Limits:
+def _limits(engine: EngineSpec, model: ModelSpec, memory: MemoryPlan, draft: Draft | None) -> Limits:
     longest = engine.max_model_len or model.max_position
     if longest > model.max_position:
         raise UserError(
@@ -191,8 +322,10 @@ def _limits(engine: EngineSpec, model: ModelSpec, memory: MemoryPlan) -> Limits:
         enable_chunked_prefill=engine.enable_chunked_prefill,
         enable_prefix_caching=engine.enable_prefix_caching,
         priority=engine.policy == "priority",
-        async_scheduling=engine.async_scheduling,
+        async_scheduling=engine.schedules_ahead,
         reserve_full_prompt=engine.scheduler_reserve_full_isl,
         watermark=engine.watermark,
-        speculative_tokens=engine.num_speculative_tokens,
+        speculative_tokens=engine.drafts,
+        lookahead=0 if draft is None else engine.drafts,
+        drops_last_hit=draft is not None and draft.joined,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -13,24 +14,36 @@ from steelyard.engine import EngineLog
 from steelyard.scenario import SloSpec
 from steelyard.sim.gaps import TokenGaps
 from steelyard.sim.setup import FleetSetup, Setup
+from steelyard.sim.units import on_one, stalled
 
 Column = NDArray[Any]
 PERCENTILES = (50, 90, 95, 99)
 
 
-def summarise(setup: FleetSetup, requests: dict[str, Column], gaps: TokenGaps, logs: list[EngineLog]) -> dict[str, Any]:
-    """All headline figures, JSON-ready. Where pools differ, those of the engines are of the pools that answer."""
+def summarise(
+    setup: FleetSetup,
+    requests: dict[str, Column],
+    gaps: TokenGaps,
+    logs: list[EngineLog],
+    there: Sequence[float] | None = None,
+) -> dict[str, Any]:
+    """All headline figures, JSON-ready. Where pools differ, those of the engines are of the pools that answer.
+
+    ``there`` is the share of its replicas that each pool had on average, where they come and go.
+    """
     scenario, answers = setup.scenario, setup.answers[0]
     finished = requests["status"] == "finished"
-    latencies = {name: describe(requests[name][finished]) for name in ("ttft", "tpot", "e2e", "queue")}
+    latencies = {name: describe(requests[name][finished]) for name in ("ttft", "attft", "tpot", "e2e", "queue")}
     latencies["itl"] = describe_gaps(gaps)
-    start, end = _span(requests)
+    start, end = span(requests)
     duration = end - start
     counts = {s: int((requests["status"] == s).sum()) for s in ("finished", "rejected", "aborted")}
     prompt, output = int(requests["prompt"][finished].sum()), int(requests["output"][finished].sum())
-    gpu_hours = duration * setup.gpus / 3600
-    price = sum(each.gpus * each.price_per_hour for each in setup.pools) / setup.gpus
-    pools = _pools(setup, logs, duration)
+    there = there or [1.0] * len(setup.pools)
+    gpus = [each.gpus * share for each, share in zip(setup.pools, there, strict=True)]
+    gpu_hours = duration * sum(gpus) / 3600
+    price = sum(count * each.price_per_hour for count, each in zip(gpus, setup.pools, strict=True)) / sum(gpus)
+    pools = _pools(setup, logs, duration, there)
     return {
         "name": scenario.name,
         "seed": scenario.seed,
@@ -40,17 +53,18 @@ def summarise(setup: FleetSetup, requests: dict[str, Column], gaps: TokenGaps, l
         "gpus": setup.gpus,
         "replicas": len(logs),
         "tp": answers.pool.tp,
+        "layout": str(answers.layout),
         "requests": len(requests["id"]),
         "outcomes": counts,
         "steps": sum(len(log.ends) for log in logs),
         "duration_s": duration,
-        **{name: latencies[name] for name in ("ttft", "tpot", "itl", "e2e", "queue")},
-        "throughput": _throughput(duration, counts["finished"], prompt, output, setup.gpus),
+        **{name: latencies[name] for name in ("ttft", "attft", "tpot", "itl", "e2e", "queue")},
+        "throughput": _throughput(duration, counts["finished"], prompt, output, sum(gpus)),
         "goodput": _goodput(scenario.slo, requests, finished, duration),
         "slo": _slo(scenario.slo, requests, finished, gaps),
         "preemptions": int(requests["preemptions"].sum()),
         "prefix_cache": _prefix_cache(requests),
-        **_whole(pools, [each.gpus for each in setup.pools], setup.pools.index(answers)),
+        **_whole(pools, gpus, setup.pools.index(answers)),
         "gpu_hours": gpu_hours,
         "cost": _cost(price, gpu_hours, prompt, output),
         "memory": answers.memory.summary(),
@@ -60,31 +74,35 @@ def summarise(setup: FleetSetup, requests: dict[str, Column], gaps: TokenGaps, l
     }
 
 
-def _pools(setup: FleetSetup, logs: list[EngineLog], duration: float) -> list[dict[str, Any]]:
+def _pools(setup: FleetSetup, logs: list[EngineLog], duration: float, there: Sequence[float]) -> list[dict[str, Any]]:
     """What each pool is and how busy it was."""
     found = []
     first = 0
-    for each in setup.pools:
+    own: list[EngineLog] = []
+    for each, share in zip(setup.pools, there, strict=True):
         pool = each.pool
-        own = logs[first : first + pool.replicas]
+        if pool.role != "ffn":  # that works, and counts as busy, in the steps of the attention pool before it
+            own = logs[first : first + each.ranks]
         found.append(
             {
                 "name": pool.name,
                 "role": pool.role,
                 "gpu": each.gpu.name,
                 "gpus": each.gpus,
-                "replicas": pool.replicas,
+                "replicas": each.ranks,
                 "first_replica": first,
                 "tp": pool.tp,
+                "layout": str(each.layout),
                 "steps": sum(len(log.ends) for log in own),
-                **_use(each, own, duration),
+                **_use(each, own, duration * share),
+                **stalled(each, own),
             }
         )
-        first += pool.replicas
+        first += each.ranks
     return found
 
 
-def _whole(pools: list[dict[str, Any]], gpus: list[int], answers: int) -> dict[str, Any]:
+def _whole(pools: list[dict[str, Any]], gpus: list[float], answers: int) -> dict[str, Any]:
     """The fleet's use, by GPUs; its blocks are those of the pool that answers."""
 
     def mean(values: list[float]) -> float:
@@ -124,7 +142,7 @@ def describe_gaps(gaps: TokenGaps) -> dict[str, float | int | None]:
     }
 
 
-def _span(requests: dict[str, Column]) -> tuple[float, float]:
+def span(requests: dict[str, Column]) -> tuple[float, float]:
     """First submission to last end."""
     arrivals = requests["arrival"][np.isfinite(requests["arrival"])]
     ends = requests["finish"][np.isfinite(requests["finish"])]
@@ -133,7 +151,7 @@ def _span(requests: dict[str, Column]) -> tuple[float, float]:
     return float(arrivals.min()), float(ends.max())
 
 
-def _throughput(duration: float, finished: int, prompt: int, output: int, gpus: int) -> dict[str, float]:
+def _throughput(duration: float, finished: int, prompt: int, output: int, gpus: float) -> dict[str, float]:
     per = 1 / duration if duration > 0 else 0.0
     return {
         "requests_per_s": finished * per,
@@ -196,18 +214,18 @@ def _use(setup: Setup, logs: list[EngineLog], duration: float) -> dict[str, Any]
         held += float(((total - free) * took).sum())
         fewest = min(fewest, int(rows["free_blocks"].min()), int(rows["free_after"].min()))
     done = _work_done(tables)
-    room = duration * setup.pool.replicas
+    room = duration * len(logs)
     return {
         "kv": {
             "blocks_per_replica": total,
             "block_size": setup.limits.block_size,
-            "mean_use": held / (total * room) if room > 0 else 0.0,
-            "peak_use": 1 - fewest / total,
+            "mean_use": held / (total * room) if total and room > 0 else 0.0,
+            "peak_use": 1 - fewest / total if total else 0.0,
         },
         "mfu": setup.work.seconds_at_peak(done) / room if room > 0 else 0.0,
         "mbu": setup.work.bytes(done) / (setup.gpu.memory_bandwidth * room) if room > 0 else 0.0,
         "busy": busy / room if room > 0 else 0.0,
-        "provenance": _shares(setup.cost.by_provenance(done)),
+        "provenance": _shares(setup.cost.by_provenance(on_one(done, setup.spread))),
     }
 
 

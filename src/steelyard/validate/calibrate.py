@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.cost import HostTerms, graph_plan
+from steelyard.cost import HostTerms, SpeculativeCost, graph_plan
 from steelyard.cost.host import HINDERED, Launch
 from steelyard.errors import UserError
 from steelyard.sim.setup import set_up
@@ -86,6 +86,8 @@ def evidence(capture: Capture, run: CapturedRun, gpu: str, terms: HostTerms) -> 
     """Read one run of a capture; ``terms`` tell host and GPU apart well enough to begin with."""
     scenario = scenario_of(capture, run, gpu, warm_up=ran_before(capture, run, gpu))
     cost = set_up(scenario, terms).pools[0].cost
+    if isinstance(cost, SpeculativeCost):
+        raise UserError(f"{scenario.source}: an engine with drafts cannot be calibrated; use a capture without")
     steps = read_steps(run.stepped)
     waits = tuple((wait, wait.step.launch(cost.graphs)) for wait in host_waits(steps, cost))
     return Evidence(

@@ -55,11 +55,10 @@ def validate_bench(
 
 
 def read_llmservingsim_bench(folder: Path, trace: Path) -> Capture:
-    """A bench folder as a capture; refuses one that answers another workload or ran as is not simulated."""
+    """A bench folder as a capture; refuses one that answers another workload."""
     if not is_bench_folder(folder):
         raise UserError(f"{folder}: no vllm/requests.jsonl in it; a bench of LLMServingSim is a folder bench/HW/MODEL")
     meta = json_object(folder / "vllm" / "meta.json")
-    _refuse_several_ranks(meta, folder)
     answered, series = folder / "vllm" / "requests.jsonl", folder / "vllm" / "timeseries.csv"
     run = CapturedRun(
         name=trace.stem,
@@ -83,7 +82,7 @@ def bench_scenario(capture: Capture, run: CapturedRun, gpu: str, cost: dict[str,
         {
             "name": run.name,
             "model": {"config": str(required(capture.meta, "model", f"{capture.folder}/vllm/meta.json"))},
-            "fleet": {"gpu": gpu, "tp": arguments.get("tensor_parallel_size") or 1},
+            "fleet": {"gpu": gpu, **_layout(arguments)},
             "engine": {"gpu_memory_utilization": _utilization(capture.folder), **engine},
             "workload": {
                 "trace": {"file": str(run.asked.resolve()), "format": "vllm-bench"},
@@ -96,16 +95,16 @@ def bench_scenario(capture: Capture, run: CapturedRun, gpu: str, cost: dict[str,
     )
 
 
-def _refuse_several_ranks(meta: dict[str, Any], folder: Path) -> None:
-    arguments = _arguments(meta, folder)
+def _layout(arguments: dict[str, Any]) -> dict[str, Any]:
+    """How the engine lay over its GPUs. vLLM sends each request to the rank with the fewest unfinished ones."""
     ranks = arguments.get("data_parallel_size") or 1
-    if ranks != 1 or arguments.get("enable_expert_parallel"):
-        raise UserError(
-            f"{folder}: ran as {ranks} data-parallel ranks"
-            f"{' with the experts spread over them' if arguments.get('enable_expert_parallel') else ''} "
-            "(data_parallel_size, enable_expert_parallel of vllm/meta.json), which is not simulated yet; "
-            "a bench of one engine is"
-        )
+    return {
+        "tp": arguments.get("tensor_parallel_size") or 1,
+        "pp": arguments.get("pipeline_parallel_size") or 1,
+        "dp": ranks,
+        "expert_parallel": bool(arguments.get("enable_expert_parallel")),
+        "router": "least-outstanding" if ranks > 1 else "round-robin",
+    }
 
 
 def _answers(path: Path, trace: Path) -> Answers:

@@ -13,40 +13,19 @@ from steelyard.scenario import (
     ClosedArrivals,
     MixSpec,
     PrefixSpec,
+    StageSpec,
     TraceArrivals,
     WorkloadSpec,
 )
 from steelyard.workload.arrivals import OpenArrivals, arrival_times
 from steelyard.workload.columns import Floats, Ints, Workload, in_order, merge, plain, root_of, take
-from steelyard.workload.draw import draw_accept, draw_group, draw_priority, draw_seconds, draw_tokens
+from steelyard.workload.draw import Dice, draw_accept, draw_group, draw_priority, draw_seconds, draw_tokens
+from steelyard.workload.plans import Conversations, draw_amounts, lay_out, planned
 from steelyard.workload.sharing import Sharing, conversations, unshared, with_prefix
 from steelyard.workload.traces import read_trace
 from steelyard.workload.traces.capture import read_given, read_sent
 
 _SAME_SECOND = 1e-12  # between requests of one second whose order is known
-_PURPOSES = (
-    "arrivals",
-    "prompt",
-    "output",
-    "turns",
-    "think",
-    "user think",
-    "group",
-    "priority",
-    "abort",
-    "accept",
-)
-
-
-@dataclass
-class _Dice:
-    """Independent random streams per purpose: changing one distribution leaves the other draws alone."""
-
-    seed: int
-    workload: int
-
-    def of(self, purpose: str) -> np.random.Generator:
-        return np.random.default_rng([self.seed, self.workload, _PURPOSES.index(purpose)])
 
 
 def build_workload(mix: MixSpec, seed: int, base_dir: Path, acceptance: AcceptSpec | None = None) -> Workload:
@@ -58,7 +37,7 @@ def build_workload(mix: MixSpec, seed: int, base_dir: Path, acceptance: AcceptSp
     done = 0.0
     for i, (spec, share) in enumerate(zip(mix.workloads(), mix.shares(), strict=True)):
         name = spec.name or ("workload" if len(mix.mix) == 1 else f"workload-{i}")
-        dice = _Dice(seed, i)
+        dice = Dice(seed, i)
         if spec.trace is not None:
             work = _recorded(spec, dice, base_dir)
         else:
@@ -85,27 +64,20 @@ class _Portion:
         return round(self.end * number) - round(self.start * number)
 
 
-def _drawn(spec: WorkloadSpec, portion: _Portion, dice: _Dice, base_dir: Path) -> Workload:
+def _drawn(spec: WorkloadSpec, portion: _Portion, dice: Dice, base_dir: Path) -> Workload:
     """A synthetic workload, up to who is impatient and who comes first."""
     assert spec.prompt is not None and spec.output is not None
     times, turns = _arrivals(spec, portion, dice, base_dir)
     n = int(turns.sum()) if turns is not None else len(times)
     prompt = draw_tokens(spec.prompt, n, dice.of("prompt"), base_dir)
     output = draw_tokens(spec.output, n, dice.of("output"), base_dir)
-    sharing = _shared(spec, prompt, output, turns, dice)
-    work = replace(
-        plain(np.full(n, np.nan), sharing.prompt, output),
-        content=sharing.content,
-        stream=sharing.stream,
-        streams=sharing.streams,
-    )
-    first = np.arange(n) if turns is None else np.cumsum(turns) - turns
-    if spec.session is not None:
-        work.after = np.arange(-1, n - 1)
-        work.think = draw_seconds(spec.session.think, n, dice.of("think"))
-        work.after[first], work.think[first] = -1, 0.0
+    if spec.plan is not None:
+        work = _planned(spec, spec.plan, prompt, output, turns, dice, base_dir)
+    else:
+        work = _answered(spec, prompt, output, turns, dice)
+    first = np.flatnonzero(work.after < 0)
     if isinstance(spec.arrivals, ClosedArrivals):
-        last = first if turns is None else first + turns - 1
+        last = np.append(first[1:], len(work)) - 1
         _close_loop(work, spec.arrivals, max(1, portion.of(spec.arrivals.users)), first, last, dice)
     else:
         work.at[first] = times
@@ -114,7 +86,48 @@ def _drawn(spec: WorkloadSpec, portion: _Portion, dice: _Dice, base_dir: Path) -
     return work
 
 
-def _arrivals(spec: WorkloadSpec, portion: _Portion, dice: _Dice, base_dir: Path) -> tuple[Floats, Ints | None]:
+def _answered(spec: WorkloadSpec, prompt: Ints, output: Ints, turns: Ints | None, dice: Dice) -> Workload:
+    """Requests that are answered at once, in sessions or alone."""
+    n = len(prompt)
+    sharing = _shared(spec, prompt, output, turns, dice)
+    work = replace(
+        plain(np.full(n, np.nan), sharing.prompt, output),
+        content=sharing.content,
+        stream=sharing.stream,
+        streams=sharing.streams,
+    )
+    if spec.session is not None:
+        assert turns is not None
+        first = np.cumsum(turns) - turns
+        work.after = np.arange(-1, n - 1)
+        work.think = draw_seconds(spec.session.think, n, dice.of("think"))
+        work.after[first], work.think[first] = -1, 0.0
+    return work
+
+
+def _planned(
+    spec: WorkloadSpec,
+    plan: tuple[StageSpec, ...],
+    prompt: Ints,
+    output: Ints,
+    turns: Ints | None,
+    dice: Dice,
+    base_dir: Path,
+) -> Workload:
+    """Requests whose answer comes after hidden rounds, in sessions or alone."""
+    n = len(prompt)
+    opening, think = spec.prefix, np.zeros(n)
+    if spec.session is not None:
+        opening, think = spec.session.system, draw_seconds(spec.session.think, n, dice.of("think"))
+    elif opening is not None:
+        prompt = np.maximum(prompt - opening.tokens, 1)
+    turns = np.ones(n, dtype=np.int64) if turns is None else turns
+    users = Conversations(turns, prompt, think, opening, _groups(opening, len(turns), dice))
+    layout = lay_out(plan, n, dice, base_dir)
+    return planned(layout, draw_amounts(plan, layout, output, dice, base_dir), users, plan)
+
+
+def _arrivals(spec: WorkloadSpec, portion: _Portion, dice: Dice, base_dir: Path) -> tuple[Floats, Ints | None]:
     """When each request or session comes, and how many turns each session has (None where there are none).
 
     The number of requests is met exactly: the last session ends early if it has to.
@@ -138,7 +151,7 @@ def _arrivals(spec: WorkloadSpec, portion: _Portion, dice: _Dice, base_dir: Path
     return times, None if turns is None else turns[: len(times)]
 
 
-def _shared(spec: WorkloadSpec, prompt: Ints, output: Ints, turns: Ints | None, dice: _Dice) -> Sharing:
+def _shared(spec: WorkloadSpec, prompt: Ints, output: Ints, turns: Ints | None, dice: Dice) -> Sharing:
     if spec.session is not None:
         assert turns is not None
         system = spec.session.system
@@ -150,11 +163,11 @@ def _shared(spec: WorkloadSpec, prompt: Ints, output: Ints, turns: Ints | None, 
     return unshared(prompt)
 
 
-def _groups(prefix: PrefixSpec | None, n: int, dice: _Dice) -> Ints:
+def _groups(prefix: PrefixSpec | None, n: int, dice: Dice) -> Ints:
     return np.zeros(n, dtype=np.int64) if prefix is None else draw_group(prefix, n, dice.of("group"))
 
 
-def _close_loop(work: Workload, loop: ClosedArrivals, users: int, first: Ints, last: Ints, dice: _Dice) -> None:
+def _close_loop(work: Workload, loop: ClosedArrivals, users: int, first: Ints, last: Ints, dice: Dice) -> None:
     """Chain requests (or sessions) so that each waits for the end of the same user's one before."""
     starters, others = first[:users], first[users:]
     work.at[starters] = loop.ramp * np.arange(len(starters)) / users
@@ -162,7 +175,7 @@ def _close_loop(work: Workload, loop: ClosedArrivals, users: int, first: Ints, l
     work.think[others] = draw_seconds(loop.think, len(others), dice.of("user think"))
 
 
-def _recorded(spec: WorkloadSpec, dice: _Dice, base_dir: Path) -> Workload:
+def _recorded(spec: WorkloadSpec, dice: Dice, base_dir: Path) -> Workload:
     """A trace's requests, at its own times or at others."""
     assert spec.trace is not None and spec.arrivals is not None
     path = base_dir / spec.trace.file
@@ -190,7 +203,7 @@ def _recorded(spec: WorkloadSpec, dice: _Dice, base_dir: Path) -> Workload:
     return in_order(_within(work, spec.duration))
 
 
-def _replaced(arrivals: OpenArrivals, n: int, duration: float | None, dice: _Dice) -> Floats:
+def _replaced(arrivals: OpenArrivals, n: int, duration: float | None, dice: Dice) -> Floats:
     """New times for a trace's roots; those that would come too late never do."""
     times = np.full(n, np.inf)
     came = arrival_times(arrivals, 1.0, n, duration, dice.of("arrivals"))
@@ -205,7 +218,7 @@ def _within(work: Workload, duration: float | None) -> Workload:
     return work if kept.all() else take(work, np.flatnonzero(kept))
 
 
-def _with_manners(work: Workload, spec: WorkloadSpec, dice: _Dice, acceptance: AcceptSpec | None) -> Workload:
+def _with_manners(work: Workload, spec: WorkloadSpec, dice: Dice, acceptance: AcceptSpec | None) -> Workload:
     """Priority, patience and accepted drafts, which any request has, drawn or recorded."""
     n = len(work)
     work.priority = draw_priority(spec.priority, n, dice.of("priority"))
@@ -214,4 +227,6 @@ def _with_manners(work: Workload, spec: WorkloadSpec, dice: _Dice, acceptance: A
     accept = spec.accept or acceptance
     if accept is not None:
         work.accept = draw_accept(accept, n, dice.of("accept"))
+    if work.rounds is not None:  # a user has one rank and one patience for all rounds of a request
+        work.priority, work.abort = work.priority[work.rounds.first], work.abort[work.rounds.first]
     return work

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard.workload.rounds import Rounds, merge_rounds, single_rounds
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Content = tuple[tuple[int, int], ...]
@@ -34,6 +36,7 @@ class Workload:
     labels: list[str]
     streams: int  # stream ids in use are 0 .. streams - 1
     given: Ints | None = None  # prompt tokens known to be found in the cache, -1 where not known; None: nowhere
+    rounds: Rounds | None = None  # of requests whose answer comes after hidden rounds; None: there are none
     notes: list[str] = field(default_factory=list)  # what the user should know about how it was made
 
     def __len__(self) -> int:
@@ -78,6 +81,7 @@ class Workload:
             ),
             "a stream is out of range": bool((self.stream >= -1).all() and (self.stream < self.streams).all()),
             "a label is out of range": bool((self.label >= 0).all() and (self.label < len(self.labels)).all()),
+            **({} if self.rounds is None else self.rounds.promises(self.after)),
         }
 
 
@@ -139,6 +143,7 @@ def take(work: Workload, rows: Ints) -> Workload:
         accept=None if work.accept is None else [work.accept[row] for row in rows],
         label=work.label[rows],
         given=None if work.given is None else work.given[rows],
+        rounds=None if work.rounds is None else work.rounds.take(rows, place),
     )
 
 
@@ -164,6 +169,7 @@ def merge(works: Sequence[Workload]) -> Workload:
         labels=[name for work in works for name in work.labels],
         streams=streams[-1],
         given=_joined_given(works),
+        rounds=_joined_rounds(works, rows),
         notes=[note for work in works for note in work.notes],
     )
     return in_order(joined)
@@ -202,3 +208,10 @@ def _joined_given(works: Sequence[Workload]) -> Ints | None:
     if all(work.given is None for work in works):
         return None
     return np.concatenate([np.full(len(w), -1, dtype=np.int64) if w.given is None else w.given for w in works])
+
+
+def _joined_rounds(works: Sequence[Workload], offsets: Sequence[int]) -> Rounds | None:
+    if all(work.rounds is None for work in works):
+        return None
+    parts = [single_rounds(len(work)) if work.rounds is None else work.rounds for work in works]
+    return merge_rounds(parts, offsets[:-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +28,37 @@ from steelyard.workload.columns import Floats, Ints
 _CYCLES = 1024  # different draws of accepted drafts; each request gets one of them, so a million stay small
 _CYCLE_STEPS = 64
 
+_PURPOSES = (
+    "arrivals",
+    "prompt",
+    "output",
+    "turns",
+    "think",
+    "user think",
+    "group",
+    "priority",
+    "abort",
+    "accept",
+    "branches",
+    "rounds",
+    "round output",
+    "tool",
+    "result",
+)
+
 Tokens = FixedTokens | UniformTokens | Lognormal | ZipfTokens | EmpiricalTokens
 Seconds = FixedSeconds | UniformSeconds | ExponentialSeconds | Lognormal
+
+
+@dataclass
+class Dice:
+    """Independent random streams per purpose: changing one distribution leaves the other draws alone."""
+
+    seed: int
+    workload: int
+
+    def of(self, purpose: str, *which: int) -> np.random.Generator:
+        return np.random.default_rng([self.seed, self.workload, _PURPOSES.index(purpose), *which])
 
 
 def draw_tokens(spec: Tokens, n: int, rng: np.random.Generator, base_dir: Path) -> Ints:

@@ -51,7 +51,8 @@ class Measured:
         if isinstance(operator, Gemm):
             return self._gemm(operator, rows)
         if isinstance(operator, GroupedGemm):
-            return self.experts.seconds((operator.experts, operator.top_k, operator.k, operator.n // 2), rows)
+            shape = (operator.experts, operator.choices, operator.k, operator.n // 2)
+            return self.experts.seconds(shape, rows, operator.load)
         if isinstance(operator, Elementwise):
             return self._small.seconds(operator, rows)
         return None

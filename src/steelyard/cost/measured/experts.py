@@ -13,12 +13,14 @@ from steelyard.cost.bundle import Row
 from steelyard.cost.interpolate import along, columns, line
 from steelyard.cost.source import EXTRAPOLATED, Estimate, Floats
 from steelyard.hardware import Gpu
+from steelyard.model import RankLoad
 
-Shape = tuple[int, int, int, int]  # experts, chosen, hidden, intermediate
+Shape = tuple[int, float, int, int]  # experts, chosen, hidden, intermediate
 
 _START_SECONDS = 25e-6  # of the half dozen kernels, in the roofline that shares are taken of
 _OF_PEAK = 0.6
 _NEIGHBOURS = 2
+_ALIKE = 1e-6  # doublings between shapes below which they are the same
 _ENOUGH = 10
 _TILE_ROWS = 16  # an expert's rows are padded to this at least
 
@@ -31,24 +33,26 @@ class Experts:
     gpu: Gpu
     held_out: Sequence[Row] = ()  # of use for nothing but the kernels that ran
 
-    def seconds(self, shape: Shape, rows: Floats) -> Estimate:
-        """A layer's times at these numbers of rows."""
-        own = self._measured.get(shape)
+    def seconds(self, shape: Shape, rows: Floats, load: RankLoad | None = None) -> Estimate:
+        """A layer's times at these numbers of rows; with ``load`` on the GPU that has most to do."""
+        own = self._measured.get(shape) if load is None else None
         if own is not None:
             return along(rows, *own)._replace(kernels=self._kernels_at(shape, rows))
+        visits = rows * shape[1] if load is None else load.visits(rows)
+        touched = _touched(shape, rows) if load is None else load.touched(rows)
         shapes = list(self._measured)
-        apart = np.abs(np.log2(np.array(shapes) / np.array(shape))).sum(axis=1)
+        apart = np.maximum(np.abs(np.log2(np.array(shapes) / np.array(shape))).sum(axis=1), _ALIKE)
         nearest = np.argsort(apart, kind="stable")[:_NEIGHBOURS]
         weights = 1.0 / apart[nearest] / (1.0 / apart[nearest]).sum()
         share = np.zeros_like(rows)
         for weight, i in zip(weights, nearest, strict=True):
             # Experts of another number are as busy with as many rows each.
             there = shapes[i]
-            alike = rows * (shape[1] / shape[0]) / (there[1] / there[0])
+            alike = visits / shape[0] / (there[1] / there[0])
             x, y = self._measured[there]
             alike = np.clip(alike, x[0], None)
-            share += weight * np.log(line(alike, x, y) / self._ideal(there, alike))
-        seconds = np.exp(share) * self._ideal(shape, rows)
+            share += weight * np.log(line(alike, x, y) / self._ideal(there, alike * there[1], _touched(there, alike)))
+        seconds = np.exp(share) * self._ideal(shape, visits, touched)
         return Estimate.all_of(np.where(rows > 0, seconds, 0.0), EXTRAPOLATED)
 
     def _kernels_at(self, shape: Shape, rows: Floats) -> list[str] | None:
@@ -79,13 +83,17 @@ class Experts:
                 found[_shape(row)].append((row["m"], row["us"] * 1e-6))
         return {shape: columns(each) for shape, each in found.items() if len(each) >= _ENOUGH}
 
-    def _ideal(self, shape: Shape, rows: Floats) -> Floats:
+    def _ideal(self, shape: Shape, visits: Floats, touched: Floats) -> Floats:
         """Weights of the experts that any row chose are read; each of them works on whole tiles of rows."""
-        experts, chosen, hidden, inter = shape
-        touched = experts * (1.0 - (1.0 - chosen / experts) ** rows)
-        worked = rows * chosen + touched * _TILE_ROWS / 2
+        _, _, hidden, inter = shape
+        worked = visits + touched * _TILE_ROWS / 2
         memory = 6.0 * touched * hidden * inter / self.gpu.memory_bandwidth
         return _START_SECONDS + memory + 6.0 * worked * hidden * inter / (_OF_PEAK * self.gpu.peak("bf16"))
+
+
+def _touched(shape: Shape, rows: Floats) -> Floats:
+    """Experts that any row chose."""
+    return shape[0] * (1.0 - (1.0 - shape[1] / shape[0]) ** rows)
 
 
 def _shape(row: Row) -> Shape:

@@ -1,16 +1,71 @@
-"""Communication inside a tensor-parallel group, by the bytes of the whole tensor."""
+"""Communication inside a group, from the tables: collectives by bytes, experts' all-to-all by tokens."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
-from steelyard.cost.interpolate import rising
-from steelyard.cost.silicon.database import Column, Database, Origin, seconds
-from steelyard.cost.source import Floats
+from steelyard.cost.collectives import Exchange, Kind
+from steelyard.cost.interpolate import along, rising
+from steelyard.cost.silicon.database import Column, Database, Origin, Value, seconds
+from steelyard.cost.source import EXTRAPOLATED, INTERPOLATED, Estimate, Floats
+from steelyard.hardware import Span
 
 _ELEMENT_BYTES = 2
+_NCCL = {
+    "nccl_allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "alltoall": "alltoall",
+}
+_BACKENDS = {"high_throughput": "deepep_ht", "low_latency": "deepep_ll"}
+_LOW_LATENCY = "wideep_deepep_ll_perf"
+_GPUS_PER_NODE = 8  # in that table, which counts nodes
+_Points = tuple[Floats, Floats]
+
+
+@dataclass(frozen=True)
+class MeasuredCollectives:
+    """Collectives and all-to-alls of one GPU type, in nodes as they are sold."""
+
+    database: Database
+
+    def collective(self, kind: Kind, span: Span, size: Floats) -> Estimate | None:
+        """Only groups inside a node were timed."""
+        if span.nodes > 1:
+            return None
+        found = allreduce(self.database, span.ranks) if kind == "allreduce" else nccl(self.database, kind, span.ranks)
+        return None if found is None else along(size, found[0], found[1])
+
+    def exchange(self, exchange: Exchange, span: Span, tokens: Floats) -> Estimate | None:
+        """The measured shape with as many experts per token whose rows are nearest, at as many bytes."""
+        for shapes in _exchanges(self.database, exchange, span):
+            alike = {shape: points for shape, points in shapes.items() if shape.top_k == exchange.top_k}
+            if not alike:
+                continue
+            nearest = min(alike, key=lambda shape: shape.distance(exchange))
+            sent = tokens * exchange.row_bytes / nearest.row_bytes
+            found = along(sent, *alike[nearest])
+            rows = [shape.row_bytes for shape in alike]
+            inside = min(rows) <= exchange.row_bytes <= max(rows)
+            least = 0 if nearest.distance(exchange) == (0, 0) else INTERPOLATED if inside else EXTRAPOLATED
+            return Estimate(found.seconds, np.maximum(found.provenance, least).astype(np.int8))
+        return None
+
+
+class _Shape(NamedTuple):
+    """What one curve over tokens was measured for."""
+
+    row_bytes: int
+    top_k: int
+    experts: int
+
+    def distance(self, exchange: Exchange) -> tuple[float, float]:
+        rows = abs(np.log(self.row_bytes / exchange.row_bytes))
+        return float(rows), float(abs(self.experts - exchange.experts))
 
 
 def allreduce(database: Database, ranks: int) -> tuple[Floats, Floats, Origin] | None:
@@ -24,16 +79,22 @@ def allreduce(database: Database, ranks: int) -> tuple[Floats, Floats, Origin] |
 
 def allgather(database: Database, ranks: int) -> tuple[Floats, Floats, Origin] | None:
     """Bytes and seconds of NCCL's all-gather."""
-    for path in sorted(database.folder.glob("comm/nccl/*/nccl_perf.parquet"), reverse=True):
-        origin = Origin("nccl", path.parent.name, path)
-        size, time = _gathered(origin, ranks)
+    return nccl(database, "allgather", ranks)
+
+
+def nccl(database: Database, kind: Kind, ranks: int) -> tuple[Floats, Floats, Origin] | None:
+    """Bytes and seconds of one of NCCL's collectives."""
+    if kind not in _NCCL:
+        return None
+    for origin in database.origins("comm", "nccl_perf"):
+        size, time = _gathered(origin, _NCCL[kind], ranks)
         if len(size) > 1:
             return size, time, origin
     return None
 
 
 @cache
-def _summed(origin: Origin, ranks: int) -> tuple[Floats, Floats]:
+def _summed(origin: Origin, ranks: int) -> _Points:
     table = origin.read("message_size", "latency", "kernel_source", num_gpus=ranks)
     kind = table["kernel_source"].astype(str)
     replayed = np.char.endswith(kind, "graph")
@@ -41,10 +102,57 @@ def _summed(origin: Origin, ranks: int) -> tuple[Floats, Floats]:
 
 
 @cache
-def _gathered(origin: Origin, ranks: int) -> tuple[Floats, Floats]:
-    table = origin.read("message_size", "latency", num_gpus=ranks, op_name="all_gather", nccl_dtype="half")
+def _gathered(origin: Origin, operation: str, ranks: int) -> _Points:
+    table = origin.read("message_size", "latency", num_gpus=ranks, op_name=operation, nccl_dtype="half")
     return _points(table["message_size"], table["latency"], np.ones(len(table["latency"]), dtype=bool))
 
 
-def _points(elements: Column, latency: Column, chosen: Column) -> tuple[Floats, Floats]:
+def _points(elements: Column, latency: Column, chosen: Column) -> _Points:
     return rising(elements[chosen].astype(np.float64) * _ELEMENT_BYTES, seconds(latency[chosen]))
+
+
+def _exchanges(database: Database, exchange: Exchange, span: Span) -> list[dict[_Shape, _Points]]:
+    """Tables that time this step of this mode over this group: vLLM's own, then DeepEP as SGLang calls it.
+
+    Of the high-throughput mode SGLang's have the kernels alone, without the host that waits for them.
+    """
+    if exchange.mode not in _BACKENDS:
+        return []
+    backend, step = _BACKENDS[exchange.mode], exchange.step
+    tables = [
+        _timed_by_vllm(origin, backend, step, span.ranks, span.nodes)
+        for origin in database.origins("comm", "moe_a2a_perf")
+        if origin.engine == "vllm"
+    ]
+    if exchange.mode == "low_latency" and span.fewest == span.most == _GPUS_PER_NODE:
+        tables += [_timed_by_sglang(origin, step, span.nodes) for origin in database.origins("comm", _LOW_LATENCY)]
+    return tables
+
+
+@cache
+def _timed_by_vllm(origin: Origin, backend: str, step: str, ranks: int, nodes: int) -> dict[_Shape, _Points]:
+    """Rows are sent as bfloat16 both ways; times are in microseconds here."""
+    where: dict[str, Value] = {"comm_backend": backend, "phase": step, "ep_size": ranks, "node_num": nodes}
+    keys = ("hidden_size", "topk", "num_experts", "num_tokens", "transmit_us")
+    return _by_shape(2, *origin.read(*keys, **where).values())
+
+
+@cache
+def _timed_by_sglang(origin: Origin, step: str, nodes: int) -> dict[_Shape, _Points]:
+    """Rows are sent as fp8 and come back as bfloat16; times are in microseconds here, too."""
+    keys = ("hidden_size", "num_topk", "num_experts", "num_token", f"{step}_avg_t_us")
+    return _by_shape(1 if step == "dispatch" else 2, *origin.read(*keys, node_num=nodes).values())
+
+
+def _by_shape(
+    element: int, hidden: Column, top_k: Column, experts: Column, tokens: Column, micros: Column
+) -> dict[_Shape, _Points]:
+    """One curve of seconds over tokens for each shape with more than one point."""
+    shapes: dict[_Shape, _Points] = {}
+    names = list(zip(hidden.tolist(), top_k.tolist(), experts.tolist(), strict=True))
+    for each in sorted(set(names)):
+        chosen = np.array([name == each for name in names])
+        points = rising(tokens[chosen].astype(np.float64), micros[chosen].astype(np.float64) * 1e-6)
+        if len(points[0]) > 1:
+            shapes[_Shape(each[0] * element, each[1], each[2])] = points
+    return shapes

@@ -26,22 +26,25 @@ class LayerShape:
     """What one GPU holds of a routed layer."""
 
     experts: int
-    top_k: int
+    top_k: float  # choices that fall to this GPU
     hidden: int
     width: float  # of an expert, on this GPU
 
-    def ideal(self, gpu: Gpu, gemm: GroupedGemm, rows: Floats) -> Floats:
+    def touched(self, rows: Floats) -> Floats:
+        """Experts that any token chose, with even routing."""
+        return self.experts * (1.0 - (1.0 - self.top_k / self.experts) ** rows)
+
+    def ideal(self, gpu: Gpu, gemm: GroupedGemm, visits: Floats, touched: Floats) -> Floats:
         """Seconds at the roofline, to carry a measured shape's time over to another one."""
-        touched = self.experts * (1.0 - (1.0 - self.top_k / self.experts) ** rows)
         elements = 3.0 * self.hidden * self.width
-        arithmetic = 2.0 * rows * self.top_k * elements / gpu.peak(gemm.compute)
+        arithmetic = 2.0 * visits * elements / gpu.peak(gemm.compute)
         memory = touched * elements * gemm.weight_bytes / gpu.memory_bandwidth
         return np.maximum(arithmetic, memory) + _IDEAL_SECONDS
 
 
 def shape_of(gemm: GroupedGemm) -> LayerShape:
     """The layer whose gate and up matrices these are."""
-    return LayerShape(gemm.experts, gemm.top_k, gemm.k, gemm.n / 2)
+    return LayerShape(gemm.experts, gemm.choices, gemm.k, gemm.n / 2)
 
 
 def estimate(database: Database, gpu: Gpu, gemm: GroupedGemm, rows: Floats) -> tuple[Estimate, Origin] | None:
@@ -49,13 +52,15 @@ def estimate(database: Database, gpu: Gpu, gemm: GroupedGemm, rows: Floats) -> t
     wanted = shape_of(gemm)
     tables = [(origin, _layers(origin, dtype)) for dtype in _dtypes(gemm) for origin in _origins(database)]
     for origin, layers in tables:
-        if wanted in layers:
+        if wanted in layers and gemm.load is None:
             return along(rows, *layers[wanted]), origin
     for origin, layers in tables:
         if layers:
             nearest = min(layers, key=lambda shape: _distance(shape, wanted))
-            there = along(rows, *layers[nearest])
-            scale = wanted.ideal(gpu, gemm, rows) / nearest.ideal(gpu, gemm, rows)
+            alike = rows if gemm.load is None else gemm.visits(rows) / gemm.choices
+            there = along(alike, *layers[nearest])
+            here = wanted.ideal(gpu, gemm, gemm.visits(rows), gemm.touched(rows))
+            scale = here / nearest.ideal(gpu, gemm, alike * nearest.top_k, nearest.touched(alike))
             return Estimate.all_of(there.seconds * scale, EXTRAPOLATED), origin
     return None
 

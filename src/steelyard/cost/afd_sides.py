@@ -1,0 +1,200 @@
+"""What lies on either side when attention and FFN have GPUs of their own: operators, weights, memory, work.
+
+The attention side keeps the residual stream, so it also has the norms, and the router, which must have chosen before a
+token can be sent to its experts. The FFN side has the feed-forward matrices: dense ones split ``tp`` ways in each
+instance, to which tokens are dealt out; routed experts whole on all its GPUs, each of which is a rank by itself. Shared
+experts are on every one of them, and a token's are computed where one of its routed experts is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from steelyard.cost.memory import RUNTIME_BYTES, WORKSPACE_BYTES, MemoryPlan
+from steelyard.cost.source import CostSource, RowOperator
+from steelyard.cost.work import Work, work_of
+from steelyard.errors import UserError
+from steelyard.hardware import Gpu
+from steelyard.model import (
+    AttentionOperator,
+    Collective,
+    DenseFfn,
+    Gemm,
+    GroupedGemm,
+    Layer,
+    Layout,
+    ModelSpec,
+    MoeFfn,
+    Operator,
+    Stage,
+    operators,
+    stage_weight_bytes,
+)
+
+_FFN_BEGINS = ("post_norm", "pre_ffn_norm")
+_STAYS = (*_FFN_BEGINS, "router", "router_topk", "post_ffn_norm")  # of the FFN's operators, on the attention side
+_EXCHANGES = ("dispatch", "combine")  # among expert ranks of one engine; here tokens come straight from attention
+
+
+@dataclass(frozen=True)
+class Side:
+    """Equal instances of one unit's side, of ``tp`` GPUs each, and who knows how fast those are."""
+
+    gpu: Gpu
+    instances: int
+    tp: int
+    sources: tuple[CostSource, ...]
+    redundant_experts: int = 0
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the side."""
+        return self.instances * self.tp
+
+
+def attention_part(model: ModelSpec) -> ModelSpec:
+    """The model as the attention side holds it: feed-forward blocks without width."""
+    return replace(model, layers=tuple(replace(layer, ffn=_hollow(layer.ffn)) for layer in model.layers))
+
+
+def _hollow(ffn: DenseFfn | MoeFfn) -> DenseFfn | MoeFfn:
+    if isinstance(ffn, DenseFfn):
+        return DenseFfn(0)
+    return replace(ffn, expert_intermediate=0, shared_intermediate=0, shared_gate=False, expert_bias=False)
+
+
+def attention_operators(model: ModelSpec, layer: Layer, tp: int) -> Iterator[Operator]:
+    """A layer's operators on one GPU of an attention instance, with what puts returned slices together again."""
+    (hollow,) = attention_part(replace(model, layers=(layer,))).layers
+    ffn = False
+    for operator in operators(attention_part(model), hollow, Layout(tp=tp)):
+        ffn = ffn or operator.name in _FFN_BEGINS
+        if not ffn or operator.name in _STAYS:
+            yield operator
+    yield from _gather(model, tp)
+
+
+def ffn_operators(model: ModelSpec, layer: Layer, side: Side) -> Iterator[tuple[RowOperator, int]]:
+    """A layer's operators on the busiest GPU of the FFN side, each with the ways that tokens are dealt out to it."""
+    layout, dealt = _ffn_layout(layer, side)
+    if isinstance(layer.ffn, DenseFfn):
+        yield from ((gather, dealt) for gather in _gather(model, side.tp))
+    ffn = False
+    for operator in operators(model, layer, layout):
+        ffn = ffn or operator.name in _FFN_BEGINS
+        if not ffn or isinstance(operator, AttentionOperator) or operator.name in (*_STAYS, *_EXCHANGES):
+            continue
+        yield operator, 1 if operator.per == "pooled" else dealt
+
+
+def _gather(model: ModelSpec, tp: int) -> Iterator[Collective]:
+    """GPUs of a tensor-parallel group get a slice of each row and put them together."""
+    if tp > 1:
+        yield Collective("slices_gather", model.hidden * model.dtype_bytes, kind="allgather", ranks=tp)
+
+
+def _ffn_layout(layer: Layer, side: Side) -> tuple[Layout, int]:
+    """The layout of a layer's feed-forward block, and how many ways tokens are dealt out."""
+    if isinstance(layer.ffn, DenseFfn):
+        return Layout(tp=side.tp), side.instances
+    if side.gpus == 1:
+        return Layout(), 1
+    layout = Layout(
+        dp=side.gpus,
+        expert_parallel=True,
+        redundant_experts=side.redundant_experts,
+        all2all="deepep_low_latency",  # a token is only where it has an expert
+    )
+    return layout, side.gpus
+
+
+def check_experts(model: ModelSpec, side: Side) -> None:
+    """Refuse an FFN side that has more GPUs than there are experts to deal out, or deals them out unevenly."""
+    counts = [layer.ffn.experts for layer in model.layers if isinstance(layer.ffn, MoeFfn)]
+    if not counts:
+        if side.redundant_experts:
+            raise UserError(f"redundant_experts: {model.name} has no routed experts; leave it at 0")
+        return
+    experts = min(counts)
+    if side.gpus > experts:
+        raise UserError(
+            f"{model.name} has {experts} experts, which cannot be dealt out to {side.gpus} FFN GPUs of a unit "
+            f"(replicas / afd.units x tp); use at most {experts}, or more units"
+        )
+    if side.redundant_experts and (experts + side.redundant_experts) % side.gpus:
+        raise UserError(
+            f"redundant_experts: {experts} experts and {side.redundant_experts} copies cannot be dealt out evenly to "
+            f"{side.gpus} FFN GPUs of a unit; use a number that makes up a multiple of {side.gpus}"
+        )
+
+
+def plan_ffn_memory(model: ModelSpec, side: Side, utilization: float, tokens: int) -> MemoryPlan:
+    """The memory of an FFN GPU when a micro-batch has at most so many tokens; refuses weights that do not fit."""
+    usable = int(side.gpu.memory_bytes * utilization)
+    weights = round(sum(layer.count * _ffn_bytes(model, layer, side) for layer in model.layers))
+    widest = max(_widest(model, layer, side) for layer in model.layers)
+    activations = int(tokens * (widest + 2 * model.hidden / side.gpus) * model.dtype_bytes) // 2 + WORKSPACE_BYTES
+    if weights + activations + RUNTIME_BYTES > usable:
+        raise UserError(
+            f"the FFN weights of {model.name} do not fit on {side.gpus} x {side.gpu.full_name} of a unit: per GPU they "
+            f"need {_gib(weights)}, activations {_gib(activations)} and the runtime {_gib(RUNTIME_BYTES)}, but "
+            f"gpu_memory_utilization {utilization} of its memory is {_gib(usable)}; give a unit more FFN GPUs, or "
+            "lower engine.max_num_batched_tokens if it is activations that take most"
+        )
+    return MemoryPlan(side.gpu.memory_bytes, usable, weights, activations, RUNTIME_BYTES, block_bytes=0, blocks=0)
+
+
+def _ffn_bytes(model: ModelSpec, layer: Layer, side: Side) -> int:
+    """Feed-forward weights of one layer on the FFN GPU that holds most: a whole layer's less what attention keeps."""
+    layout, _ = _ffn_layout(layer, side)
+    one = replace(model, layers=(replace(layer, count=1),))
+    whole, rest = (Stage(part, first=False, last=False) for part in (one, attention_part(one)))
+    return stage_weight_bytes(whole, layout) - stage_weight_bytes(rest, layout)
+
+
+def _widest(model: ModelSpec, layer: Layer, side: Side) -> float:
+    """Values that an FFN GPU holds at most at once for each token of a micro-batch."""
+    widest = 0.0
+    for operator, dealt in ffn_operators(model, layer, side):
+        if isinstance(operator, Gemm):
+            widest = max(widest, (operator.k + operator.n) / dealt)
+        elif isinstance(operator, GroupedGemm):
+            widest = max(widest, operator.choices * (operator.k + operator.n))
+    return widest
+
+
+def attention_work(model: ModelSpec, side: Side, kv_cache_dtype: str) -> Work:
+    """Least work of an attention GPU, by what a whole unit does: its requests are spread evenly over instances."""
+    whole, share = work_of(attention_part(model), side.gpu, side.tp, kv_cache_dtype), 1 / side.instances
+    attention = tuple(
+        replace(
+            part,
+            prefill_pair=part.prefill_pair * share,
+            decode_pair=part.decode_pair * share,
+            kv_bytes=part.kv_bytes * share,
+        )
+        for part in whole.attention
+    )
+    return replace(whole, per_token=whole.per_token * share, per_row=whole.per_row * share, attention=attention)
+
+
+def ffn_work(model: ModelSpec, side: Side) -> Work:
+    """Least work of an FFN GPU, by what a whole unit does."""
+    token = weights = 0.0
+    experts: list[tuple[float, float]] = []
+    for layer in model.layers:
+        for operator, dealt in ffn_operators(model, layer, side):
+            if isinstance(operator, Gemm):
+                token += layer.count * 2.0 * operator.k * operator.n / side.gpu.peak(operator.compute) / dealt
+                weights += layer.count * operator.k * operator.n * operator.weight_bytes
+            elif isinstance(operator, GroupedGemm):
+                flops = 2.0 * operator.k * operator.n * operator.choices
+                token += layer.count * flops / side.gpu.peak(operator.compute)
+                size = layer.count * operator.experts * operator.k * operator.n * operator.weight_bytes
+                experts.append((size, operator.choices / operator.experts))
+    return Work(token, 0.0, weights, tuple(experts), ())
+
+
+def _gib(count: float) -> str:
+    return f"{count / 2**30:.1f} GiB"

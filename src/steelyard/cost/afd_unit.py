@@ -1,0 +1,190 @@
+"""A unit of attention and FFN instances, from operators to tables: every source is asked here, before the clock starts.
+
+Each side's operators are asked of its own GPU's sources. Tables reach to the tokens of the whole unit, since a step's
+prompts may all be on one attention instance and all tokens meet at the experts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from steelyard.cost.afd import AfdUnit, LayerCost, Pipeline
+from steelyard.cost.afd_sides import Side, attention_operators, attention_part, ffn_operators
+from steelyard.cost.collectives import multicast, reached
+from steelyard.cost.compile import host_cost
+from steelyard.cost.compiled import AttentionPart, CompiledCost, operator_is_per_sequence
+from steelyard.cost.graphs import graph_plan
+from steelyard.cost.host import HostTerms
+from steelyard.cost.scaled import family_of
+from steelyard.cost.source import PROVENANCES, FirstOf, Floats, RowOperator
+from steelyard.hardware import Link, Topology, slower
+from steelyard.model import AttentionOperator, Layer, ModelSpec, MoeFfn, head_operators, kv_dtype_bytes
+from steelyard.scenario import EngineSpec
+
+
+@dataclass(frozen=True)
+class CompiledUnit:
+    """A unit as its engine asks it, and the tables of each side by themselves, for where their figures come from.
+
+    Those of the attention side are of one instance, those of the FFN side of the whole unit's tokens.
+    """
+
+    unit: AfdUnit
+    attention: CompiledCost
+    ffn: CompiledCost
+
+
+def compile_unit(
+    model: ModelSpec,
+    attention: Side,
+    ffn: Side,
+    engine: EngineSpec,
+    *,
+    link: Link,
+    micro_batches: int,
+    terms: HostTerms | None = None,
+    slowed: float = 1.0,
+) -> CompiledUnit:
+    """Ask for every operator that a step of the unit can run.
+
+    ``engine`` has the settings of one attention instance; ways between the sides take ``slowed`` times as long.
+    """
+    terms = terms or HostTerms()
+    near = _SideTables(model, FirstOf(attention.sources), engine, attention.instances, terms)
+    far = _SideTables(model, FirstOf(ffn.sources), engine, attention.instances, terms)
+    layers = []
+    for layer in model.layers:
+        one, its_ffn = near.cut(), far.cut()
+        for operator in attention_operators(model, layer, attention.tp):
+            one.add(operator)
+        for operator, dealt in ffn_operators(model, layer, ffn):
+            its_ffn.add(operator, dealt)
+        near.take(one, layer.count)
+        far.take(its_ffn, layer.count)
+        layers.append(LayerCost(layer.count, one.compiled(), its_ffn.tokens.sum(axis=0).tolist().__getitem__))
+    around = near.cut()
+    for operator in head_operators(attention_part(model), attention.tp):
+        around.add(operator)
+    near.take(around, 1)
+    near.families.setdefault("collective", set()).add("roofline")  # the ways, which no source was asked for
+    send = _ways(model, link, attention, ffn, near.rows, slowed)
+    graphs = graph_plan(engine)
+    unit = AfdUnit(
+        instances=attention.instances,
+        pipeline=Pipeline(micro_batches),
+        layers=layers,
+        send=send,
+        back=send,
+        head=_head(around),
+        host=host_cost(model, terms),
+        launch=lambda tokens, decode_only: graphs.launch(tokens, decode_only),
+    )
+    return CompiledUnit(unit, near.compiled(), far.compiled())
+
+
+def link_between(one: Topology, other: Topology, gpus: int) -> Link:
+    """What a GPU of a unit has to the other side: the node's links if all of the unit fit one, or the network."""
+    if one.gpu == other.gpu:
+        return one.link(one.span(gpus))
+    return slower(one.network(one.span(gpus)), other.network(other.span(gpus)))
+
+
+class _SideTables:
+    """Seconds of one side's operators by tokens, and by requests for those of the output head."""
+
+    def __init__(self, model: ModelSpec, source: FirstOf, engine: EngineSpec, instances: int, terms: HostTerms) -> None:
+        self.model, self.source, self.engine, self.instances, self.terms = model, source, engine, instances, terms
+        self.rows = np.arange(instances * engine.max_num_batched_tokens + 1, dtype=np.float64)
+        self.tokens = np.zeros((len(PROVENANCES), len(self.rows)))
+        self.requests = np.zeros((len(PROVENANCES), instances * engine.max_num_seqs + 1))
+        self.attention: list[AttentionPart] = []
+        self.families: dict[str, set[str]] = {}
+
+    def cut(self) -> _SideTables:
+        """Empty tables of the same side."""
+        return _SideTables(self.model, self.source, self.engine, self.instances, self.terms)
+
+    def add(self, operator: RowOperator | AttentionOperator, dealt: int = 1) -> None:
+        """One more operator, for its part of tokens that are dealt out so many ways."""
+        if isinstance(operator, AttentionOperator):
+            prefill = self.source.prefill_attention(operator, self._kv_bytes)
+            self.attention.append(AttentionPart(operator, 1, prefill))
+            self.families.setdefault("attention", set()).add(self.source.chosen["prefill attention"])
+            return
+        table = self.requests if operator_is_per_sequence(operator) else self.tokens
+        rows = self.rows[: -(-(table.shape[1] - 1) // dealt) + 1]
+        seconds, provenance, _ = self.source.rows(operator, rows)
+        mine = -(-np.arange(table.shape[1]) // dealt)
+        for kind in range(len(PROVENANCES)):
+            table[kind] += np.where(provenance == kind, seconds, 0.0)[mine]
+        self.families.setdefault(family_of(operator), set()).add(self.source.chosen[operator.name])
+
+    def take(self, layer: _SideTables, count: int) -> None:
+        """So many layers more."""
+        self.tokens += count * layer.tokens
+        self.requests += count * layer.requests
+        self.attention += [AttentionPart(part.operator, count * part.layers, part.prefill) for part in layer.attention]
+        for family, sources in layer.families.items():
+            self.families.setdefault(family, set()).update(sources)
+
+    def compiled(self) -> CompiledCost:
+        """All of it, to be asked as an engine is."""
+        return CompiledCost(
+            token_seconds=self.tokens,
+            expert_seconds=np.zeros_like(self.tokens),
+            head_seconds=self.requests,
+            attention=tuple(self.attention),
+            source=self.source,
+            kv_bytes=self._kv_bytes,
+            families=self.families,
+            graphs=graph_plan(self.engine),
+            host=host_cost(self.model, self.terms),
+        )
+
+    @property
+    def _kv_bytes(self) -> float:
+        return kv_dtype_bytes(self.model, self.engine.kv_cache_dtype)
+
+
+@dataclass(frozen=True)
+class _Head:
+    """What surrounds the layers on one attention instance."""
+
+    tokens: list[float]
+    requests: list[float]
+
+    def __call__(self, tokens: int, requests: int) -> float:
+        return self.tokens[tokens] + self.requests[requests]
+
+
+def _head(tables: _SideTables) -> _Head:
+    return _Head(tables.tokens.sum(axis=0).tolist(), tables.requests.sum(axis=0).tolist())
+
+
+@dataclass(frozen=True)
+class _Ways:
+    """From one side to the other: as long as the fuller links take, of an FFN GPU or of the fullest instance."""
+
+    by_tokens: list[float]
+    by_fullest: list[float]
+
+    def __call__(self, tokens: int, fullest: int) -> float:
+        return max(self.by_tokens[tokens], self.by_fullest[fullest])
+
+
+def _ways(model: ModelSpec, link: Link, attention: Side, ffn: Side, rows: Floats, slowed: float) -> _Ways:
+    """Seconds of a micro-batch's tokens to the FFN side, or back.
+
+    A token goes to every FFN GPU that has one of its experts, and a partial sum comes back from each; all kinds of
+    layers are taken for the one with most copies. GPUs of a tensor-parallel group send and get a slice each.
+    """
+    copies = max(_copies(layer, ffn.gpus) for layer in model.layers)
+    size = rows * copies * model.hidden * model.dtype_bytes
+    of_ffn, of_fullest = (slowed * multicast(link, 1, 1, size / gpus) for gpus in (ffn.gpus, attention.tp))
+    return _Ways(of_ffn.tolist(), of_fullest.tolist())
+
+
+def _copies(layer: Layer, receivers: int) -> float:
+    return reached(receivers, layer.ffn.top_k) if isinstance(layer.ffn, MoeFfn) else 1.0

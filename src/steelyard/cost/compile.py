@@ -1,0 +1,167 @@
+"""From operators to tables: every source is asked here, once, before the clock starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from steelyard.cost.compiled import AttentionPart, CompiledCost, operator_is_per_sequence
+from steelyard.cost.graphs import GraphPlan, graph_plan
+from steelyard.cost.host import HostCost, HostTerms
+from steelyard.cost.kernels import ExpertKernel
+from steelyard.cost.scaled import family_of
+from steelyard.cost.source import PROVENANCES, CostSource, Estimate, FirstOf, Floats, RowOperator
+from steelyard.model import (
+    AttentionOperator,
+    Collective,
+    GroupedGemm,
+    Layout,
+    ModelSpec,
+    MoeFfn,
+    Operator,
+    Routing,
+    as_layout,
+    check_layout,
+    embedding_operators,
+    kv_dtype_bytes,
+    operators,
+    output_operators,
+    send_operators,
+    stages,
+)
+from steelyard.scenario import EngineSpec
+
+
+def compile_cost(
+    model: ModelSpec,
+    tp: int | Layout,
+    engine: EngineSpec,
+    *sources: CostSource,
+    terms: HostTerms | None = None,
+    routing: Routing | None = None,
+    first: Sequence[Operator] = (),
+) -> CompiledCost:
+    """Ask the first source that knows it for every operator a step can run, once, and add up the tables.
+
+    Of a pipeline this is one batch's way through all stages, one after the other (see `compile_stages`). ``first`` are
+    further operators before the layers.
+    """
+    layout = as_layout(tp)
+    check_layout(model, layout)
+    tables = _Tables(FirstOf(sources), layout, engine, routing or Routing())
+    sends = send_operators(model, layout) * (layout.pp - 1)
+    tables.add(model, (*embedding_operators(model, layout), *first, *sends), output_operators(model, layout))
+    return tables.compiled(model, terms or HostTerms())
+
+
+def compile_stages(
+    model: ModelSpec,
+    layout: Layout,
+    engine: EngineSpec,
+    *sources: CostSource,
+    terms: HostTerms | None = None,
+    routing: Routing | None = None,
+) -> tuple[CompiledCost, ...]:
+    """The same for each stage of a pipeline by itself, with what it sends to the next one."""
+    check_layout(model, layout)
+    found = []
+    for stage in stages(model, layout):
+        tables = _Tables(FirstOf(sources), layout, engine, routing or Routing())
+        before = embedding_operators(model, layout) if stage.first else ()
+        after = output_operators(model, layout) if stage.last else ()
+        sends = () if stage.last else send_operators(model, layout)
+        tables.add(stage.model, (*before, *sends), after)
+        found.append(tables.compiled(stage.model, terms or HostTerms()))
+    return tuple(found)
+
+
+class _Tables:
+    """Seconds of operators, added up by what their rows are."""
+
+    def __init__(self, source: FirstOf, layout: Layout, engine: EngineSpec, routing: Routing) -> None:
+        self.source = source
+        self.layout = layout
+        self.engine = engine
+        self.routing = routing
+        self.kv_bytes = 0.0
+        most = engine.max_num_batched_tokens
+        self.rows = np.arange(most + 1, dtype=np.float64)
+        self.pooled_rows = np.arange(layout.dp * most + 1, dtype=np.float64)
+        kinds = len(PROVENANCES)
+        self.tokens = np.zeros((kinds, len(self.rows)))
+        self.experts, self.pooled, self.exchange = np.zeros((3, kinds, len(self.pooled_rows)))
+        self.head = np.zeros((kinds, min(most, engine.max_num_seqs * (1 + engine.drafts)) + 1))
+        self.attention: list[AttentionPart] = []
+        self.families: dict[str, set[str]] = {}
+        self.kernels: list[ExpertKernel] = []
+
+    def add(self, model: ModelSpec, before: Sequence[Operator], after: Sequence[Operator]) -> None:
+        """The layers of a model or stage, and what comes before and after them."""
+        self.kv_bytes = kv_dtype_bytes(model, self.engine.kv_cache_dtype)
+        for layer in model.layers:
+            for operator in operators(model, layer, self.layout, self.routing):
+                if isinstance(operator, AttentionOperator):
+                    self._add_attention(operator, layer.count)
+                else:
+                    self._add_rows(operator, layer.count)
+                    self.families.setdefault(family_of(operator), set()).add(self.source.chosen[operator.name])
+        for operator in (*before, *after):
+            assert not isinstance(operator, AttentionOperator)
+            self._add_rows(operator, 1)
+
+    def _add_attention(self, operator: AttentionOperator, layers: int) -> None:
+        prefill = self.source.prefill_attention(operator, self.kv_bytes)
+        self.attention.append(AttentionPart(operator, layers, prefill))
+        self.families.setdefault("attention", set()).add(self.source.chosen["prefill attention"])
+
+    def _add_rows(self, operator: RowOperator, layers: int) -> None:
+        if operator_is_per_sequence(operator):
+            _add(self.head, layers, self.source.rows(operator, self.rows[: self.head.shape[1]]))
+        elif isinstance(operator, GroupedGemm):
+            found = self.source.rows(operator, self.pooled_rows)
+            _add(self.experts, layers, found)
+            if self.engine.fresh and found.kernels is not None:
+                self.kernels.append(ExpertKernel(found.kernels, operator.top_k))
+        elif operator.per == "pooled":
+            table = self.exchange if isinstance(operator, Collective) else self.pooled
+            _add(table, layers, self.source.rows(operator, self.pooled_rows))
+        else:
+            _add(self.tokens, layers, self.source.rows(operator, self.rows))
+
+    def compiled(self, model: ModelSpec, terms: HostTerms) -> CompiledCost:
+        """All of it, for the engine."""
+        engine, graphs = self.engine, graph_plan(self.engine)
+        return CompiledCost(
+            token_seconds=self.tokens,
+            expert_seconds=self.experts,
+            head_seconds=self.head,
+            pooled_seconds=self.pooled,
+            exchange_seconds=self.exchange,
+            ranks=self.layout.dp,
+            attention=tuple(self.attention),
+            source=self.source,
+            kv_bytes=self.kv_bytes,
+            families=self.families,
+            graphs=graphs,
+            host=host_cost(model, terms),
+            kernels=tuple(self.kernels),
+            ran=(engine.max_num_batched_tokens, engine.max_num_seqs, *graphs.sizes, *_warmed_up(engine, graphs)),
+        )
+
+
+def _warmed_up(engine: EngineSpec, graphs: GraphPlan) -> list[int]:
+    """Steps of the warm-up that ran kernel by kernel; others replayed a graph and compiled nothing."""
+    return [tokens for tokens in engine.warm_up if graphs.launch(tokens, decode_only=False) == "eager"]
+
+
+def host_cost(model: ModelSpec, terms: HostTerms) -> HostCost:
+    """The host's part of a model's steps."""
+    expert_layers = sum(layer.count for layer in model.layers if isinstance(layer.ffn, MoeFfn))
+    return HostCost(terms, model.num_layers, expert_layers)
+
+
+def _add(table: Floats, count: int, found: Estimate) -> None:
+    """Add an operator's seconds to the table, each under its provenance."""
+    for kind in range(len(PROVENANCES)):
+        table[kind] += np.where(found.provenance == kind, count * found.seconds, 0.0)

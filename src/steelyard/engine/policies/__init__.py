@@ -1,0 +1,33 @@
+"""Schedulers besides vLLM's own, by the names that scenarios know them by (docs/schedulers.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from steelyard.engine.content import BlockNames
+from steelyard.engine.limits import Limits
+from steelyard.engine.policies.batching import Orca, Static
+from steelyard.engine.policies.phases import PhaseAware
+from steelyard.engine.policies.policy import Policy
+from steelyard.engine.policies.sglang import SglangScheduler, SglangSettings
+from steelyard.engine.scheduler import Scheduler
+
+MakePolicy = Callable[[Limits, BlockNames, bool], Policy]
+
+_POLICIES: dict[str, MakePolicy] = {
+    "vllm": lambda limits, names, plain: Scheduler(limits, names, plain=plain),
+    "sarathi": lambda limits, names, plain: Scheduler(limits, names, plain=plain),
+    "orca": lambda limits, names, plain: Orca(limits, names, plain=plain),
+    "static": lambda limits, names, plain: Static(limits, names, plain=plain),
+    "phase-aware": lambda limits, names, plain: PhaseAware(limits, names, plain=plain),
+}
+
+
+def policy_of(name: str, sglang: SglangSettings | None = None) -> MakePolicy:
+    """How to make the scheduler of a name; ``sglang`` are the settings that only SGLang has."""
+    if name == "sglang":
+        return lambda limits, names, plain: SglangScheduler(limits, names, sglang, plain=plain)
+    return _POLICIES[name]
+
+
+__all__ = ["MakePolicy", "Policy", "SglangSettings", "policy_of"]

@@ -1,0 +1,49 @@
+"""References from before paged memory: static batches, and Orca's batches that change between iterations.
+
+Both run whole prompts and reserve memory for the longest a request can get before they admit it, so nobody is ever
+preempted; the scenario turns chunked prefill and prefix caching off for them.
+"""
+
+from __future__ import annotations
+
+from steelyard.engine.content import BlockNames
+from steelyard.engine.kv import Block
+from steelyard.engine.limits import Limits
+from steelyard.engine.request import RUNNING, Request
+from steelyard.engine.scheduler import Batch, Scheduler
+
+
+class Orca(Scheduler):
+    """Requests join and leave between iterations; each has its memory reserved to its end."""
+
+    def __init__(self, limits: Limits, names: BlockNames, *, plain: bool = False) -> None:
+        super().__init__(limits, names, plain=plain)
+        self._promised = 0  # blocks that running requests have or may still ask for
+
+    def _whole(self, r: Request) -> int:
+        tokens = min(r.prompt + r.output - 1 + self.limits.speculative_tokens, self.limits.max_model_len)
+        return -(-tokens // self.limits.block_size)
+
+    def _fit(self, r: Request, hits: list[Block], tokens: int) -> bool:
+        return self._promised + self._whole(r) <= self.kv.total and super()._fit(r, hits, tokens)
+
+    def _start(self, r: Request, computed: int, now: float) -> None:
+        super()._start(r, computed, now)
+        self._promised += self._whole(r)
+
+    def remove(self, r: Request) -> None:
+        """Give up what was promised as well."""
+        if r.status == RUNNING:
+            self._promised -= self._whole(r)
+        super().remove(r)
+
+
+class Static(Orca):
+    """A batch runs until its last request has ended; only then is the next one put together."""
+
+    def _nobody_waits(self) -> bool:
+        return bool(self.running) or super()._nobody_waits()
+
+    def _admit_waiting(self, batch: Batch, budget: int, threshold: int, now: float, after_prefill: bool) -> None:
+        if not self.running:
+            super()._admit_waiting(batch, budget, threshold, now, after_prefill)

@@ -1,0 +1,123 @@
+"""What happens to a fleet while it serves: crashes, slow GPUs, degraded links."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from steelyard.errors import did_you_mean
+from steelyard.scenario.base import NonNegative, Positive, Spec, Whole, mistake
+from steelyard.scenario.fleet import FleetSpec, PoolSpec
+
+_POOL = "Name of the pool."
+_TIED = "only engines that step on their own crash, slow down or are scaled"
+
+
+class CrashSpec(Spec):
+    """An engine dies. All on it is lost, and its requests start over, elsewhere or here after the restart."""
+
+    pool: str = Field(default="serve", description=_POOL)
+    replica: Whole = Field(default=0, description="Which of the pool's replicas, from 0.")
+    restart_after: NonNegative | None = Field(
+        default=None, description="Seconds until it serves again; it stays down if not given."
+    )
+
+
+class SlowSpec(Spec):
+    """GPUs that take longer for every step."""
+
+    pool: str = Field(default="serve", description=_POOL)
+    replica: Whole | None = Field(default=None, description="Which of the pool's replicas, from 0; all if not given.")
+    factor: Annotated[float, Field(ge=1)] = Field(description="On GPU time: 1.5 takes half as long again.")
+
+
+class LinkSpec(Spec):
+    """Links between prefill and decode engines that give less than their bandwidth."""
+
+    pool: str = Field(description=_POOL)
+    replica: Whole | None = Field(default=None, description="Which of the pool's replicas, from 0; all if not given.")
+    of: Literal["nic", "nvlink"] = Field(default="nic", description="Its links to other nodes, or within its node.")
+    factor: Annotated[float, Field(gt=0, le=1)] = Field(description="On bandwidth: 0.1 leaves a tenth.")
+
+
+class ChangeSpec(Spec):
+    """One thing that happens: a crash, slow GPUs or degraded links."""
+
+    at: NonNegative = Field(description="Seconds since the start.")
+    until: Positive | None = Field(default=None, description="When it is over, for slow and link; never if not given.")
+    crash: CrashSpec | None = Field(default=None, description="An engine dies.")
+    slow: SlowSpec | None = Field(default=None, description="GPUs take longer.")
+    link: LinkSpec | None = Field(default=None, description="Links give less.")
+
+    @model_validator(mode="after")
+    def _one_thing(self) -> ChangeSpec:
+        given = list(self.given())
+        if len(given) != 1:
+            found = "none" if not given else " and ".join(given)
+            raise mistake(f"give one of crash, slow and link, and each its own entry; found {found}")
+        if self.until is not None and self.crash is not None:
+            raise mistake("a crash is over when the engine is back; give crash.restart_after instead", "until")
+        if self.until is not None and self.until <= self.at:
+            raise mistake(f"not after its begin at {self.at:g}", "until")
+        return self
+
+    def given(self) -> dict[str, CrashSpec | SlowSpec | LinkSpec]:
+        """What happens, by its name."""
+        found = {"crash": self.crash, "slow": self.slow, "link": self.link}
+        return {name: what for name, what in found.items() if what is not None}
+
+
+def check_dynamics(fleet: FleetSpec, changes: tuple[ChangeSpec, ...]) -> None:
+    """Refuse what cannot happen to this fleet."""
+    for i, pool in enumerate(fleet.pools):
+        _check_autoscale(i, pool)
+    gone: set[tuple[str, int]] = set()
+    for i, change in enumerate(changes):
+        ((kind, what),) = change.given().items()
+        pool = _pool_of(fleet, what, "dynamics", i, kind)
+        if isinstance(what, CrashSpec) and what.restart_after is None:
+            gone.add((pool.name, what.replica))
+            role = fleet.of_role(pool.role)
+            if all((each.name, k) in gone and not each.autoscale for each in role for k in range(each.replicas)):
+                raise mistake(
+                    f"missing; no replica of role {pool.role} would be left for good",
+                    *("dynamics", i, kind, "restart_after"),
+                )
+
+
+def _pool_of(fleet: FleetSpec, what: CrashSpec | SlowSpec | LinkSpec, *place: str | int) -> PoolSpec:
+    """The pool that something happens to."""
+    pools = {pool.name: pool for pool in fleet.pools}
+    if what.pool not in pools:
+        raise mistake(f"no pool is called that; {did_you_mean(what.pool, pools)}", *place, "pool")
+    pool = pools[what.pool]
+    most = pool.replicas if pool.autoscale is None else pool.autoscale.max
+    if what.replica is not None and what.replica >= most:
+        raise mistake(f"pool {pool.name} has replicas 0 to {most - 1}", *place, "replica")
+    if isinstance(what, LinkSpec):
+        if pool.role not in ("prefill", "decode"):
+            raise mistake(
+                f"links are simulated between prefill and decode pools; this one has role {pool.role}", *place, "pool"
+            )
+    elif pool.dp > 1 or pool.role in ("attention", "ffn"):
+        raise mistake(f"{_TIED}; pool {pool.name} has {_ties(pool)}", *place, "pool")
+    return pool
+
+
+def _check_autoscale(i: int, pool: PoolSpec) -> None:
+    scale = pool.autoscale
+    if scale is None:
+        return
+    place = ("fleet", "pools", i)
+    if not scale.min <= pool.replicas <= scale.max:
+        raise mistake(f"not within autoscale min {scale.min} and max {scale.max}", *place, "replicas")
+    if pool.dp > 1 or pool.role in ("attention", "ffn"):
+        raise mistake(f"{_TIED}; pool {pool.name} has {_ties(pool)}", *place, "autoscale")
+    for metric, role, limit in (("ttft", "decode", scale.ttft), ("tpot", "prefill", scale.tpot)):
+        if pool.role == role and limit is not None:
+            raise mistake(f"a {role} pool has no {metric} of its own", *place, "autoscale", metric)
+
+
+def _ties(pool: PoolSpec) -> str:
+    return f"dp {pool.dp}" if pool.dp > 1 else f"role {pool.role}"

@@ -1,0 +1,105 @@
+"""What a scenario says will happen to its fleet, in the fleet's own terms; and afterwards what did, for the summary."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from math import inf
+from typing import Any
+
+from steelyard.fleet.autoscale import ByQueue, BySlo, Rule, Scaling
+from steelyard.fleet.dynamics import Crash, Dynamics, Narrow, Pool, Slow
+from steelyard.fleet.handover import Handover
+from steelyard.fleet.links import Link
+from steelyard.fleet.uptime import HELD, SERVES, State
+from steelyard.scenario import AutoscaleSpec, ChangeSpec, CrashSpec, LinkSpec, SlowSpec
+from steelyard.sim.setup import FleetSetup
+
+
+def make_dynamics(setup: FleetSetup, handover: Handover | None) -> Dynamics | None:
+    """What is to happen; None where a fleet stays as it is."""
+    scenario = setup.scenario
+    wanted = {pool.name: pool for pool in scenario.fleet.pools}
+    if not scenario.dynamics and not any(pool.autoscale for pool in wanted.values()):
+        return None
+    pools: dict[str, Pool] = {}
+    first = 0
+    for each in setup.pools:
+        spec = wanted[each.pool.name]
+        begins = each.ranks if spec.autoscale is None else spec.replicas
+        pools[spec.name] = Pool(range(first, first + each.ranks), begins, _scaling(spec.autoscale))
+        first += each.ranks
+    changes = [found for change in scenario.dynamics for found in _changes(change, pools, handover)]
+    return Dynamics(list(pools.values()), changes)
+
+
+def _changes(change: ChangeSpec, pools: dict[str, Pool], handover: Handover | None) -> Iterator[Crash | Slow | Narrow]:
+    until = inf if change.until is None else change.until
+    for what in change.given().values():
+        replicas = pools[what.pool].replicas
+        for replica in replicas if what.replica is None else (replicas[what.replica],):
+            if isinstance(what, CrashSpec):
+                yield Crash(change.at, replica, inf if what.restart_after is None else what.restart_after)
+            elif isinstance(what, SlowSpec):
+                yield Slow(change.at, until, replica, what.factor)
+            else:
+                assert handover is not None
+                yield Narrow(change.at, until, _link(what, replica, handover), what.factor)
+
+
+def _link(what: LinkSpec, replica: int, handover: Handover) -> Link:
+    ports = handover.transfers.ports
+    port = ports.out[replica] if replica < handover.prefills else ports.into[replica - handover.prefills]
+    return port.nic if what.of == "nic" else port.peer
+
+
+def _scaling(spec: AutoscaleSpec | None) -> Scaling | None:
+    if spec is None:
+        return None
+    rule: Rule | None = None
+    if spec.target is not None:
+        rule = ByQueue(spec.target)
+    elif spec.by == "slo":
+        given = {"ttft": spec.ttft, "tpot": spec.tpot}
+        limits = {metric: limit for metric, limit in given.items() if limit is not None}
+        rule = BySlo(limits, spec.window, spec.percentile, spec.slack, spec.step)
+    schedule = tuple((each.at, each.replicas) for each in spec.schedule)
+    return Scaling(spec.min, spec.max, spec.startup, rule, spec.every, spec.cooldown, schedule)
+
+
+def shares_there(dynamics: Dynamics, start: float, end: float) -> list[float]:
+    """What share of its replicas a pool had on average, by pool: from the decision to start one until it is gone.
+
+    A replica that starts, drains or restarts keeps its GPUs from others, so they count.
+    """
+    return [_share(dynamics, pool, HELD, start, end) for pool in dynamics.pools]
+
+
+def _share(dynamics: Dynamics, pool: Pool, states: Collection[State], start: float, end: float) -> float:
+    room = (end - start) * len(pool.replicas)
+    return dynamics.uptime.seconds(pool.replicas, states, start, end) / room if room > 0 else 1.0
+
+
+def dynamics_summary(setup: FleetSetup, dynamics: Dynamics, start: float, end: float) -> dict[str, Any]:
+    """Crashes, retries, and how many replicas served when."""
+    uptime = dynamics.uptime
+    pools = [
+        {
+            "name": each.pool.name,
+            "replicas": [list(point) for point in uptime.counts(pool.replicas, SERVES)],
+            "gpu_hours_up": (end - start) * each.gpus * _share(dynamics, pool, SERVES, start, end) / 3600,
+        }
+        for each, pool in zip(setup.pools, dynamics.pools, strict=True)
+    ]
+    return {
+        "crashes": dynamics.crashed,
+        "retried_requests": len(dynamics.retries),
+        "retries": sum(dynamics.retries.values()),
+        "gpu_hours_up": sum(pool["gpu_hours_up"] for pool in pools),
+        "pools": pools,
+    }
+
+
+def never_happened(dynamics: Dynamics, end: float) -> list[str]:
+    """A word on what was to happen after everything had been served."""
+    late = sorted({change.at for change in dynamics.changes if change.at > end})
+    return [f"dynamics: nothing happens at {at:g} s, since all was served by {end:.1f} s" for at in late]
