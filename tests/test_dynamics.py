@@ -231,7 +231,7 @@ def test_factors_on_one_gpu_multiply() -> None:
 
 
 def test_an_end_is_known_in_time_when_a_gpu_is_fast_again() -> None:
-    """The second would end at 16 if it stayed slow; tokens at 8, 10, 11, 12, 13 leave its replica free for the third."""
+    """The second would end at 16 if it stayed slow; tokens at 8, 10, 11, 12, 13 free its replica for the third."""
     world = World(PLAIN, HAND, (Ask(10, 40), Ask(10, 5), Ask(10, 3, at=14.0)))
     table = Fleet(world, 2, [Slow(0.0, 8.5, 1, 2.0)]).run().table()
     assert (table["finish"][1], table["replica"]) == (13.0, [0, 1, 1])
