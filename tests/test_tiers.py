@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -377,6 +377,30 @@ def test_tiers_of_size_0_are_none(world: World, kinds: list[str], plain: bool) -
 @settled(250)
 @given(st.one_of(returning(), worlds(), worlds(speculation=True)), belows(), st.sampled_from([2, 96]))
 def test_short_cuts_change_nothing(world: World, below: Below, vector: int) -> None:
+    check_short_cuts(world, below, vector)
+
+
+def test_short_cuts_change_nothing_where_a_head_is_blocked_only_as_long_as_it_finds_something_below() -> None:
+    settings = replace(limits(25), block_size=2, max_num_seqs=3, max_num_batched_tokens=4, reserve_full_prompt=False)
+    opening: Chain = ((0, 4), (1, 1))
+    asks = (
+        Ask(1, 5),
+        Ask(4, 24, after=0, content=((0, 4),)),
+        Ask(14, 36, content=opening),
+        Ask(20, 6, content=((1, 20),)),
+        Ask(6, 25, at=5.0, content=opening),
+        *(Ask(1, 5, at=5.0) for _ in range(2)),
+    )
+    same = TwoKinds(HAND.decode, HAND.decode)
+    check_short_cuts(World(settings, same, asks), Below(("host",), (1,), (inf,), 0.0, (False,)), 2)
+
+
+def test_short_cuts_change_nothing_where_an_answer_is_written_through_while_others_go_on() -> None:
+    world = World(replace(limits(50), async_scheduling=True), HAND, (Ask(8, 9), Ask(8, 40)))
+    check_short_cuts(world, Below(("host",), (50,), (100.0,), 0.0, (True,)), 96)
+
+
+def check_short_cuts(world: World, below: Below, vector: int) -> None:
     size = world.limits.block_size
     slow = serve(world, plain=True, tiers=Tiers(below.levels(), size))
     with vectorised_from(vector):
