@@ -17,7 +17,7 @@ from steelyard.errors import UserError
 GONE = 1 << 40  # requests on a replica that is not there: more than any other can have
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for every request, and freezing would take three times as long
 class Asked:
     """What a router may know of a request. How long the answer will be is not among it, since nobody knows."""
 
