@@ -23,7 +23,7 @@ from steelyard.cost.interpolate import along, line, rising
 from steelyard.cost.silicon import Database, Silicon, find_silicon, package_folder
 from steelyard.cost.silicon.gemm import find_lattice
 from steelyard.cost.source import EXTRAPOLATED, INTERPOLATED, MEASURED, Floats
-from steelyard.hardware import find_gpu
+from steelyard.hardware import find_gpu, topology_of
 from steelyard.model import (
     AttentionOperator,
     AttentionShape,
@@ -34,7 +34,7 @@ from steelyard.model import (
     load_model,
 )
 from steelyard.report.silicon import print_silicon
-from steelyard.scenario import EngineSpec, Scenario
+from steelyard.scenario import EngineSpec, Scenario, TopologySpec
 from steelyard.validate import silicon_points
 from steelyard.validate.rival import Rival
 from steelyard.validate.silicon import Errors, Replay, regret, validate_silicon
@@ -62,8 +62,8 @@ def gemm_rows(dtype: str, scale: float, start: float = 0.004) -> list[dict[str, 
     ]
 
 
-def silicon(folder: Path, tp: int = 1) -> Silicon:
-    return Silicon(H200, tp, Database(folder, "vllm"))
+def silicon(folder: Path) -> Silicon:
+    return Silicon(H200, topology_of(H200), Database(folder, "vllm"))
 
 
 def seconds(source: Silicon, operator: Any, rows: Floats) -> Floats:
@@ -187,13 +187,18 @@ def test_collectives_go_by_bytes_and_by_the_replayed_kernel(tmp_path: Path) -> N
     write(
         tmp_path, "comm/nccl/2.29/nccl_perf", [{**nccl, "message_size": s, "latency": 0.01 + s * 1e-6} for s in sizes]
     )
-    source = silicon(tmp_path, tp=4)
+    source = silicon(tmp_path)
     tokens = np.array([0.0, 10.0])
     expected = [0.0, 5e-6 + 10 * 4096 / 2 * 4e-9]
-    assert seconds(source, Collective("ffn_allreduce", 4096), tokens) == pytest.approx(expected)
-    gathered = seconds(source, Collective("logits_gather", 4096, kind="allgather"), tokens)
+    assert seconds(source, Collective("ffn_allreduce", 4096, ranks=4), tokens) == pytest.approx(expected)
+    gathered = seconds(source, Collective("logits_gather", 4096, kind="allgather", ranks=4), tokens)
     assert gathered == pytest.approx([0.0, 1e-5 + 10 * 4096 / 2 * 1e-9])
-    assert silicon(tmp_path, tp=8).rows(Collective("ffn_allreduce", 4096), tokens) is None
+    assert source.rows(Collective("ffn_allreduce", 4096, ranks=8), tokens) is None
+    assert source.rows(Collective("combine", 4096, kind="reducescatter", ranks=4), tokens) is None
+    deep = Collective("dispatch", 4096, kind="alltoall", ranks=4, mode="low_latency", top_k=8, experts=128)
+    assert source.rows(deep, tokens) is None  # neither is there a table of these, nor is another's taken for it
+    rewired = replace(source, topology=topology_of(H200, TopologySpec(nvlink=1e9)))
+    assert rewired.rows(Collective("ffn_allreduce", 4096, ranks=4), tokens) is None
 
 
 def attention(window: int | None = None, heads: int = 32) -> AttentionOperator:
@@ -434,7 +439,7 @@ def test_regret_is_what_the_choice_falls_short_of() -> None:
 def test_the_installed_tables_answer_for_a_dense_model_in_time() -> None:
     model = load_model("llama-3.1-8b")
     began = time.perf_counter()
-    source = find_silicon(H200, 2)
+    source = find_silicon(H200, topology_of(H200))
     assert source is not None
     engine = EngineSpec(max_num_seqs=64, max_num_batched_tokens=8192)
     compile_cost(model, 2, engine, source, Roofline(H200, 2))
@@ -445,7 +450,7 @@ def test_the_installed_tables_answer_for_a_dense_model_in_time() -> None:
 
 @needs_package
 def test_the_installed_tables_are_of_the_size_that_physics_gives() -> None:
-    source = find_silicon(H200, 1)
+    source = find_silicon(H200, topology_of(H200))
     assert source is not None
     rows = np.array([1.0, 64.0, 8192.0])
     for gemm in (Gemm("up", 4096, 28672, 2.0, "bf16"), Gemm("down", 14336, 4096, 1.0, "fp8")):

@@ -107,10 +107,9 @@ class Collectives:
 
     def operator(self, operator: Collective, rows: Floats) -> Estimate:
         """A collective of a step, by its rows; one with a mode takes tokens to their experts or back."""
-        if operator.mode is None:
+        exchange = exchange_of(operator)
+        if exchange is None:
             return self.estimate(operator.kind, operator.ranks, rows * operator.bytes)
-        step: Step = "dispatch" if operator.name == "dispatch" else "combine"
-        exchange = Exchange(operator.mode, step, operator.bytes, operator.top_k, operator.experts)
         return self.exchange(exchange, operator.ranks, rows)
 
     def exchange(self, exchange: Exchange, ranks: int | Span, tokens: Floats) -> Estimate:
@@ -134,6 +133,14 @@ class Collectives:
 
     def _span(self, ranks: int | Span) -> Span:
         return ranks if isinstance(ranks, Span) else self.topology.span(ranks)
+
+
+def exchange_of(operator: Collective) -> Exchange | None:
+    """What takes tokens to their experts or back, if that is what a collective does."""
+    if operator.mode is None:
+        return None
+    step: Step = "dispatch" if operator.name == "dispatch" else "combine"
+    return Exchange(operator.mode, step, operator.bytes, operator.top_k, operator.experts)
 
 
 def multicast(link: Link, senders: int, receivers: int, size: Floats) -> Floats:

@@ -18,7 +18,7 @@ from steelyard.sim.dynamics import dynamics_summary, make_dynamics, never_happen
 from steelyard.sim.gaps import TokenGaps
 from steelyard.sim.handovers import link_use, make_handover, router_settings
 from steelyard.sim.result import Result, parts_of, request_table
-from steelyard.sim.setup import set_up
+from steelyard.sim.setup import FleetSetup, set_up
 from steelyard.sim.summary import span, summarise
 from steelyard.sim.tiers import by_tier, make_tiers
 from steelyard.workload import build_workload
@@ -46,29 +46,7 @@ def simulate(
     workload = build_workload(scenario.workload, scenario.seed, scenario.base_dir, acceptance)
     stages = [setup.takes_requests, setup.answers] if setup.hands_over else [setup.answers]
     desk = Desk(workload, *([pool.limits for pool in stage] for stage in stages), host=setup.host)
-    reactive = bool(desk.followers)
-    tiers = iter(make_tiers(setup))
-    engines = [
-        (Rank if each.pool.dp > 1 else Engine)(
-            each.limits,
-            each.step_cost,
-            desk.names,
-            wake=setup.host.wake,
-            taking_in=setup.host.prompt,
-            rested=RESTED,
-            first_uses=each.cost.first_uses(),
-            policy=policy_of(each.engine.scheduler, SglangSettings(**each.engine.sglang.model_dump())),
-            tiers=next(tiers),
-            reactive=reactive or each.pool.role == "prefill",
-            plain=plain,
-        )
-        for each in setup.pools
-        for _ in range(each.ranks)
-    ]
-    first = 0
-    for each in setup.pools:
-        step_together(engines[first : first + each.ranks], each.pool.dp, each.cost)
-        first += each.ranks
+    engines = _engines(setup, desk, plain)
     fleet = scenario.fleet
     handover = make_handover(setup) if setup.hands_over else None
     replicas = sum(each.ranks for each in setup.takes_requests)
@@ -95,6 +73,33 @@ def simulate(
     if handover is not None:
         summary["links"] = link_use(handover.transfers.ports, summary["duration_s"])
     return Result(scenario, summary, requests, gaps, logs, notes=notes)
+
+
+def _engines(setup: FleetSetup, desk: Desk, plain: bool) -> list[Engine]:
+    """Every replica's engine, ranks of one engine tied together."""
+    tiers = iter(make_tiers(setup))
+    engines: list[Engine] = []
+    for each in setup.pools:
+        policy = policy_of(each.engine.scheduler, SglangSettings(**each.engine.sglang.model_dump()))
+        own = [
+            (Rank if each.pool.dp > 1 else Engine)(
+                each.limits,
+                each.step_cost,
+                desk.names,
+                wake=setup.host.wake,
+                taking_in=setup.host.prompt,
+                rested=RESTED,
+                first_uses=each.cost.first_uses(),
+                policy=policy,
+                tiers=next(tiers),
+                reactive=bool(desk.followers) or each.pool.role == "prefill",
+                plain=plain,
+            )
+            for _ in range(each.ranks)
+        ]
+        step_together(own, each.pool.dp, each.cost)
+        engines += own
+    return engines
 
 
 def _first_uses(engines: Sequence[Engine]) -> dict[str, Any]:

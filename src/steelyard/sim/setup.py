@@ -271,10 +271,11 @@ def _sources(scenario: Scenario, gpu: Gpu, model: ModelSpec, layout: Layout) -> 
     if wanted.profile is not None:
         with blaming(f"{scenario.source}: cost.profile"):
             own.append(open_profile(scenario.base_dir / wanted.profile, gpu, model, layout))
-    roofline = Roofline(gpu, tp, topology_of(gpu, scenario.fleet.topology))
+    topology = topology_of(gpu, scenario.fleet.topology)
+    roofline = Roofline(gpu, tp, topology)
     if wanted.source == "analytic":
         return (*own, roofline)
-    tables = find_silicon(gpu, tp)
+    tables = find_silicon(gpu, topology)
     if wanted.source == "silicon" and tables is None:
         raise UserError(
             f"{scenario.source}: cost.source: silicon has no tables of {gpu.name} here; "

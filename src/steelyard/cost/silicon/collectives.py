@@ -34,10 +34,7 @@ class MeasuredCollectives:
     database: Database
 
     def collective(self, kind: Kind, span: Span, size: Floats) -> Estimate | None:
-        """Only groups inside a node were timed."""
-        if span.nodes > 1:
-            return None
-        found = allreduce(self.database, span.ranks) if kind == "allreduce" else nccl(self.database, kind, span.ranks)
+        found = timed(self.database, kind, span)
         return None if found is None else along(size, found[0], found[1])
 
     def exchange(self, exchange: Exchange, span: Span, tokens: Floats) -> Estimate | None:
@@ -77,9 +74,11 @@ def allreduce(database: Database, ranks: int) -> tuple[Floats, Floats, Origin] |
     return None
 
 
-def allgather(database: Database, ranks: int) -> tuple[Floats, Floats, Origin] | None:
-    """Bytes and seconds of NCCL's all-gather."""
-    return nccl(database, "allgather", ranks)
+def timed(database: Database, kind: Kind, span: Span) -> tuple[Floats, Floats, Origin] | None:
+    """Bytes and seconds of a collective; only groups inside a node were timed."""
+    if span.nodes > 1:
+        return None
+    return allreduce(database, span.ranks) if kind == "allreduce" else nccl(database, kind, span.ranks)
 
 
 def nccl(database: Database, kind: Kind, ranks: int) -> tuple[Floats, Floats, Origin] | None:

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from steelyard.cost.collectives import exchange_of
 from steelyard.cost.interpolate import along
 from steelyard.cost.silicon import attention, collectives, experts
 from steelyard.cost.silicon.database import Database, Origin, find_database
 from steelyard.cost.silicon.gemm import dtype_of, find_lattice
 from steelyard.cost.source import INTERPOLATED, Curve, Estimate, Floats, PrefillAttention, RowOperator
-from steelyard.hardware import Gpu
+from steelyard.hardware import Gpu, Topology
 from steelyard.model import AttentionOperator, Collective, Gemm, GroupedGemm
 
 _IN_THE_EXPERTS = ("experts_down", "experts_act", "experts_sum")  # timed together with experts_gate_up
@@ -26,7 +27,7 @@ class Silicon:
     """
 
     gpu: Gpu
-    tp: int
+    topology: Topology
     database: Database
     used: dict[str, str] = field(default_factory=dict)
 
@@ -79,8 +80,13 @@ class Silicon:
         return layer
 
     def _collective(self, collective: Collective, rows: Floats) -> Estimate | None:
-        ask = collectives.allreduce if collective.kind == "allreduce" else collectives.allgather
-        found = ask(self.database, self.tp)
+        """Only in nodes wired as they are sold, which is where the tables come from."""
+        if not self.topology.usual_node:
+            return None
+        span, exchange = self.topology.span(collective.ranks), exchange_of(collective)
+        if exchange is not None:
+            return collectives.MeasuredCollectives(self.database).exchange(exchange, span, rows)
+        found = collectives.timed(self.database, collective.kind, span)
         if found is None:
             return None
         size, time, origin = found
@@ -91,7 +97,7 @@ class Silicon:
         self.used[family] = str(origin)
 
 
-def find_silicon(gpu: Gpu, tp: int, engine: str = "vllm") -> Silicon | None:
+def find_silicon(gpu: Gpu, topology: Topology, engine: str = "vllm") -> Silicon | None:
     """The silicon database's times for a GPU, if the package is installed and knows it."""
     database = find_database(gpu.name, engine)
-    return None if database is None else Silicon(gpu, tp, database)
+    return None if database is None else Silicon(gpu, topology, database)
