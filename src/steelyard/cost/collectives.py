@@ -20,7 +20,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from steelyard.cost.source import ANALYTIC, Estimate, Floats
-from steelyard.hardware import Gpu, Link, Span, Topology, topology_of
+from steelyard.hardware import Link, Span, Topology
 from steelyard.model import Collective
 
 Kind = Literal["allreduce", "nccl_allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "send"]
@@ -150,16 +150,6 @@ def multicast(link: Link, senders: int, receivers: int, size: Floats) -> Floats:
 
 def _analytic(span: Span, size: Floats, seconds: Floats) -> Estimate:
     return Estimate.all_of(np.where((size > 0) & (span.ranks > 1), seconds, 0.0), ANALYTIC)
-
-
-def allreduce(gpu: Gpu, ranks: int, size: Floats) -> Floats:
-    """Seconds to sum ``size`` bytes over ranks of the GPU's usual nodes."""
-    return Collectives(topology_of(gpu)).seconds("allreduce", ranks, size)
-
-
-def allgather(gpu: Gpu, ranks: int, size: Floats) -> Floats:
-    """Seconds until every rank of the GPU's usual nodes holds all ``size`` bytes."""
-    return Collectives(topology_of(gpu)).seconds("allgather", ranks, size)
 
 
 # -- NCCL ---------------------------------------------------------------------------------------------------------
