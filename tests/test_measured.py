@@ -14,6 +14,7 @@ import pytest
 
 from steelyard import scenario_from_dict, simulate
 from steelyard.cost import Bundle, FirstOf, Measured, Roofline, compile_cost, shipped_bundle
+from steelyard.cost.interpolate import trend
 from steelyard.cost.source import EXTRAPOLATED, INTERPOLATED, MEASURED, PROVENANCES, Decodes
 from steelyard.hardware import find_gpu
 from steelyard.model import AttentionOperator, Gemm, GroupedGemm, load_model, operators
@@ -70,14 +71,25 @@ def test_between_and_beyond_the_points_is_said_so() -> None:
     assert outside.provenance[0] == EXTRAPOLATED
 
 
-def test_time_between_measured_rows_never_falls() -> None:
-    """Spikes at single rows are the library's choice; rows nobody measured are not expected to have one."""
+def test_time_between_measured_rows_follows_those_around_them() -> None:
+    """Libraries' kernels jump up and down from row to row: in between counts what several rows say, not one spike."""
     between = np.arange(1.0, 8192.0, 7)
     measured = {row["m"] for row in bundle().families["gemm"]}
     between = between[~np.isin(between, list(measured))]
     for shape in ((6144, 4096), (28672, 4096), (5000, 5000)):
-        seconds = source().rows(Gemm("any", shape[1], shape[0], 2.0, "bf16"), between).seconds
-        assert (np.diff(seconds) >= 0).all()
+        rows = source().rows(Gemm("any", shape[1], shape[0], 2.0, "bf16"), between).seconds
+        assert (np.abs(np.diff(rows)) < 0.15 * rows[1:]).all()
+        twice = source().rows(Gemm("any", shape[1], shape[0], 2.0, "bf16"), 2 * between[between < 4096]).seconds
+        assert (twice >= 0.97 * rows[between < 4096]).all()
+
+
+def test_a_trend_takes_no_notice_of_one_spike() -> None:
+    x = np.arange(1.0, 21.0)
+    y = 3.0 * x**0.5
+    assert trend(np.array([6.5, 10.5]), x, y, 6) == pytest.approx(3.0 * np.array([6.5, 10.5]) ** 0.5)
+    spiked = y * np.where(x == 10.0, 2.0, 1.0)
+    there = trend(np.array([10.5]), x, spiked, 6)[0] / (3.0 * 10.5**0.5)
+    assert 1.0 < there < 1.3 < np.interp(10.5, x, spiked) / (3.0 * 10.5**0.5)
 
 
 def test_matrices_left_out_of_the_profile_are_foretold() -> None:
@@ -211,7 +223,7 @@ def test_a_run_says_where_its_times_come_from(gpu: str, wanted: str, analytic: b
     [
         ("llama-3.1-8b", "calib-decode", 0.03),
         ("llama-3.1-8b", "rollout-burst", 0.06),
-        ("qwen3-30b-a3b", "calib-decode", 0.045),
+        ("qwen3-30b-a3b", "calib-decode", 0.06),
     ],
 )
 def test_real_decode_steps_are_foretold_from_operators_alone(model: str, capture: str, worst: float) -> None:
@@ -231,7 +243,7 @@ def test_real_decode_steps_are_foretold_from_operators_alone(model: str, capture
     errors = [float(np.median(each)) for each in seen.values() if len(each) >= 20]
     assert len(errors) >= 5
     assert max(abs(error) for error in errors) < worst
-    assert abs(np.mean(errors)) < worst / 2
+    assert abs(np.mean(errors)) < 0.025
 
 
 def test_experts_of_other_types_are_left_to_the_next_source() -> None:

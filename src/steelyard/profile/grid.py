@@ -33,16 +33,23 @@ Experts = tuple[int, int, int, int]
 FIRST_MODELS = ("llama-3.1-8b", "qwen3-30b-a3b", "qwen2.5-7b", "qwen3-8b", "llama-3.2-1b", "llama-3.2-3b", "qwen3-4b")
 FITS_BYTES = 140e9  # weights per GPU beyond which a model is not expected there
 # Close where libraries change their tiles, at multiples of 64 and a little above; graphs are padded to multiples of 8.
-ROWS = (
+# Between 256 and 4,096 rows libraries change their kernels most often.
+SOME_ROWS = (
     *(1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 96, 112, 128, 136, 144, 160, 176, 192, 200, 208, 224, 240, 256),
     *(272, 288, 320, 336, 352, 384, 400, 416, 448, 480, 512, 576, 640, 704, 768, 832, 896, 960, 1024, 1152, 1280),
     *(1408, 1536, 1792, 2048, 2560, 3072, 4096, 6144, 8192),
 )
-BANDS = (0, 64, 256, 768, 2048, ROWS[-1])
-SOME_ROWS = (1, 4, 16, 32, 64, 72, 96, 128, 136, 192, 256, 272, 384, 512, 640, 768, 1024, 1280, 1536, 2048, 4096, 8192)
+MORE_ROWS = (
+    *(88, 104, 120, 152, 168, 184, 216, 232, 248, 304, 368, 432, 464, 496, 544, 608, 672, 736, 800, 864, 928, 992),
+    *(1088, 1216, 1344, 1472, 1600, 1664, 1728, 1920, 2304, 2432, 2816, 3328, 3584, 5120, 7168),
+)
+ROWS = tuple(sorted((*SOME_ROWS, *MORE_ROWS)))
+BANDS = (0, 64, 256, 512, 1024, 2048, ROWS[-1])
+FP8_ROWS = (1, 4, 16, 32, 64, 72, 96, 128, 136, 192, 256, 272, 384, 512, 640, 768, 1024, 1280, 1536, 2048, 4096, 8192)
 FEW_ROWS = (1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 MOST_ROWS_OF_A_HEAD = 1024  # logits are taken of one row per request
 SIDES = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+ANY_BATCHES = 4  # at random, to every sixteen of the grid
 SHAPES = ((32, 8, 128), (32, 4, 128), (28, 4, 128), (64, 8, 128), (8, 1, 128))
 MORE_SHAPES = ((40, 8, 128), (16, 8, 128), (24, 8, 128), (32, 32, 128), (64, 8, 64), (16, 8, 256), (16, 2, 128))
 WINDOWED = (((64, 8, 64), 128), ((16, 8, 256), 1024), ((32, 8, 128), 4096))
@@ -148,7 +155,7 @@ def _any_rows(dice: random.Random, count: int) -> set[int]:
 
 
 def _attention() -> Iterator[Run]:
-    dice = random.Random("attention")
+    dice, more = random.Random("attention"), random.Random("more attention")
     for tier, shapes in enumerate((SHAPES, MORE_SHAPES)):
         for shape in shapes:
             parts = {
@@ -161,7 +168,9 @@ def _attention() -> Iterator[Run]:
             for kind, part in parts.items():
                 for at in range(0, len(part), 16):
                     run = _plain(tier, part[at : at + 16])
-                    yield run._replace(points=[*run.points, (batches.any_batch(dice, shape, kind), True)])
+                    held_out = batches.any_batch(dice, shape, kind)
+                    known = [batches.any_batch(more, shape, kind) for _ in range(ANY_BATCHES)]
+                    yield run._replace(points=[*run.points, *((point, False) for point in known), (held_out, True)])
     yield from (_plain(1, batches.others(shape)) for shape in SHAPES[:2])
     yield from (_plain(1, batches.windowed(shape, window)) for shape, window in WINDOWED)
     rest = {op.decode: None for op, _ in _catalog(AttentionOperator, lambda name, tp: 0) if op.attention != "mla"}
@@ -223,4 +232,4 @@ def _fp8() -> Iterator[Run]:
     shapes |= {(n, k): None for n in (1024, 4096, 16384) for k in (1024, 4096, 16384)}
     for n, k in shapes:
         if n % 16 == 0 and k % 16 == 0:
-            yield _plain(1, ({"op": "gemm_fp8", "m": m, "n": n, "k": k} for m in SOME_ROWS))
+            yield _plain(1, ({"op": "gemm_fp8", "m": m, "n": n, "k": k} for m in FP8_ROWS))

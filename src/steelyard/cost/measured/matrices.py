@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from steelyard.cost.bundle import Row
-from steelyard.cost.interpolate import columns, line, monotone, standing
+from steelyard.cost.interpolate import columns, line, standing, trend
 from steelyard.cost.source import EXTRAPOLATED, INTERPOLATED, Estimate, Floats
 from steelyard.hardware import Gpu
 
@@ -22,6 +22,8 @@ Shape = tuple[int, int]  # outputs, inputs
 _NEIGHBOURS = 6
 _INPUTS_COUNT = 0.7  # how far apart a factor in inputs puts two matrices, against one in outputs
 _NEAREST = 0.02  # so that no neighbour counts for everything
+_CALM_ROWS = 64  # up to here one tile of rows does, and few kernels are to choose from
+_AROUND = 6  # measured rows around one that was not
 _USUAL = 0.25  # rows that this share of the shapes was measured at are on the grid
 # A roofline that shares are taken of; only its form matters. Bounds add up, since they rarely overlap in full.
 _START_SECONDS = 5e-6
@@ -47,10 +49,10 @@ class Matrices:
         else:
             x, y = self._filled((n, k), *own)
             provenance = standing(rows, own[0])
-        between = line(rows, x, monotone(y))
-        known = np.isin(rows, x)
-        between[known] = y[np.searchsorted(x, rows[known])]
-        return Estimate(np.where(rows > 0, between, 0.0), provenance)
+        found = line(rows, x, y)
+        jumps = (rows > _CALM_ROWS) & (rows < x[-1]) & ~np.isin(rows, x)
+        found[jumps] = trend(rows[jumps], x, y, _AROUND)
+        return Estimate(np.where(rows > 0, found, 0.0), provenance)
 
     @cached_property
     def _measured(self) -> dict[Shape, tuple[Floats, Floats]]:
