@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from steelyard.report.page import render_page
+from steelyard.scenario import scenario_from_dict
 from test_report_samples import make_result, no_steps
 
 BROWSER = shutil.which("chromium")
@@ -58,21 +59,21 @@ def dump(page: str, folder: Path) -> str:
     return done.stdout
 
 
-def drawn(dom: str) -> dict[str, list[str]]:
-    """The path data of each figure's marks (not of its axes)."""
+def drawn(dom: str, *further: str) -> dict[str, list[str]]:
+    """The path data of each figure's marks (not of its axes); of those of every page, and of further ones."""
     opening = re.search(r"<html[^>]*>", dom)
     assert opening
     assert "data-error" not in opening[0], opening[0]
     assert 'data-ready="true"' in opening[0]
     found = {}
     for name, content in re.findall(r'<figure id="fig-([\w-]+)".*?>(.*?)</figure>', dom, re.S):
-        paths = re.findall(r'<path class="(?:line|area|dots|bars)[^"]*" d="([^"]*)"', content)
+        paths = re.findall(r'<path class="(?:line|area|dots|bars|rules)[^"]*" d="([^"]*)"', content)
         for path in re.findall(r'<path [^>]*?d="([^"]*)"', content):
             assert re.fullmatch(r"[MLHVhvZ\d\s.-]+", path), f"{name}: {path[:80]}"
         assert "NaN" not in content, name
         assert "undefined" not in content, name
         found[name] = paths
-    assert list(found) == FIGURES
+    assert set(found) == {*FIGURES, *further} and len(found) == len(FIGURES) + len(further)
     return found
 
 
@@ -96,6 +97,30 @@ def test_figures_of_an_ordinary_run(tmp_path: Path) -> None:
     together = re.search(r'data-with_queue="([^"]*)"', dom)
     assert together
     assert together[1].endswith(queue["hover"].partition("at ")[2]), "cursors of time move as one"
+
+
+def test_replicas_over_time(tmp_path: Path) -> None:
+    result = make_result(150, 4, rate=30)
+    changes = [
+        {"at": 1, "crash": {"replica": 2, "restart_after": 1}},
+        {"at": 1.5, "until": 4, "slow": {"replica": 1, "factor": 2}},
+    ]
+    written = result.scenario.model_dump(mode="json", exclude_unset=True)
+    result.scenario = scenario_from_dict({**written, "dynamics": changes})
+    pools = [{"name": "serve", "replicas": [[0.0, 4], [1.0, 3], [2.0, 4]], "gpu_hours_up": 0.1}]
+    result.summary["dynamics"] = {"crashes": 1, "retried_requests": 3, "retries": 3, "pools": pools}
+    dom = dump(render_page(result, []), tmp_path)
+    spans, area, line, crash, restart = drawn(dom, "serving-0")["serving-0"]
+    assert area.endswith("Z") and spans.count("Z") == 1 and line.count("L") == 5
+    assert crash.count("M") == restart.count("M") == 1
+    down, up = (float(path[1:].split()[0]) for path in (crash, restart))
+    corners = [tuple(map(float, corner.split())) for corner in line[1:].split("L")]
+    assert [x for x, _ in corners[1:5]] == [down, down, up, up], "the line steps where the engine crashes and is back"
+    heights = [y for _, y in corners]
+    assert heights[0] == heights[1] == heights[4] == heights[5] < heights[2] == heights[3]
+    said = attributes(dom, "serving-0")
+    assert said["rest"] == "serving 3 to 4 crash  restart  slow GPUs  "
+    assert re.fullmatch(r"serving 4 slow GPUs  at [\d.]+ s ", said["hover"])
 
 
 @pytest.mark.parametrize(

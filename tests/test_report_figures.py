@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard.report import figures
-from steelyard.report.figures import TimeAxis, figure_data, integrals
+from steelyard.report.axis import TimeAxis
+from steelyard.report.figures import figure_data, integrals
 from steelyard.report.jsontext import compact
 from steelyard.report.loads import replica_loads, unserved_reasons, workload_shares
 from test_report_samples import make_result, no_steps

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from steelyard.report.markup import Part, share_bar
 from steelyard.report.verdict import PROVENANCE, Limit, sources_line
 from steelyard.report.words import UNKNOWN, byte_size, count, dollars, percent, pick, seconds, significant
 
@@ -35,21 +36,8 @@ def slo_panel(found: Sequence[Limit]) -> str:
 def provenance_bar(summary: Summary) -> str:
     """Where the step times come from, as shares of one bar."""
     shares = {name: pick(summary, "provenance", name) or 0.0 for name in PROVENANCE}
-    bar = "".join(
-        f'<span class="{name}" style="flex-grow:{share:.6f}" title="{name} {percent(share)}"></span>'
-        for name, share in shares.items()
-        if share > 0
-    )
-    legend = "".join(
-        f'<li class="{name}{"" if shares[name] else " none"}">'
-        f"<b>{percent(shares[name])}</b> {name} <small>{meaning}</small></li>"
-        for name, meaning in PROVENANCE.items()
-    )
-    return (
-        '<section class="provenance"><h3>Where the step times come from</h3>'
-        f'<div class="bar" aria-hidden="true">{bar}</div><ul>{legend}</ul>'
-        f"<p><small>{escape(sources_line(summary))}</small></p></section>"
-    )
+    parts = [Part(name, shares[name], name, meaning) for name, meaning in PROVENANCE.items()]
+    return share_bar("Where the step times come from", parts, sources_line(summary))
 
 
 def _card(title: str, figure: str, unit: str, lines: list[str]) -> str:

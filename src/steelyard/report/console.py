@@ -10,11 +10,15 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from steelyard.report.pools import LINKS_HEAD, POOLS_HEAD, link_rows, pool_rows
+from steelyard.report.by_model import MODELS_HEAD, ON_A_TERMINAL, model_rows
+from steelyard.report.changes import EVENTS_HEAD, SERVING_HEAD, crash_line, event_rows, serving_rows
+from steelyard.report.pools import LINKS_HEAD, POOLS_HEAD, link_rows, pool_rows, wait_lines
+from steelyard.report.tiers import TIERS_HEAD, tier_rows
 from steelyard.report.verdict import (
     METRICS,
     PERCENTILES,
     PROVENANCE,
+    first_uses_line,
     fleet_line,
     limits,
     metrics,
@@ -22,7 +26,7 @@ from steelyard.report.verdict import (
     sources_line,
     workload_line,
 )
-from steelyard.report.words import byte_size, count, dollars, percent, pick, seconds, significant
+from steelyard.report.words import Share, byte_size, count, dollars, percent, pick, seconds, significant
 
 if TYPE_CHECKING:
     from steelyard.sim import Result
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
 Summary = Mapping[str, Any]
 
 _MOST_NOTES = 8
+_MOST_EVENTS = 8
 _HUES = {"measured": "green", "interpolated": "blue", "extrapolated": "yellow", "analytic": "bright_black"}
 _BAR_CELLS = 60
 # One for one, so that columns stay aligned on terminals that only know ASCII.
@@ -58,16 +63,37 @@ def _parts(result: Result) -> Iterator[RenderableType]:
     yield ""
     yield _two_columns(_throughput(summary), _resources(summary))
     yield ""
-    for head, rows in ((POOLS_HEAD, pool_rows(summary)), (LINKS_HEAD, link_rows(summary))):
-        if rows:
-            yield _plain_table(head, rows)
-            yield ""
+    for table in _tables(result):
+        yield table
+        yield ""
+    remarks = {**wait_lines(summary), "Crashes": crash_line(result), "First uses": first_uses_line(summary)}
+    for label, remark in remarks.items():
+        if remark:
+            yield _labelled(label, Text(remark))
     yield _labelled("SLO", _slo(summary))
     if summary["intervals"] is not None:
         yield _labelled(f"{summary['intervals']['share']:.0%} sure", _intervals(summary))
     yield _labelled("Step times", _provenance(summary))
     if result.notes:
         yield _labelled("Notes", _notes(result.notes))
+
+
+def _tables(result: Result) -> Iterator[RenderableType]:
+    """What only some fleets have."""
+    summary, events = result.summary, event_rows(result.scenario)
+    tables: list[tuple[Sequence[str], Sequence[Sequence[str | Share]]]] = [
+        (MODELS_HEAD[:ON_A_TERMINAL], [row[:ON_A_TERMINAL] for row in model_rows(summary)]),
+        (POOLS_HEAD, pool_rows(summary)),
+        (LINKS_HEAD, link_rows(summary)),
+        (TIERS_HEAD, tier_rows(summary)),
+        (SERVING_HEAD, serving_rows(summary)),
+        (EVENTS_HEAD, events[:_MOST_EVENTS]),
+    ]
+    for head, rows in tables:
+        if rows:
+            yield _plain_table(head, rows)
+    if len(events) > _MOST_EVENTS:
+        yield Text(f"and {count(len(events) - _MOST_EVENTS)} more in the scenario")
 
 
 def _latency(summary: Summary) -> Table:
@@ -118,12 +144,12 @@ def _resources(summary: Summary) -> Table:
     )
 
 
-def _plain_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+def _plain_table(head: Sequence[str], rows: Sequence[Sequence[str | Share]]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
     for i, title in enumerate(head):
-        table.add_column(title, justify="right" if i else "left")
+        table.add_column(title, justify="right" if i else "left", overflow="ellipsis" if i else "fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(Text(str(cell)) for cell in row))
     return table
 
 

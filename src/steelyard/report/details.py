@@ -10,7 +10,7 @@ import numpy as np
 import yaml
 
 from steelyard.report.loads import replica_loads, unserved_reasons, workload_shares
-from steelyard.report.pools import LINKS_HEAD, POOLS_HEAD, link_rows, pool_rows
+from steelyard.report.markup import bar_cell, cut_note, html_table
 from steelyard.report.verdict import METRICS, PERCENTILES, metrics
 from steelyard.report.words import (
     as_number,
@@ -45,13 +45,14 @@ _HEADINGS = {
     "provenance": "Where step times come from",
     "memory": "Memory per GPU",
 }
-_SHOWN_ELSEWHERE = {"name", "slo", "pools", "links", *METRICS}
+_SHOWN_ELSEWHERE = {"name", "slo", "pools", "links", "models", "dynamics", "by_tier", *METRICS}
 _ENDINGS: tuple[tuple[str, Callable[[float | None], str]], ...] = (
     ("_bytes", byte_size),
     ("_s", seconds),
     ("_use", percent),
     ("hit_rate", percent),
     ("share", percent),
+    ("seconds", seconds),
 )
 _SHARES = {"mfu", "mbu", "busy", "measured", "interpolated", "extrapolated", "analytic"}
 
@@ -82,20 +83,14 @@ def workload_table(result: Result) -> str:
         ]
         head = ["Workload", "requests", "finished", "tokens in", "tokens out"]
         head += [f"{METRICS[name][0]} {p}" for name in ("ttft", "tpot", "e2e") for p in ("p50", "p95")]
-        parts.append(_table(head, rows) + _cut(len(rows), total, "workloads"))
+        parts.append(html_table(head, rows) + cut_note(len(rows), total, "workloads"))
     reasons = unserved_reasons(result.requests)
     if reasons:
         rows = [[escape(status), count(n), escape(why)] for status, why, n in reasons[:_MOST_REASONS]]
         heading = "<h3>Requests that were not served</h3>"
-        table = _table(["Status", "requests", "reason"], rows, classes="reasons")
-        parts.append(heading + table + _cut(len(rows), len(reasons), "reasons"))
+        table = html_table(["Status", "requests", "reason"], rows, classes="reasons")
+        parts.append(heading + table + cut_note(len(rows), len(reasons), "reasons"))
     return "".join(parts)
-
-
-def pool_table(summary: Summary) -> str:
-    """The pools of a fleet that has several, and the links between them."""
-    parts = ((POOLS_HEAD, pool_rows(summary)), (LINKS_HEAD, link_rows(summary)))
-    return "".join(_table(head, [list(map(escape, row)) for row in rows]) for head, rows in parts if rows)
 
 
 def replica_table(result: Result) -> str:
@@ -114,9 +109,9 @@ def replica_table(result: Result) -> str:
     rows = [
         [
             f"<th>{index}</th>",
-            _bar(count(loads.requests[index]), loads.requests[index], loads.requests.max()),
-            _bar(count(loads.output_tokens[index]), loads.output_tokens[index], loads.output_tokens.max()),
-            _bar(percent(loads.busy[index]), loads.busy[index], 1),
+            bar_cell(count(loads.requests[index]), loads.requests[index], loads.requests.max()),
+            bar_cell(count(loads.output_tokens[index]), loads.output_tokens[index], loads.output_tokens.max()),
+            bar_cell(percent(loads.busy[index]), loads.busy[index], 1),
             significant(loads.mean_batch[index]),
             count(loads.peak_waiting[index]),
             count(loads.preemptions[index]),
@@ -129,7 +124,7 @@ def replica_table(result: Result) -> str:
         f"mean {significant(float(loads.requests.mean()))}. "
         f"Busy {percent(float(loads.busy.min()))} to {percent(float(loads.busy.max()))} of the time.</p>"
     )
-    return fair + cut + _table(head, rows, classes="tall")
+    return fair + cut + html_table(head, rows, classes="tall")
 
 
 def all_numbers(summary: Summary) -> str:
@@ -142,7 +137,7 @@ def all_numbers(summary: Summary) -> str:
         ]
         for name, (short, meaning) in metrics(summary).items()
     ]
-    table = _table(["Latency", *PERCENTILES, "count"], latency)
+    table = html_table(["Latency", *PERCENTILES, "count"], latency)
     groups: dict[str, list[tuple[str, str]]] = {"Run": []}
     for key, value in summary.items():
         if key in _SHOWN_ELSEWHERE:
@@ -172,6 +167,8 @@ def _yaml(data: Any) -> str:
 
 def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
     for key, item in value.items():
+        if key in _SHOWN_ELSEWHERE:
+            continue
         if isinstance(item, Mapping):
             yield from _flat(item, f"{prefix}{_words(key)}, ")
         else:
@@ -213,22 +210,3 @@ def _words(key: str) -> str:
 def _group(title: str, rows: Iterable[tuple[str, str]]) -> str:
     items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in rows)
     return f'<div class="group"><h3>{escape(title[:1].upper() + title[1:])}</h3><dl>{items}</dl></div>'
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]], classes: str = "") -> str:
-    """A table of ready HTML cells; a cell that brings its own element is taken as it is."""
-    top = "".join(f'<th scope="col">{escape(title)}</th>' for title in head)
-    body = "".join(
-        "<tr>" + "".join(c if c.startswith(("<th", "<td")) else f"<td>{c}</td>" for c in row) + "</tr>" for row in rows
-    )
-    table = f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
-    return f'<div class="scroll {classes}">{table}</div>'
-
-
-def _bar(text: str, value: float, full: float) -> str:
-    share = 100 * value / full if full else 0.0
-    return f'<td class="load" style="--share:{share:.1f}%">{text}</td>'
-
-
-def _cut(shown: int, total: int, noun: str) -> str:
-    return f"<p>The first {count(shown)} of {count(total)} {noun}.</p>" if shown < total else ""

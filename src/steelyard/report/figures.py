@@ -7,11 +7,12 @@ Only the dots of the scatter are a sample, evenly spaced in order of arrival.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from steelyard.report.axis import TimeAxis, time_axis
+from steelyard.report.changes import serving_over_time
 from steelyard.report.jsontext import short
 from steelyard.report.words import as_number, pick
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 Columns = Mapping[str, np.ndarray]
 
-TIME_BINS = 180
 DOTS = 600
 DOT_BINS = 60
 HISTOGRAM_BARS = 40
@@ -30,23 +30,6 @@ _CHUNK = 1 << 20
 _QUANTILES = np.concatenate([np.linspace(0, 0.99, 250), np.linspace(0.99, 1, 51)[1:]])
 _CDF_METRICS = ("ttft", "tpot", "itl", "e2e")
 _MARKS = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
-
-
-@dataclass(frozen=True)
-class TimeAxis:
-    """The run's time cut into equal bins."""
-
-    start: float
-    end: float
-    bins: int = TIME_BINS
-
-    @property
-    def width(self) -> float:
-        return (self.end - self.start) / self.bins
-
-    def bin_of(self, times: np.ndarray) -> np.ndarray:
-        position = ((times - self.start) / self.width).astype(np.int64)
-        return np.clip(position, 0, self.bins - 1)
 
 
 def figure_data(result: Result) -> dict[str, Any]:
@@ -60,24 +43,11 @@ def figure_data(result: Result) -> dict[str, Any]:
         "limits": _limits(result.summary),
         "time": None if axis is None else [axis.start, axis.end, axis.bins],
         "series": {} if axis is None else _over_time(result, axis),
+        "serving": [] if axis is None else serving_over_time(result, axis),
         "arrivals": _ttft_by_arrival(result.requests),
         "prompt": _histogram(result.requests["prompt"]),
         "output": _histogram(result.requests["output"]),
     }
-
-
-def time_axis(result: Result) -> TimeAxis | None:
-    """From the first arrival to the last thing that happened; None if nothing did."""
-    moments = [result.requests[name] for name in ("arrival", "finish")]
-    moments += [result.steps[name] for name in ("start", "end")]
-    known = [column[np.isfinite(column)] for column in moments]
-    known = [column for column in known if len(column)]
-    if not known:
-        return None
-    start, end = min(float(c.min()) for c in known), max(float(c.max()) for c in known)
-    if 0 < start < 0.05 * end:
-        start = 0.0  # a clock people expect
-    return TimeAxis(start, end) if end > start else None
 
 
 def integrals(axis: TimeAxis, start: np.ndarray, end: np.ndarray, *values: np.ndarray) -> np.ndarray:
@@ -140,13 +110,14 @@ def _load_over_time(result: Result, axis: TimeAxis) -> dict[str, np.ndarray]:
     rows = len(result.steps["start"])
     if not rows:
         return {}
-    blocks = pick(result.summary, "kv", "blocks_per_replica")
+    blocks = _blocks_by_replica(result.summary)
     sums, peak = np.zeros((5, axis.bins)), np.zeros(axis.bins)
     for first in range(0, rows, _CHUNK):
         steps = {name: column[first : first + _CHUNK] for name, column in result.steps.items()}
         start, end = steps["start"], steps["end"]
         members = steps["n_decode"] + steps["prefill_requests"]
-        used = 1 - steps["free_blocks"] / blocks if blocks else np.zeros(len(start))
+        room = blocks[steps["replica"]]
+        used = 1 - np.divide(steps["free_blocks"], room, out=np.ones(len(room)), where=room > 0)
         busy = np.ones(len(start))
         sums += integrals(axis, start, end, busy, steps["waiting"], steps["running"], members, used)
         _raise_peaks(peak, axis, start, end, used)
@@ -156,10 +127,18 @@ def _load_over_time(result: Result, axis: TimeAxis) -> dict[str, np.ndarray]:
         "running": running / axis.width,
         "batch": np.divide(batch, busy_seconds, out=np.zeros(axis.bins), where=busy_seconds > 0),
     }
-    if blocks:
-        replicas = pick(result.summary, "replicas") or 1
-        load |= {"kv": held / (axis.width * replicas), "kv_peak": peak}
+    if blocks.any():
+        load |= {"kv": held / (axis.width * len(blocks)), "kv_peak": peak}
     return load
+
+
+def _blocks_by_replica(summary: Mapping[str, Any]) -> np.ndarray:
+    """How many KV blocks each replica has: pools differ."""
+    blocks = np.full(int(summary["replicas"]), pick(summary, "kv", "blocks_per_replica") or 0.0)
+    for pool in summary.get("pools", ()):
+        first = int(pool["first_replica"])
+        blocks[first : first + int(pool["replicas"])] = pool["kv"]["blocks_per_replica"]
+    return blocks
 
 
 def _raise_peaks(peak: np.ndarray, axis: TimeAxis, start: np.ndarray, end: np.ndarray, value: np.ndarray) -> None:

@@ -94,6 +94,7 @@
     dots: ({ xs, ys }) => xs.map((x, i) => `M${px(x)} ${px(ys[i])}h0`).join(""),
     bars: ({ xs, ends, ys, floor }) => xs.map((x, i) =>
       `M${px(x)} ${px(floor)}V${px(ys[i])}h${px(Math.max(ends[i] - x - 1, 1.5))}V${px(floor)}Z`).join(""),
+    rules: ({ xs, ys, floor }) => xs.map((x, i) => `M${px(x)} ${px(floor)}V${px(ys[i])}`).join(""),
   };
 
   const together = {}; // figures whose cursors move as one
@@ -270,10 +271,14 @@
     };
   }
 
+  function clockOfRun() { // its ends, and the middles of its bins
+    const [start, end, bins] = data.time, width = (end - start) / bins;
+    return { start, end, times: Array.from({ length: bins }, (_, i) => start + (i + 0.5) * width) };
+  }
+
   function overTime(describe) {
     if (!data.time) return () => null;
-    const [start, end, bins] = data.time, width = (end - start) / bins;
-    const times = Array.from({ length: bins }, (_, i) => start + (i + 0.5) * width);
+    const { start, end, times } = clockOfRun();
     return () => {
       const { lines, format, axis, ceiling } = describe();
       if (!lines.length) return null;
@@ -322,6 +327,32 @@
     };
   }
 
+  function serving({ at, serving: counts, crashes, restarts, slow, narrow }) {
+    const { start, end, times } = clockOfRun();
+    const high = (most(counts) || 1) * 1.08, upTo = values => values.map(() => high);
+    const xs = at.flatMap((t, i) => [t, at[i + 1] ?? end]), ys = counts.flatMap(n => [n, n]);
+    const now = i => counts[at.findLastIndex(t => t <= times[i])] ?? 0;
+    const spans = (style, found) => ({ kind: "bars", style, xs: found.map(s => s[0]), ends: found.map(s => s[1]), ys: upTo(found) });
+    const moments = (style, found) => ({ kind: "rules", style, xs: found, ys: upTo(found) });
+    const during = (key, name, found) => i => found.some(([from, until]) => from <= times[i] && times[i] < until) ? [[key, name, ""]] : [];
+    const isSlow = during(2, "slow GPUs", slow), isNarrow = during(5, "narrow links", narrow);
+    const least = counts.reduce((a, b) => Math.min(a, b)), range = least < most(counts) ? `${least} to ${most(counts)}` : `${least}`;
+    const legend = [[3, "crash", crashes], [4, "restart", restarts], [2, "slow GPUs", slow], [5, "narrow links", narrow]];
+    return () => ({
+      x: { low: start, high: end, ticks: clockTicks, format: clock(end - start) },
+      y: { low: 0, high, ticks: multiples(0, high, Math.max(1, niceStep(high, 5))), format: brief },
+      layers: [
+        spans("slow", slow), spans("narrow", narrow),
+        { kind: "area", style: "c1", xs, ys }, { kind: "line", style: "c1", xs, ys },
+        moments("crash", crashes), moments("restart", restarts),
+      ].filter(layer => layer.xs.length),
+      stops: times,
+      spots: i => [{ value: now(i), style: "c1" }],
+      at: i => [[1, "serving", `${now(i)}`], ...isSlow(i), ...isNarrow(i), [0, "at", seconds(times[i])]],
+      rest: [[1, "serving", range], ...legend.filter(([, , found]) => found.length).map(([key, name]) => [key, name, ""])],
+    });
+  }
+
   function arrivals() {
     const { at, ttft, mid, p50, p95, total } = data.arrivals;
     if (!at.length) return null;
@@ -368,6 +399,7 @@
   const distributions = ["ttft", "tpot", "itl", "e2e"].map(name => new Figure(`cdf-${name}`, cdf(name)));
   logSwitch.addEventListener("change", () => distributions.forEach(figure => figure.draw()));
   for (const [name, chart] of Object.entries({ throughput, queue, batch, kv })) new Figure(name, overTime(chart)).join("time");
+  data.serving.forEach((pool, i) => new Figure(`serving-${i}`, serving(pool)).join("time"));
   new Figure("arrivals", arrivals);
   for (const name of ["prompt", "output"]) new Figure(name, lengths(name));
   page.dataset.ready = "true";

@@ -11,11 +11,16 @@ from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from steelyard.report.by_model import MODELS_HEAD, model_rows
 from steelyard.report.cards import cards, provenance_bar, slo_panel
-from steelyard.report.details import all_numbers, notes_panel, pool_table, replica_table, scenario_text, workload_table
+from steelyard.report.changes import changes_section
+from steelyard.report.details import all_numbers, notes_panel, replica_table, scenario_text, workload_table
 from steelyard.report.figures import figure_data
 from steelyard.report.jsontext import inside_html
-from steelyard.report.verdict import fleet_line, limits, outcome, slo_line, workload_line
+from steelyard.report.markup import figure_boxes, text_table
+from steelyard.report.pools import pool_section
+from steelyard.report.tiers import tier_section
+from steelyard.report.verdict import first_uses_line, fleet_line, limits, outcome, slo_line, workload_line
 
 if TYPE_CHECKING:
     from steelyard.sim import Result
@@ -43,10 +48,13 @@ _LOG_SWITCH = '<label class="switch"><input type="checkbox" id="log-x" role="swi
 def render_page(result: Result, notes: Sequence[str]) -> str:
     """The whole of report.html."""
     sections = {
-        "Latency": _LOG_SWITCH + _figures(_LATENCY_FIGURES, "four"),
-        "Load": _figures(_LOAD_FIGURES, "two"),
-        "Requests": _figures(_WORKLOAD_FIGURES, "requests") + workload_table(result),
-        "Pools": pool_table(result.summary),
+        "Latency": _LOG_SWITCH + figure_boxes(_LATENCY_FIGURES, "four"),
+        "Load": figure_boxes(_LOAD_FIGURES, "two") + _paragraph(first_uses_line(result.summary)),
+        "Changes": changes_section(result),
+        "Requests": figure_boxes(_WORKLOAD_FIGURES, "requests") + workload_table(result),
+        "Models": text_table(MODELS_HEAD, model_rows(result.summary)),
+        "Pools": pool_section(result.summary),
+        "Cache": tier_section(result.summary),
         "Replicas": replica_table(result),
         "Numbers": all_numbers(result.summary),
         "Scenario": scenario_text(result),
@@ -79,14 +87,8 @@ def _verdict(result: Result) -> str:
     return f'<section class="verdict">{text}{slo_panel(found)}</section>'
 
 
-def _figures(figures: Sequence[tuple[str, str]], layout: str) -> str:
-    boxes = (
-        f'<figure id="fig-{name}"><figcaption>{title}</figcaption>'
-        '<div class="readout"></div>'
-        '<div class="plot"><noscript>The figures need JavaScript.</noscript></div></figure>'
-        for name, title in figures
-    )
-    return f'<div class="figures {layout}">{"".join(boxes)}</div>'
+def _paragraph(text: str) -> str:
+    return f"<p>{escape(text)}.</p>" if text else ""
 
 
 def _read(name: str) -> str:

@@ -137,3 +137,13 @@ def sources_line(summary: Summary) -> str:
     """Which sources answered for how many kinds of operators, the busiest first."""
     counts = Counter(summary["sources"].values())
     return ", ".join(f"{source} ({count} operators)" for source, count in counts.most_common())
+
+
+def first_uses_line(summary: Summary) -> str:
+    """What fresh engines compiled while they served; empty where engines had served before."""
+    found = summary.get("compiled_on_first_use")
+    if found is None:
+        return ""
+    return (
+        f"{plural(found['kernels'], 'kernel')} compiled on first use; steps waited {seconds(found['seconds'])} for that"
+    )

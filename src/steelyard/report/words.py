@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 UNKNOWN = "–"
@@ -93,3 +94,13 @@ def byte_size(value: float | None) -> str:
 def plural(value: float, noun: str) -> str:
     """`1 replica`, `4 replicas`."""
     return f"{count(value)} {noun}" if value == 1 else f"{count(value)} {noun}s"
+
+
+@dataclass(frozen=True)
+class Share:
+    """A share of one, which the terminal writes and the page also draws."""
+
+    value: float | None
+
+    def __str__(self) -> str:
+        return percent(self.value)
