@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from steelyard.cost import GraphPlan
 from steelyard.cost.kernels import ExpertKernel, FirstUses
 from steelyard.cost.step import StepTime
-from steelyard.engine import FINISHED, BlockNames, Chain, Engine, EngineLog, Limits, Request, StepCost, extend
+from steelyard.engine import FINISHED, BlockNames, Chain, Engine, EngineLog, Limits, Pipeline, Request, StepCost, extend
 from steelyard.engine.scheduler import Batch, Scheduler
 from steelyard.engine.tiers import Tiers
 from steelyard.validate.parity import LinearCost
@@ -247,7 +247,7 @@ class Run:
     def steps(self) -> list[Seen]:
         """Every step that was observed, with its end."""
         assert self.seer is not None
-        ends = self.engine.log.ends
+        ends = self.engine.log.steps()["end"].tolist()
         return [(step[0], end, *step[1:]) for step, end in zip(self.seer.steps, ends, strict=True)]
 
     def row(self, i: int) -> dict[str, float]:
@@ -264,21 +264,29 @@ def serve(
     watch: bool = True,
     tiers: Tiers | None = None,
     prepare: Callable[[Engine, BlockNames], None] | None = None,
+    costs: Sequence[StepCost] = (),
 ) -> Run:
-    """Run one engine through a world; ``prepare`` may exchange its parts before the first request."""
+    """Run one engine through a world; ``prepare`` may exchange its parts before the first request.
+
+    With ``costs`` of its own for each stage, the engine is a pipeline.
+    """
     names = BlockNames(world.limits.block_size)
     seer = Seer() if watch else None
     start = world.start
     uses = None if start is None else start.first_uses(world.limits.max_num_batched_tokens)
-    engine = Engine(
-        world.limits,
-        world.cost,
-        names,
-        first_uses=uses,
-        tiers=tiers,
-        reactive=world.reactive,
-        plain=plain,
-        observer=seer,
+    engine = (
+        Pipeline(world.limits, costs, names, reactive=world.reactive, plain=plain, observer=seer)
+        if costs
+        else Engine(
+            world.limits,
+            world.cost,
+            names,
+            first_uses=uses,
+            tiers=tiers,
+            reactive=world.reactive,
+            plain=plain,
+            observer=seer,
+        )
     )
     run = Run(engine, world, seer)
     if prepare is not None:

@@ -40,7 +40,7 @@ NVLINK = topology_of(H800).peer
 
 
 def side(instances: int = 1, tp: int = 1, redundant: int = 0) -> Side:
-    return Side(H800, instances, tp, (Roofline(H800, tp),), redundant)
+    return Side(H800, instances, tp, (Roofline(H800),), redundant)
 
 
 def compiled(

@@ -57,7 +57,7 @@ ENDLESS = 1 << 40  # more cached tokens than any GPU holds
 
 def compiled(model: str = "llama-3.1-8b", gpu: str = "h100", tp: int = 1, **engine: Any) -> CompiledCost:
     spec = EngineSpec(**{"max_num_batched_tokens": 1024, **engine})
-    return compile_cost(load_model(model), tp, spec, Roofline(find_gpu(gpu), tp))
+    return compile_cost(load_model(model), tp, spec, Roofline(find_gpu(gpu)))
 
 
 @cache
@@ -446,7 +446,7 @@ def test_every_model_of_the_catalog_compiles_within_the_rooflines(name: str) -> 
     gpu, model = find_gpu("b200"), load_model(name)
     engine = EngineSpec(max_num_batched_tokens=512)
     tp = next(tp for tp in (1, 2, 4, 8) if fits(model, "b200", tp, engine))
-    cost = compile_cost(model, tp, engine, Roofline(gpu, tp))
+    cost = compile_cost(model, tp, engine, Roofline(gpu))
     peak = gpu.peak(model.compute if model.quantization is None else model.quantization.compute or model.compute)
     head = model.vocab * model.hidden
     for n, kv in ((1, 1), (256, 100_000)):
@@ -531,7 +531,7 @@ def test_two_gpus_halve_the_matrices_and_add_collectives() -> None:
 
     def seconds(tp: int, kind: type[Gemm] | type[Collective]) -> float:
         found = [op for op in operators(model, layer, tp) if isinstance(op, kind)]
-        return float(sum(Roofline(gpu, tp).rows(op, rows).seconds[0] for op in found))
+        return float(sum(Roofline(gpu).rows(op, rows).seconds[0] for op in found))
 
     assert seconds(2, Gemm) == pytest.approx(seconds(1, Gemm) / 2, rel=0.1)
     assert seconds(1, Collective) == 0

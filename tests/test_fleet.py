@@ -22,7 +22,8 @@ from steelyard.cost.host import NO_HOST, HostTerms
 from steelyard.engine import FINISHED, BlockNames, Engine, Limits, Request
 from steelyard.fleet import Desk, Router, make_router, run_fleet
 from steelyard.fleet.fleet import _Meter, _run_apart
-from steelyard.fleet.routers import Asked, LeastOutstanding, PowerOfTwo, _Draws
+from steelyard.fleet.routers import Asked, LeastOutstanding, PowerOfTwo
+from steelyard.fleet.routers.plain import Draws
 from steelyard.fleet.together import Together
 from steelyard.validate.parity import LinearCost
 
@@ -200,7 +201,7 @@ def session_of(world: World, i: int) -> int:
 
 def promised(router: str, world: World, replicas: int, seed: int) -> Choose:
     """What each router's docstring says, in the plainest way."""
-    draws = _Draws(replicas, seed)
+    draws = Draws(replicas, seed)
     drawing = PowerOfTwo(replicas, seed)
     homes: dict[int, int] = {}
     sent_to: dict[int, int] = {}

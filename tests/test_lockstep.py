@@ -20,6 +20,7 @@ from steelyard.fleet.routers import LeastOutstanding
 from steelyard.hardware import find_gpu
 from steelyard.model import Layout, load_model
 from steelyard.scenario import EngineSpec, scenario_from_dict
+from steelyard.sim import simulate
 from steelyard.workload import build_workload
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "llmservingsim"
@@ -226,3 +227,21 @@ def test_two_real_ranks_with_experts_spread_are_foretold_from_their_profile() ->
     measured = {"ttft": 1.0860, "tpot": 0.0473, "e2e": 32.3446}  # the bench's own summary
     for metric, bar in {"ttft": 0.05, "tpot": 0.02, "e2e": 0.02}.items():
         assert means[metric] == pytest.approx(measured[metric], rel=bar), metric
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_ranks_that_fetch_prompts_do_not_wait_for_each_other_for_ever(seed: int) -> None:
+    pools = [
+        {"role": "prefill", "gpu": "h200", "replicas": 2},
+        {"role": "decode", "gpu": "h200", "dp": 2, "expert_parallel": True},
+    ]
+    arrivals = {"kind": "poisson", "rate": 20}
+    scenario = scenario_from_dict(
+        {
+            "model": "qwen3-30b-a3b",
+            "fleet": {"pools": pools, "router": "least-outstanding", "transfer": {"first_token": "prefill"}},
+            "workload": {"arrivals": arrivals, "requests": 60, "prompt": 1024, "output": 64},
+            "seed": seed,
+        }
+    )
+    assert (simulate(scenario).requests["status"] == "finished").all()

@@ -14,17 +14,18 @@ from engine_worlds import settled
 from steelyard.errors import UserError
 from steelyard.fleet.routers import (
     Asked,
+    ByLoad,
     ByModel,
-    ByPool,
+    ByWeight,
     KvAware,
     Part,
     Router,
     RouterSettings,
     SloAware,
     StickySpill,
-    _Forecast,
     make_router,
 )
+from steelyard.fleet.routers.slo import Forecast
 
 NAMES = [
     *("round-robin", "random", "sticky", "sticky-spill", "least-outstanding"),
@@ -96,8 +97,8 @@ def loads(router: Router) -> list[float]:
             return [*router._load.ravel().tolist(), *router._before]
         case StickySpill():
             return [router._total, *router._balance.load]
-        case ByPool():
-            return [*router._load, *(load for part, _ in router._parts for load in loads(part.router))]
+        case ByLoad():
+            return [*router._load, *(load for part in router._parts for load in loads(part.router))]
     return []
 
 
@@ -117,8 +118,11 @@ def test_choices_are_replicas_and_loads_come_back_to_nothing(
 @settled(60)
 @given(st.sampled_from(NAMES), st.sampled_from(NAMES), st.integers(1, 3), st.integers(1, 3), STEPS)
 def test_pools_count_their_own(name: str, other: str, few: int, more: int, steps: list[Step]) -> None:
-    parts = [Part(few, more, make_router(other, more, 1)), Part(0, few, make_router(name, few, 0))]
-    router = ByPool(parts, [more, few])
+    parts = [
+        Part(range(few, few + more), make_router(other, more, 1)),
+        Part(range(few), make_router(name, few, 0)),
+    ]
+    router = ByLoad(parts, [more, few])
     assert all(0 <= replica < few + more for replica in play(router, steps))
     assert not any(loads(router))
 
@@ -289,11 +293,11 @@ def test_the_forecast_tells_two_loads_apart_and_follows_a_change() -> None:
             router._forecast.learn(tokens, requests, by_token * tokens + by_request * requests)
         assert router._forecast.seconds == pytest.approx((by_token, by_request), abs=1e-6)
         assert min(router._forecast.seconds) >= 0
-    router._forecast = _Forecast()
+    router._forecast = Forecast()
     router._forecast.learn(10, 1, 1.0)
     router._forecast.learn(10, 5, 0.5)  # faster with more requests: chance, so tokens alone count
     assert router._forecast.seconds == pytest.approx(((0.98 * 10 + 5) / (0.98 * 100 + 100), 0.0))
-    router._forecast = _Forecast()
+    router._forecast = Forecast()
     router._forecast.learn(1, 10, 1.0)
     router._forecast.learn(5, 10, 0.5)
     assert router._forecast.seconds == pytest.approx((0.0, (0.98 * 10 + 5) / (0.98 * 100 + 100)))
@@ -319,14 +323,56 @@ def test_a_session_moves_once_its_home_is_much_busier_than_the_mean() -> None:
 
 
 def test_models_and_pools_have_routers_of_their_own() -> None:
+    """Replicas of a model need not lie side by side: 0 and 3 are of the small one, the big one has two pools."""
     ask = Asks()
-    big = ByPool([Part(0, 2, make_router("round-robin", 2, 0)), Part(2, 1, make_router("round-robin", 1, 0))], [2, 1])
-    router = ByModel({"big": Part(1, 3, big), "small": Part(0, 1, make_router("least-outstanding", 1, 0))})
+    pools = [Part([0, 1], make_router("round-robin", 2, 0)), Part([2], make_router("round-robin", 1, 0))]
+    small = Part([0, 3], make_router("least-outstanding", 2, 0))
+    router = ByModel({"big": Part([1, 2, 4], ByLoad(pools, [2, 1])), "small": small})
     assert router.looks_at_load and not router.awaits_first_tokens
     asked = [ask(model="big") for _ in range(4)]
-    assert [router.choose(each) for each in asked] == [1, 2, 3, 1]
-    assert router.choose(ask(model="small")) == 0
-    router.ended(asked[2], 3)
-    assert router.choose(ask(model="big")) == 3
+    assert [router.choose(each) for each in asked] == [1, 2, 4, 1]
+    assert [router.choose(ask(model="small")) for _ in range(3)] == [0, 3, 0]
+    router.ended(asked[2], 4)
+    assert router.choose(ask(model="big")) == 4
+    router.available(4, up=False)
+    assert router.choose(ask(model="big")) == 2
     with pytest.raises(UserError, match="no pool serves model 'huge'; there are big, small"):
         router.choose(ask(model="huge"))
+
+
+def test_a_pool_bears_as_much_as_it_has_replicas_left() -> None:
+    ask = Asks()
+    pools = [Part(range(4), make_router("round-robin", 4, 0)), Part([4], make_router("round-robin", 1, 0))]
+    router = ByLoad(pools, [4, 2])  # the one replica of the second is as strong as two of the others
+    chosen = [router.choose(ask()) for _ in range(60)]
+    assert sum(replica < 4 for replica in chosen) == 40
+    for replica in (1, 2, 3):
+        router.available(replica, up=False)
+    assert [router.choose(ask()) for _ in range(40)] == [4] * 40  # 41 on one replica are as many as 82 on the other
+    router.available(4, up=False)
+    assert router.choose(ask()) == 0
+
+
+def test_weights_are_kept_to_and_a_pool_that_was_gone_has_nothing_to_catch_up_on() -> None:
+    ask = Asks()
+    router = ByWeight([Part([k], make_router("round-robin", 1, 0)) for k in range(3)], [5.0, 1.0, 1.0])
+    assert not router.looks_at_load
+    assert [router.choose(ask()) for _ in range(7)] == [0, 0, 1, 0, 2, 0, 0]  # spread out, and the credits at 0 again
+    router.available(0, up=False)
+    assert [router.choose(ask()) for _ in range(6)] == [1, 2] * 3
+    router.available(0, up=True)
+    assert [router.choose(ask()) for _ in range(7)] == [0, 0, 1, 0, 2, 0, 0]
+
+
+@settled(60)
+@given(st.lists(st.floats(0.01, 100.0), min_size=1, max_size=5), st.integers(1, 300))
+def test_no_pool_is_ever_a_request_per_pool_away_from_its_weight(weights: list[float], count: int) -> None:
+    ask = Asks()
+    parts = [Part([k], make_router("round-robin", 1, 0)) for k in range(len(weights))]
+    router = ByWeight(parts, weights)
+    got = [0] * len(weights)
+    for n in range(1, count + 1):
+        got[router.choose(ask())] += 1
+        assert all(
+            abs(has - n * weight / sum(weights)) < len(weights) for has, weight in zip(got, weights, strict=True)
+        )

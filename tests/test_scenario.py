@@ -174,6 +174,7 @@ def test_examples_load_under_their_own_names() -> None:
         "pdd-afd",
         "pdd-heterogeneous",
         "pdd",
+        "pipeline",
         "quickstart",
         "reasoning-agents",
         "rollout-burst",

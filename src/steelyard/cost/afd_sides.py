@@ -9,7 +9,7 @@ experts are on every one of them, and a token's are computed where one of its ro
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from steelyard.cost.memory import RUNTIME_BYTES, WORKSPACE_BYTES, MemoryPlan
 from steelyard.cost.source import CostSource, RowOperator
@@ -27,6 +27,7 @@ from steelyard.model import (
     ModelSpec,
     MoeFfn,
     Operator,
+    Routing,
     Stage,
     operators,
     stage_weight_bytes,
@@ -46,6 +47,7 @@ class Side:
     tp: int
     sources: tuple[CostSource, ...]
     redundant_experts: int = 0
+    routing: Routing = field(default_factory=Routing)
 
     @property
     def gpus(self) -> int:
@@ -81,7 +83,7 @@ def ffn_operators(model: ModelSpec, layer: Layer, side: Side) -> Iterator[tuple[
     if isinstance(layer.ffn, DenseFfn):
         yield from ((gather, dealt) for gather in _gather(model, side.tp))
     ffn = False
-    for operator in operators(model, layer, layout):
+    for operator in operators(model, layer, layout, side.routing):
         ffn = ffn or operator.name in _FFN_BEGINS
         if not ffn or isinstance(operator, AttentionOperator) or operator.name in (*_STAYS, *_EXCHANGES):
             continue

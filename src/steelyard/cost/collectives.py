@@ -58,10 +58,15 @@ CUSTOM_RANKS = (2, 4, 6, 8)
 ONE_SHOT_SECONDS = 4.5e-6
 TWO_SHOT_SECONDS = 8.5e-6
 
-# DeepEP. Low latency: what its published times for 8 to 256 ranks leave at no bytes. High throughput: what vLLM waits
-# for few tokens; its dispatch lets the host read how many tokens come.
-LOW_LATENCY_SECONDS = 30e-6
+# DeepEP. Low latency: kernels take 12 us for one token inside a node (22 on B200), and published times for 16 to 256
+# ranks leave 30 us at no bytes. They store token by token, which gets 0.49 to 0.68 of an NVLink's rated bytes, the mean
+# over both steps on H800, H200 and B200 being 0.58. High throughput: what vLLM waits for few tokens (its dispatch lets
+# the host read how many come); then as fast as the 20 multiprocessors it is given can copy, 14 to 18 GB/s each on H100,
+# H200 and B200 alike, in line from 4 of them to 24.
+LOW_LATENCY_SECONDS = {"inside": 12e-6, "between": 30e-6}
+LOW_LATENCY_SHARE = 0.58
 HIGH_THROUGHPUT_SECONDS: dict[Step, float] = {"dispatch": 250e-6, "combine": 80e-6}
+HIGH_THROUGHPUT_RATE = 20 * 15e9
 
 
 @dataclass(frozen=True)
@@ -107,10 +112,10 @@ class Collectives:
 
     def operator(self, operator: Collective, rows: Floats) -> Estimate:
         """A collective of a step, by its rows; one with a mode takes tokens to their experts or back."""
-        exchange = exchange_of(operator)
+        exchange, span = exchange_of(operator), self.topology.span(operator.ranks, operator.first, operator.stride)
         if exchange is None:
-            return self.estimate(operator.kind, operator.ranks, rows * operator.bytes)
-        return self.exchange(exchange, operator.ranks, rows)
+            return self.estimate(operator.kind, span, rows * operator.bytes)
+        return self.exchange(exchange, span, rows)
 
     def exchange(self, exchange: Exchange, ranks: int | Span, tokens: Floats) -> Estimate:
         """Experts' all-to-all when each rank has so many tokens."""
@@ -254,7 +259,8 @@ def _allreduce(topology: Topology, span: Span, size: Floats) -> Floats:
 
 def _high_throughput(topology: Topology, span: Span, own: Floats, exchange: Exchange) -> Floats:
     """A token crosses the network once per node that wants it, and NVLink once per GPU."""
-    inside = reached(span.ranks, exchange.top_k) * (span.ranks - 1) / span.ranks * own / topology.inside(span).rate
+    rate = min(topology.inside(span).rate, HIGH_THROUGHPUT_RATE)
+    inside = reached(span.ranks, exchange.top_k) * (span.ranks - 1) / span.ranks * own / rate
     outside = reached(span.nodes, exchange.top_k) * (span.nodes - 1) / span.nodes * own / topology.network(span).rate
     return HIGH_THROUGHPUT_SECONDS[exchange.step] + np.maximum(inside, outside)
 
@@ -262,10 +268,11 @@ def _high_throughput(topology: Topology, span: Span, own: Floats, exchange: Exch
 def _low_latency(topology: Topology, span: Span, own: Floats, exchange: Exchange) -> Floats:
     """A token goes to each of its experts by itself, straight to its GPU."""
     near, far = _near_and_far(span)
-    sent = own * exchange.top_k
-    return LOW_LATENCY_SECONDS + np.maximum(
-        near * sent / topology.inside(span).rate, far * sent / topology.network(span).rate
-    )
+    sent, link = own * exchange.top_k, topology.inside(span)
+    inside = near * sent / min(link.rate, LOW_LATENCY_SHARE * link.rated)
+    if span.nodes == 1:
+        return LOW_LATENCY_SECONDS["inside"] + inside
+    return LOW_LATENCY_SECONDS["between"] + np.maximum(inside, far * sent / topology.network(span).rate)
 
 
 def reached(places: int, top_k: int) -> float:

@@ -50,7 +50,7 @@ def compile_cost(
     layout = as_layout(tp)
     check_layout(model, layout)
     tables = _Tables(FirstOf(sources), layout, engine, routing or Routing())
-    sends = send_operators(model, layout) * (layout.pp - 1)
+    sends = [send for stage in range(layout.pp - 1) for send in send_operators(model, layout, stage)]
     tables.add(model, (*embedding_operators(model, layout), *first, *sends), output_operators(model, layout))
     return tables.compiled(model, terms or HostTerms())
 
@@ -66,11 +66,11 @@ def compile_stages(
     """The same for each stage of a pipeline by itself, with what it sends to the next one."""
     check_layout(model, layout)
     found = []
-    for stage in stages(model, layout):
+    for i, stage in enumerate(stages(model, layout)):
         tables = _Tables(FirstOf(sources), layout, engine, routing or Routing())
         before = embedding_operators(model, layout) if stage.first else ()
         after = output_operators(model, layout) if stage.last else ()
-        sends = () if stage.last else send_operators(model, layout)
+        sends = () if stage.last else send_operators(model, layout, i)
         tables.add(stage.model, (*before, *sends), after)
         found.append(tables.compiled(stage.model, terms or HostTerms()))
     return tuple(found)

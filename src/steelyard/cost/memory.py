@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from steelyard.cost.kv_layout import ALL_TOKENS, kv_layout
 from steelyard.cost.speculation import Draft
 from steelyard.errors import UserError
 from steelyard.hardware import Gpu
@@ -20,7 +21,6 @@ from steelyard.model import (
     check_layout,
     check_tp,
     head_operators,
-    kv_bytes_per_token,
     operators,
     stage_weight_bytes,
     stages,
@@ -45,6 +45,7 @@ class MemoryPlan:
     block_bytes: int
     blocks: int
     draft: int = 0  # weights of what drafts; its keys and values are in the blocks
+    windows: tuple[int | None, ...] = ALL_TOKENS  # of the groups of layers that blocks are taken for
 
     @property
     def kv(self) -> int:
@@ -63,13 +64,14 @@ class MemoryPlan:
             "block_bytes": self.block_bytes,
             "num_gpu_blocks": self.blocks + 1,
             **({"draft_bytes": self.draft} if self.draft else {}),
+            **({"kv_groups": len(self.windows)} if self.windows != ALL_TOKENS else {}),
         }
 
 
 def plan_memory(
-    model: ModelSpec, gpu: Gpu, tp: int | Layout, engine: EngineSpec, draft: Draft | None = None
+    model: ModelSpec, gpu: Gpu, tp: int | Layout, engine: EngineSpec, draft: Draft | None = None, role: str = "serve"
 ) -> MemoryPlan:
-    """How much of each GPU goes where; refuses a model that leaves no room for KV blocks.
+    """How much of each GPU of a pool goes where; refuses a model that leaves no room for KV blocks.
 
     Stages of a pipeline keep as many blocks each, so the one with the least room for them is what counts. What drafts
     is on the last, and its layers have their part in every block.
@@ -80,22 +82,23 @@ def plan_memory(
         check_layout(model, tp)
     layout = as_layout(tp)
     plans = (
-        _plan_stage(model, stage, gpu, layout, engine, draft if stage.last else None) for stage in stages(model, layout)
+        _plan_stage(model, stage, gpu, layout, engine, draft if stage.last else None, role)
+        for stage in stages(model, layout)
     )
     return min(plans, key=lambda plan: plan.blocks)
 
 
 def _plan_stage(
-    model: ModelSpec, stage: Stage, gpu: Gpu, layout: Layout, engine: EngineSpec, draft: Draft | None
+    model: ModelSpec, stage: Stage, gpu: Gpu, layout: Layout, engine: EngineSpec, draft: Draft | None, role: str
 ) -> MemoryPlan:
     weights = stage_weight_bytes(stage, layout)
     drafting = 0 if draft is None else draft.weight_bytes(layout)
     activations = _activation_bytes(stage, layout, engine)
     usable = int(gpu.memory_bytes * engine.gpu_memory_utilization)
-    token_bytes = kv_bytes_per_token(stage.model, engine.kv_cache_dtype, layout)
+    kept = kv_layout(model, stage, layout, engine, role, draft)
+    block_bytes = kept.block_bytes
     if draft is not None:
-        token_bytes += draft.kv_bytes_per_token(engine.kv_cache_dtype, layout)
-    block_bytes = engine.block_size * token_bytes
+        block_bytes += engine.block_size * draft.kv_bytes_per_token(engine.kv_cache_dtype, layout)
     left = usable - weights - drafting - activations - RUNTIME_BYTES
     blocks = engine.num_gpu_blocks if engine.num_gpu_blocks is not None else left // block_bytes
     if left <= 0 or blocks < 2:
@@ -117,6 +120,7 @@ def _plan_stage(
         block_bytes=block_bytes,
         blocks=blocks - 1,
         draft=drafting,
+        windows=kept.windows,
     )
 
 

@@ -36,7 +36,6 @@ class Roofline:
     """Operator times on one kind of GPU, in its usual nodes unless a topology is given."""
 
     gpu: Gpu
-    tp: int = 1
     topology: Topology | None = None
 
     @property

@@ -27,6 +27,7 @@ from steelyard.model import (
     ModelSpec,
     MoeFfn,
     Operator,
+    Routing,
     Stage,
     as_layout,
     check_layout,
@@ -135,8 +136,12 @@ def compile_speculative(
     layout: int | Layout,
     *sources: CostSource,
     terms: HostTerms | None = None,
+    routing: Routing | None = None,
 ) -> SpeculativeCost:
-    """The cost of an engine that verifies drafts, from that of its model's plain steps."""
+    """The cost of an engine that verifies drafts, from that of its model's plain steps.
+
+    ``routing`` is that of the target's experts, which only a draft that is joined to it has too.
+    """
     method: DraftMethod = "free" if engine.speculative is None else engine.speculative.method
     if draft is None:
         return SpeculativeCost(target, engine, ngram=method == "ngram")
@@ -148,7 +153,8 @@ def compile_speculative(
         most = engine.max_num_batched_tokens + engine.max_num_seqs
         captured = {"cudagraph": "piecewise" if pieces else "none", "max_num_batched_tokens": most}
         runs = engine.model_copy(update=captured)
-    cost = compile_cost(draft.model, own, runs, *sources, terms=terms, first=draft.first_operators())
+    chosen = routing if draft.joined else None
+    cost = compile_cost(draft.model, own, runs, *sources, terms=terms, routing=chosen, first=draft.first_operators())
     return SpeculativeCost(target, engine, cost, further_token=not draft.joined)
 
 

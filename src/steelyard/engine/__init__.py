@@ -4,6 +4,7 @@ from steelyard.engine.content import BlockNames, Chain, extend
 from steelyard.engine.engine import Engine, StepCost, StepObserver
 from steelyard.engine.limits import Limits
 from steelyard.engine.log import EngineLog
+from steelyard.engine.pipeline import Pipeline
 from steelyard.engine.request import ABORTED, FINISHED, LOST, REJECTED, Request
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Engine",
     "EngineLog",
     "Limits",
+    "Pipeline",
     "Request",
     "StepCost",
     "StepObserver",

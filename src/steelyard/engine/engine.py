@@ -29,7 +29,7 @@ from steelyard.engine.tiers import Tiers
 _VECTOR_STEPS = 96  # from here on numpy beats a Python loop
 _MOST_STEPS = 65536  # bound on one vectorised stretch
 _NEVER = 1 << 60
-_PAUSE_SECONDS = 0.05  # from here on the GPU's clocks have recovered
+PAUSE_SECONDS = 0.05  # from here on the GPU's clocks have recovered
 _MOST_FRUITLESS = 64  # preempting steps without any progress: equals can preempt each other for ever
 
 
@@ -51,6 +51,14 @@ class StepCost(Protocol):
     def mixed(self, n: int, kv: int, longest: int, chunks: list[tuple[int, int]]) -> StepTime:
         """A step with ``n`` decodes and prefill chunks of (tokens, context before them)."""
         ...
+
+
+def time_of(cost: StepCost, batch: Batch) -> StepTime:
+    """How long a batch takes where that is its cost."""
+    if batch.chunks:
+        return cost.mixed(batch.decodes, batch.kv, batch.longest, batch.chunks)
+    a, b, _ = cost.decode_line(batch.decodes, batch.kv, batch.longest)
+    return StepTime(a + b * batch.kv, *cost.decode_host(batch.decodes))
 
 
 class StepObserver(Protocol):
@@ -175,6 +183,11 @@ class Engine:
         self._inherit(r)
         self.outstanding -= 1
         self._lose(r)
+        self._go_on(at)
+
+    def abort(self, r: Request, at: float) -> None:
+        """A request that is here and has not ended is given up before the next decision; run up to ``at`` before."""
+        self._abort(r)
         self._go_on(at)
 
     def crash(self, at: float) -> list[Request]:
@@ -304,10 +317,23 @@ class Engine:
     def _one_step(self) -> None:
         batch = self._decide()
         if batch is not None:
-            self._run(batch, self._time(batch), self._delay(batch))
+            self._run(batch, time_of(self.cost, batch), self._delay(batch))
 
     def _decide(self) -> Batch | None:
         """Schedule the next step; where there is nothing to run, the one in flight returns."""
+        batch = self._schedule()
+        if not batch.empty:
+            return batch
+        flight = self._flight
+        if flight is not None:
+            self._flight = None
+            self._complete(flight)
+        else:
+            self._wait_or_refuse(batch)
+        return None
+
+    def _schedule(self) -> Batch:
+        """What runs in the next step, which may be nothing."""
         scheduler = self.scheduler
         batch = scheduler.schedule(self.step, self.clock, self._flight)
         if self._heirs:
@@ -319,27 +345,18 @@ class Engine:
                 self._stop_holding(next(iter(self._held)))
             else:
                 self._end(batch.preempted[-1], REJECTED, "preempted again and again, and nobody got any further")
-        flight = self._flight
-        if batch.empty:
-            if flight is not None:
-                self._flight = None
-                self._complete(flight)
-            elif self._loads and not batch.preempted:
-                self._stuck = True
-            elif self._held:
-                self._stop_holding(next(iter(self._held)))
-            elif self.scheduler.loading or self._kept:
-                self._stuck = True
-            elif self.outstanding and not batch.preempted:
-                self._end(scheduler.refuse_head(), REJECTED, "cannot be scheduled even on an empty engine")
-            return None
         return batch
 
-    def _time(self, batch: Batch) -> StepTime:
-        if batch.chunks:
-            return self.cost.mixed(batch.decodes, batch.kv, batch.longest, batch.chunks)
-        a, b, _ = self.cost.decode_line(batch.decodes, batch.kv, batch.longest)
-        return StepTime(a + b * batch.kv, *self.cost.decode_host(batch.decodes))
+    def _wait_or_refuse(self, batch: Batch) -> None:
+        """Nothing can be scheduled and nothing is in flight."""
+        if self._loads and not batch.preempted:
+            self._stuck = True
+        elif self._held:
+            self._stop_holding(next(iter(self._held)))
+        elif self.scheduler.loading or self._kept:
+            self._stuck = True
+        elif self.outstanding and not batch.preempted:
+            self._end(self.scheduler.refuse_head(), REJECTED, "cannot be scheduled even on an empty engine")
 
     def _delay(self, batch: Batch) -> float:
         """Seconds by which the host is late with a step: requests to take in, kernels to compile first."""
@@ -355,12 +372,7 @@ class Engine:
         scheduler, flight, now = self.scheduler, self._flight, self.clock
         self._launch(batch, time, delay)
         if self.observer is not None:
-            self.observer.step(
-                now,
-                batch.tokens_by_request(scheduler.group),
-                [r.index for r in batch.preempted],
-                scheduler.kv.free,
-            )
+            self._observe(batch, now)
         left = scheduler.group.leave_ended(self.step)
         if not self.limits.async_scheduling:
             self._complete(batch, left)
@@ -371,16 +383,18 @@ class Engine:
         if flight is not None:
             self._complete(flight)
 
+    def _observe(self, batch: Batch, now: float) -> None:
+        assert self.observer is not None
+        scheduler = self.scheduler
+        tokens = batch.tokens_by_request(scheduler.group)
+        self.observer.step(now, tokens, [r.index for r in batch.preempted], scheduler.kv.free)
+
     def _launch(self, batch: Batch, time: StepTime, delay: float) -> None:
         """Run a step on host and GPU; what is in flight returns when the host has launched this one."""
-        tokens = pairs = 0
-        for chunk, before in batch.chunks:
-            tokens += chunk
-            pairs += chunk * before + chunk * (chunk + 1) // 2
         log, flight, clock = self.log, self._flight, self.clock
         prepare = time.prepare + delay
         gpu, launch = time.gpu, time.launch
-        if clock - self._gpu_free > _PAUSE_SECONDS:
+        if clock - self._gpu_free > PAUSE_SECONDS:
             gpu, launch = gpu * self.rested, launch - time.hindered
         launched = clock + (prepare + launch)
         end = max(max(self._gpu_free, clock + prepare) + gpu, launched + time.tail)
@@ -395,8 +409,16 @@ class Engine:
         log.ends.append(end)
         if self.tiers is not None:
             self.tiers.write_through(end)
+        self._note(batch)
+
+    def _note(self, batch: Batch) -> None:
+        """Log what a step runs."""
+        tokens = pairs = 0
+        for chunk, before in batch.chunks:
+            tokens += chunk
+            pairs += chunk * before + chunk * (chunk + 1) // 2
         scheduler = self.scheduler
-        log.rows.extend(
+        self.log.rows.extend(
             (
                 self.step,
                 batch.decodes,
@@ -451,12 +473,18 @@ class Engine:
     def _abort_due(self) -> None:
         while self._aborts and self._aborts[0][0] <= self.clock:
             r = heappop(self._aborts)[3]
-            if r.status >= FINISHED:
-                continue
-            self.scheduler.ungroup(self.step, self._flight)
-            if r.in_flight:
-                r.unsay(self.step - 1)
-            self._end(r, ABORTED, "the client gave up")
+            if r.status < FINISHED:
+                self._abort(r)
+
+    def _abort(self, r: Request) -> None:
+        self.scheduler.ungroup(self.step, self._flight)
+        if r.in_flight:
+            self._unsay(r)
+        self._end(r, ABORTED, "the client gave up")
+
+    def _unsay(self, r: Request) -> None:
+        """What is in flight for a request will never be delivered."""
+        r.unsay(self.step - 1)
 
     # -- many decode steps at once ------------------------------------------------------------------------------
 
@@ -477,8 +505,12 @@ class Engine:
         a, b, kv_max = self.cost.decode_line(size, kv, group.longest(first) + 1)
         if kv + (count - 1) * size > kv_max:
             count = (kv_max - kv) // size + 1
+        if group.slides:
+            count = group.quiet(first, count)
+            if not count:
+                return False
         free = scheduler.kv.free if self.tiers is None else self.tiers.above.spare
-        if size * (count // group.block_size + 1) > free and group.blocks_needed(first, count) > free:
+        if size * group.width * (count // group.block_size + 1) > free and group.blocks_needed(first, count) > free:
             count = group.steps_that_fit(first, free, count)
             if not count:
                 return False
@@ -512,13 +544,19 @@ class Engine:
         scheduler, group = self.scheduler, self.scheduler.group
         size, free = group.size, scheduler.kv.free
         at_first = free - group.phase[first % group.block_size]
+        if group.slides:
+            at_first += group.freed(first, 1)
         if self.observer is not None:
             tokens = {r.index: 1 for _, _, r in group.ends}
             ends, lag = self.log.ends, 1 if self._flight is None else 2
             for step in range(first, first + count):
                 at = clock if clock is not None and step == first else ends[step - lag]
-                self.observer.step(at, tokens, [], free - group.blocks_needed(first, step + 1 - first))
+                done = step + 1 - first
+                left = free - group.blocks_needed(first, done) + group.freed(first, done)
+                self.observer.step(at, tokens, [], left)
         scheduler.kv.take(group.blocks_needed(first, count))
+        if group.slides:
+            group.fall(first, count)
         kv = group.tokens + size
         group.tokens += size * count
         running, waiting = len(scheduler.running), len(scheduler.waiting)

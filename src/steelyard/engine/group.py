@@ -14,13 +14,17 @@ class DecodeGroup:
 
     A member's computed tokens at step ``s`` are ``s - offset``, so nothing per member changes from step to step:
     ``tokens`` (their sum) grows by ``size`` a step, and a member needs a new block in the steps congruent to its
-    offset, which ``phase`` counts. The longest member is the one with the least offset.
+    offset, which ``phase`` counts in blocks of all groups of layers. The longest member is the one with the least
+    offset.
     """
 
-    __slots__ = ("_by_length", "block_size", "ends", "newest", "phase", "size", "tokens")
+    __slots__ = ("_by_length", "block_size", "ends", "newest", "phase", "size", "tokens", "width")
+
+    slides = False  # whether members' blocks fall out of windows
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
+        self.width = 1  # blocks for the same tokens: one to each group of layers
         self.size = 0
         self.tokens = 0  # computed tokens of all members before the next step
         self.phase = [0] * block_size
@@ -34,7 +38,7 @@ class DecodeGroup:
         r.offset = offset = step - r.computed
         self.size += 1
         self.tokens += r.computed
-        self.phase[offset % self.block_size] += 1
+        self.phase[offset % self.block_size] += self.width
         if r.order > self.newest:
             self.newest = r.order
         heappush(self.ends, (step - 1 + r.prompt + r.output - 1 - r.computed, r.order, r))
@@ -82,13 +86,28 @@ class DecodeGroup:
         r.last = step - 1
         self.size -= 1
         self.tokens -= computed
-        self.phase[r.offset % self.block_size] -= 1
+        self.phase[r.offset % self.block_size] -= self.width
+
+    def due(self, step: int) -> int:
+        """Blocks that members need in a step."""
+        return self.phase[step % self.block_size]
+
+    def freed(self, step: int, count: int) -> int:
+        """Blocks that so many steps give back."""
+        return 0
+
+    def fall(self, step: int, count: int) -> None:
+        """So many steps have been run without a decision: give back what they give back."""
+
+    def quiet(self, step: int, count: int) -> int:
+        """So many of these steps at most need no decision for what they give back."""
+        return count
 
     def blocks_needed(self, step: int, count: int) -> int:
         """New blocks that ``count`` steps from ``step`` on will take."""
         size = self.block_size
         cycles, rest = divmod(count, size)
-        need = cycles * self.size
+        need = cycles * self.size * self.width
         if rest:
             start = step % size
             end = start + rest

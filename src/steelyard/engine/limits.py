@@ -23,7 +23,22 @@ class Limits:
     watermark: float = 0.0
     speculative_tokens: int = 0
     lookahead: int = 0  # tokens beyond a step's own that need room, as a model that drafts writes them ahead
+    stages: int = 1  # of a pipeline: as many steps pass from one decode of a request to the next
+    windows: tuple[int | None, ...] = (None,)  # of each group of layers with blocks of its own; None: sees all tokens
     drops_last_hit: bool = False  # the last block of a cached prefix is computed anew, for hidden states to draft from
+
+    @property
+    def slides(self) -> bool:
+        """Whether some layers keep a window only."""
+        return self.windows != (None,)
+
+    def most_blocks(self, window: int | None) -> int:
+        """Blocks that a request has at most in a group: those of a window are given back once steps have returned."""
+        tokens = self.max_model_len
+        if window is None:
+            return -(-tokens // self.block_size)
+        in_flight = (self.stages + self.async_scheduling) * self.max_num_batched_tokens
+        return -(-min(window - 1 + in_flight, tokens) // self.block_size) + 1
 
     def refusal(self, prompt: int, output: int) -> str | None:
         """Why a request could never be served by this engine, or None if it can."""
@@ -35,7 +50,7 @@ class Limits:
                 "and chunked prefill is off"
             )
         most = min(prompt + output - 1 + self.speculative_tokens + self.lookahead, self.max_model_len)
-        need = -(-most // self.block_size)
+        need = sum(min(-(-most // self.block_size), self.most_blocks(window)) for window in self.windows)
         if need > self.blocks:
             return f"needs {need} KV blocks of {self.block_size} tokens; the engine has {self.blocks}"
         return None

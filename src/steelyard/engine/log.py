@@ -41,6 +41,7 @@ class EngineLog:
     """
 
     def __init__(self) -> None:
+        self.stride = 1  # from one step with a token of a request to the next, where nothing comes between
         self.ends = array("d")
         self.rows = array("q")  # _FIELDS, flat
         self.restarts: list[tuple[int, float]] = []  # (step, start) where the engine had been idle
@@ -88,6 +89,12 @@ class EngineLog:
         columns["steps"] = np.diff(columns["step"], append=len(self.ends))
         return columns
 
+    @cached_property
+    def ran(self) -> int:
+        """Steps that ran anything; a pipeline counts turns in which there was nothing to run as well."""
+        rows = self._stretches
+        return int(rows["steps"][rows["n_decode"] + rows["prefill_requests"] > 0].sum())
+
     def start(self) -> Floats:
         """Start second of every step: where the one before ended, unless the engine had been idle."""
         start = np.zeros(len(self.ends))
@@ -117,6 +124,9 @@ class EngineLog:
         steps["kv_decode"] = steps["kv_decode"] + into * steps["n_decode"]
         fall = (rows["free_blocks"] - rows["free_after"])[stretch] * into
         steps["free_blocks"] = steps["free_blocks"] - fall // np.maximum(count[stretch] - 1, 1)
+        if self.ran < len(self.ends):
+            ran = steps["n_decode"] + steps["prefill_requests"] > 0
+            steps = {name: column[ran] for name, column in steps.items()} | {"step": np.arange(self.ran)}
         return steps
 
     def gaps(self) -> tuple[Floats, Ints]:
@@ -126,22 +136,24 @@ class EngineLog:
 
         A request that emits from step f to step l has the gaps of steps f+1..l, so the number of requests per step
         gap is a running sum; where emission skipped steps (preemption) those are taken out and the long gap put in.
+        With a stride it is a sum for each of as many kinds of steps, which take turns.
         """
         end = self.end
         ended = self.ended
         emitted = (ended["status"] == FINISHED) | (ended["status"] == LOST)
-        room = len(end) + 1
-        change = np.bincount(ended["first"][emitted] + 1, minlength=room)
-        change -= np.bincount(ended["last"][emitted] + 1, minlength=room)
+        stride = self.stride
+        room = (len(end) // stride + 2) * stride
+        change = np.bincount(ended["first"][emitted] + stride, minlength=room)
+        change -= np.bincount(ended["last"][emitted] + stride, minlength=room)
         long = np.empty(0)
         if self.breaks:
             skipped = np.array(self.breaks, dtype=np.int64)
-            change -= np.bincount(skipped[:, 0] + 1, minlength=room)
-            change += np.bincount(skipped[:, 1] + 1, minlength=room)
+            change -= np.bincount(skipped[:, 0] + stride, minlength=room)
+            change += np.bincount(skipped[:, 1] + stride, minlength=room)
             long = end[skipped[:, 1]] - end[skipped[:, 0]]
-        count = np.cumsum(change)[: len(end)]
+        count = np.cumsum(change.reshape(-1, stride), axis=0).reshape(-1)[: len(end)]
         at = np.flatnonzero(count)
-        seconds = end[at] - end[at - 1]
+        seconds = end[at] - end[at - stride]
         return np.concatenate([seconds, long]), np.concatenate([count[at], np.ones(len(long), dtype=np.int64)])
 
 

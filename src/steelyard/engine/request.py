@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from steelyard.engine.kv import Block
+
+if TYPE_CHECKING:
+    from steelyard.engine.kv_groups import Pages
 
 # From FINISHED on it has ended here; LOST: its engine crashed, and another attempt goes on.
 WAITING, RUNNING, PREEMPTED, LOADING, FINISHED, ABORTED, REJECTED, LOST = range(8)
@@ -34,6 +38,7 @@ class Request:
         "chunking",
         "computed",
         "drafts",
+        "eligible",
         "first",
         "furthest",
         "given",
@@ -51,6 +56,7 @@ class Request:
         "output",
         "outputs",
         "owed",
+        "pages",
         "phase",
         "preemptions",
         "priority",
@@ -61,6 +67,7 @@ class Request:
         "seen",
         "stale",
         "status",
+        "stride",
         "verified",
     )
 
@@ -107,11 +114,14 @@ class Request:
 
         self.blocks = 0
         self.held = NO_BLOCKS  # the named ones among them, always the leading positions
+        self.pages: Pages | None = None  # instead of those, where layers keep windows
         self.cached = 0  # leading blocks whose content is complete and hashed
 
         self.order = 0  # admission number: the running queue's order
         self.grouped = False
         self.offset = 0  # while grouped: step index minus computed tokens
+        self.stride = 1  # from one step with a token of it to the next: the stages of its engine
+        self.eligible = 0  # the first step in which its next token may be scheduled
 
         self.hit = 0  # prompt tokens found in the cache at first admission
         self.preemptions = 0
@@ -127,7 +137,7 @@ class Request:
             return
         if self.first < 0:
             self.first = step
-        elif self.last != step - 1:
+        elif self.last != step - self.stride:
             if self.breaks is None:
                 self.breaks = []
             self.breaks.append((self.last, step))
@@ -142,22 +152,22 @@ class Request:
         elif self.breaks and self.breaks[-1][1] == step:
             self.last = self.breaks.pop()[0]
         else:
-            self.last -= 1
+            self.last -= self.stride
 
     @property
     def deliveries(self) -> int:
         """Steps that brought its client tokens, of this attempt and those before it."""
         if self.first < 0:
             return self.seen
-        skipped = sum(after - before - 1 for before, after in self.breaks or ())
-        return max(self.seen, self.last - self.first + 1 - skipped)
+        skipped = sum(after - before - self.stride for before, after in self.breaks or ())
+        return max(self.seen, (self.last - self.first - skipped) // self.stride + 1)
 
     def first_news(self) -> int:
         """The step with the first token that its client had not seen before; -1 if there is none."""
         if self.first < 0:
             return -1
-        step = self.first + self.seen
+        step = self.first + self.seen * self.stride
         for before, after in self.breaks or ():
             if step > before:
-                step += after - before - 1
+                step += after - before - self.stride
         return step if step <= self.last else -1

@@ -12,10 +12,12 @@ from bisect import insort
 from steelyard.engine.content import BlockNames
 from steelyard.engine.group import DecodeGroup
 from steelyard.engine.kv import Block, KVCache
+from steelyard.engine.kv_groups import KVGroups
 from steelyard.engine.limits import Limits
 from steelyard.engine.queues import ByPriority, FirstCome, WaitingQueue
 from steelyard.engine.request import DROPPED, FINISHED, HELD, LOADING, PREEMPTED, RUNNING, WAITING, Request
 from steelyard.engine.tiers import Tier, Tiers
+from steelyard.engine.window_group import WindowGroup
 
 _PRIVATE_BITS = 24  # block positions within one request's private names
 
@@ -69,13 +71,17 @@ class Scheduler:
         self.kv = KVCache(limits.blocks, limits.block_size, limits.enable_prefix_caching, limits.watermark)
         self.tiers: Tiers | None = None
         self.group = DecodeGroup(limits.block_size)
+        self._windows: WindowGroup | None = None
+        if limits.slides:
+            self.kv = cache = KVGroups(limits)
+            self.group = self._windows = WindowGroup(cache, limits.async_scheduling)
         self.running: dict[Request, None] = {}  # in admission order
         self.singles: dict[Request, None] = {}  # those of them outside the group
         self.waiting: WaitingQueue = ByPriority() if limits.priority else FirstCome()
         self.loading: dict[Request, None] = {}  # admitted, and their keys and values still on the way
         self.ready: list[Request] = []  # admitted, and all of it has come
         self.to_load: list[tuple[Request, int, float]] = []  # asked for since the driver last looked: tokens, when
-        self._groups = not plain and not limits.speculative_tokens
+        self._groups = not plain and not limits.speculative_tokens and (limits.stages == 1 or not limits.slides)
         self._admissions = 0
         self.fruitless = 0  # steps that preempted since any request got further than ever before
         self._head_blocked = False  # the first waiting request lacked blocks, and none have been freed since
@@ -93,6 +99,8 @@ class Scheduler:
         """A new request becomes visible."""
         if not self.waiting or self.limits.priority:
             self._head_blocked = False
+        if self._windows is not None and self.kv.caching and r.chain is not None:
+            r.keys = self.names.names(r.chain, r.prompt + r.output)  # its answer falls out of windows as it is given
         self.waiting.add(r)
 
     def put_first(self, r: Request) -> None:
@@ -167,7 +175,9 @@ class Scheduler:
         group = self.group
         if group.size:
             if self._group_fits(step, threshold):
-                self.kv.take(group.phase[step % group.block_size])
+                self.kv.take(group.due(step))
+                if self._windows is not None:
+                    self._windows.begin(step)
                 group.tokens += group.size
                 self.fruitless = 0
                 batch.decodes = group.size
@@ -179,6 +189,8 @@ class Scheduler:
         after_prefill = False
         if self.singles:
             budget, after_prefill = self._schedule_running(batch, budget, threshold)
+        if self._windows is not None:
+            self._windows.settle(step)
         if batch.preempted:
             self.fruitless += 1
         elif self.waiting or self.ready:
@@ -194,7 +206,7 @@ class Scheduler:
         group = self.group
         size = self.limits.block_size
         budget = self.limits.max_num_batched_tokens - group.size
-        blocks = self.kv.free - group.phase[step % size]
+        blocks = self.kv.free - group.due(step)
         if budget < 0 or blocks < 0:
             return False
         for r in self.singles:
@@ -206,7 +218,7 @@ class Scheduler:
                     return False
                 wanted = budget
             budget -= wanted
-            blocks -= wanted // size + 1
+            blocks -= (wanted // size + 1) * group.width
             if blocks < 0:
                 return False
         return True
@@ -222,6 +234,8 @@ class Scheduler:
                 continue  # preempted by one before it
             if r.owed and r.computed + 2 - r.owed >= r.prompt + r.output:
                 continue  # its last token is already on the way
+            if r.eligible > batch.step:
+                continue  # its token is not back at the first stage of the pipeline
             known = r.prompt + r.outputs
             tokens = known + r.drafts + r.owed - r.computed
             if 0 < threshold < tokens:
@@ -336,6 +350,10 @@ class Scheduler:
         """The first waiting request lacks blocks, and will until some are freed; unless the blocks that it takes to
         begin depend on what tiers hold, which may change before."""
         always_whole = self.limits.reserve_full_prompt and not self.limits.lookahead
+        if self._windows is not None:  # steps free blocks: so many are enough, unless that depends on the cache
+            self._head_blocked = not skipped and always_whole and not self.waiting.head().keys
+            self._windows.wanted = self._windows.kv.wanted
+            return
         self._head_blocked = not skipped and (self.tiers is None or always_whole)
 
     def _below(self, r: Request, hits: int, now: float) -> list[Tier] | None:
@@ -411,6 +429,7 @@ class Scheduler:
     def _commit(self, batch: Batch) -> None:
         """Count the scheduled tokens as computed and note what each request will get out of the step."""
         asynchronous = self.limits.async_scheduling
+        windows = self._windows
         kept: list[Entry] = []
         batch.scheduled = batch.entries
         for entry in batch.entries:
@@ -432,8 +451,10 @@ class Scheduler:
                 self._expect_tokens(entry)
                 if asynchronous:
                     r.owed += 1 + entry.drafts
+                    r.eligible = batch.step + self.limits.stages
                     r.drafts = self.limits.speculative_tokens
-                if self._groups and r.computed < r.prompt + r.output - 1:
+                goes_on = r.computed < r.prompt + r.output - 1
+                if self._groups and goes_on and (windows is None or windows.admits(r, tokens)):
                     self._join(r, batch.step)
                     continue
             kept.append(entry)
@@ -450,6 +471,8 @@ class Scheduler:
     # -- the group ----------------------------------------------------------------------------------------------
 
     def _join(self, r: Request, step: int) -> None:
+        if self._windows is not None and r.owed > 1:
+            r.emit(step - 1)  # whose result will find it in the group
         r.emit(step)
         r.in_flight = 0
         r.owed = 0

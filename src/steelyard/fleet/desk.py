@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,19 +24,35 @@ Ints = NDArray[np.int64]
 _REST = {"kept": KEPT, "held": HELD, "dropped": DROPPED}
 
 
+class Models(NamedTuple):
+    """Who asks for which model and who serves it, where there are several."""
+
+    asked: Sequence[str]  # by label of the workload
+    served: Sequence[Sequence[str]]  # by stage and kind of engine
+
+
 class Desk:
     """Makes requests when they are due, and notes when each was submitted and where it went.
 
     ``arrival`` is when the client sent a request, ``taken`` when the front end of its replica took it up. Where
-    requests pass from one kind of engine to another, each ``stage`` has its kinds of engines, any of which may serve.
+    requests pass from one kind of engine to another, each ``stage`` has its kinds of engines, any of which may serve
+    who asks for its model. ``output`` are the tokens that requests get, as long as their model allows.
     """
 
-    def __init__(self, workload: Workload, *stages: Sequence[Limits], host: HostTerms = NO_HOST) -> None:
+    def __init__(
+        self, workload: Workload, *stages: Sequence[Limits], host: HostTerms = NO_HOST, models: Models | None = None
+    ) -> None:
         self.workload = workload
         self.host = host
         everybody = [limits for stage in stages for limits in stage]
         self.names = BlockNames(everybody[0].block_size)
-        self.max_model_len = min(limits.max_model_len for limits in everybody)
+        self.models = models
+        self.refused: dict[int, str] = {}
+        longest = np.zeros(len(workload), dtype=np.int64)
+        for rows, serving in _by_model(workload, stages, models):
+            longest[rows] = min(limits.max_model_len for stage in serving for limits in stage)
+            self.refused |= _refusals(workload, rows, serving)
+        self.output = np.minimum(workload.output, np.maximum(longest - workload.prompt, 1))
         self.arrival = np.where(workload.after < 0, workload.at, np.nan)
         self.taken = np.full(len(workload), np.nan)
         self.replica = np.full(len(workload), -1, dtype=np.int64)
@@ -49,7 +66,6 @@ class Desk:
         self._round: list[tuple[int, int, int]] | None = None  # by row: phase, rest, opening
         if workload.rounds is not None:
             self._read_rounds(workload.rounds)
-        self.refused = _refusals(workload, stages)
         self._shares = workload.content is not None and any(limits.enable_prefix_caching for limits in everybody)
         self._patient = not np.isfinite(workload.abort).any()
 
@@ -67,23 +83,26 @@ class Desk:
         """The first request of each one's session, by which a session is known."""
         return root_of(self.workload.after)
 
+    def model_of(self, i: int) -> str:
+        """The model that row ``i`` asks for; no name where there is only one."""
+        return "" if self.models is None else self.models.asked[self.workload.label[i]]
+
     def request(self, i: int, at: float) -> Request:
         """Row ``i`` as a request submitted at ``at``."""
         work = self.workload
-        return self._make(i, at, int(work.prompt[i]), int(work.output[i]), int(work.priority[i]))
+        return self._make(i, at, int(work.prompt[i]), int(self.output[i]), int(work.priority[i]))
 
     def requests(self, rows: Ints) -> Iterator[tuple[Request, float]]:
         """Rows with a time of their own, all for one replica and none refused, as requests; and when it sees each."""
         work = self.workload
         frontend = Frontend(self.host)
-        columns = (rows, work.at[rows], work.prompt[rows], work.output[rows], work.priority[rows])
+        columns = (rows, work.at[rows], work.prompt[rows], self.output[rows], work.priority[rows])
         for i, at, prompt, output, priority in zip(*(column.tolist() for column in columns), strict=True):
             self.taken[i], seen = frontend.take(at, prompt)
             yield self._make(i, at, prompt, output, priority), seen
 
     def _make(self, i: int, at: float, prompt: int, output: int, priority: int) -> Request:
-        room = self.max_model_len - prompt
-        r = Request(i, at, prompt, output if output < room else room, priority)
+        r = Request(i, at, prompt, output, priority)
         if self._shares:
             self._name_blocks(r, i)
         if self.workload.accept is not None:
@@ -153,20 +172,40 @@ class Desk:
         return [self.holding.pop(each) for each in before if each in self.holding]
 
 
-def _refusals(workload: Workload, stages: Sequence[Sequence[Limits]]) -> dict[int, str]:
-    """The requests that no engine of some stage could ever serve, and why."""
+_Rows = NDArray[np.bool_]
+
+
+def _by_model(
+    workload: Workload, stages: Sequence[Sequence[Limits]], models: Models | None
+) -> Iterator[tuple[_Rows, Sequence[Sequence[Limits]]]]:
+    """The requests for each model, and the engines that serve them, stage by stage."""
+    if models is None:
+        yield np.ones(len(workload), dtype=np.bool_), stages
+        return
+    asked = np.array(models.asked, dtype=object)[workload.label]
+    for model in dict.fromkeys(models.asked):
+        serving = [
+            [limits for limits, name in zip(stage, names, strict=True) if name == model]
+            for stage, names in zip(stages, models.served, strict=True)
+        ]
+        yield asked == model, serving
+
+
+def _refusals(workload: Workload, rows: _Rows, stages: Sequence[Sequence[Limits]]) -> dict[int, str]:
+    """Those of some requests that no engine of some stage could ever serve, and why."""
     found: dict[int, str] = {}
     for stage in stages:
-        first, *others = (_refused(workload, limits) for limits in stage)
+        first, *others = (_refused(workload, rows, limits) for limits in stage)
         found |= {i: why for i, why in first.items() if all(i in other for other in others)}
     return found
 
 
-def _refused(workload: Workload, limits: Limits) -> dict[int, str]:
+def _refused(workload: Workload, rows: _Rows, limits: Limits) -> dict[int, str]:
     prompt, output = workload.prompt, workload.output
     most = np.minimum(prompt + output - 1 + limits.speculative_tokens + limits.lookahead, limits.max_model_len)
-    bad = (prompt + 1 > limits.max_model_len) | (most > limits.blocks * limits.block_size)
+    need = sum(np.minimum(-(-most // limits.block_size), limits.most_blocks(window)) for window in limits.windows)
+    bad = (prompt + 1 > limits.max_model_len) | (need > limits.blocks)
     if not limits.enable_chunked_prefill:
         bad |= prompt > limits.max_num_batched_tokens
-    reasons = {i: limits.refusal(int(prompt[i]), int(output[i])) for i in np.flatnonzero(bad).tolist()}
+    reasons = {i: limits.refusal(int(prompt[i]), int(output[i])) for i in np.flatnonzero(bad & rows).tolist()}
     return {i: reason for i, reason in reasons.items() if reason is not None}

@@ -8,6 +8,7 @@ first token stays the first one, and the next new one ends a long gap. While no 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappush
@@ -67,6 +68,7 @@ class Pool:
     replicas: range
     begins: int
     scaling: Scaling | None = None
+    model: str = ""  # that it serves, where there are several
 
 
 @dataclass
@@ -125,7 +127,7 @@ class Changing(Together):
         self.dynamics = dynamics
         self.uptime = dynamics.uptime
         self.answering = range(len(self.taking), len(engines))  # replicas that prompts are handed on to
-        self.open = [len(self.taking), len(self.answering)]  # how many of each are there for new requests
+        self.open: Counter[tuple[bool, str]] = Counter()  # replicas there for new requests: answering or not, model
         self.actions: dict[int, Action] = {}  # by number of the event
         self.told = 0  # events so far
         self.starts = [0] * len(engines)  # times each was asked to come up: an outdated one does not count
@@ -140,6 +142,8 @@ class Changing(Together):
         self.narrowed: dict[int, list[float]] = {}  # factors on each link, by its id
         self.rules = [pool.scaling.rule if pool.scaling else None for pool in dynamics.pools]
         self.pool_of = {replica: k for k, pool in enumerate(dynamics.pools) for replica in pool.replicas}
+        for replica in self.pool_of:
+            self.open[self._of_kind(replica)] += 1
         watched = any(isinstance(rule, BySlo) and "ttft" in rule.limits for rule in self.rules)
         self.awaits_first_tokens = self.awaits_first_tokens or watched
 
@@ -201,7 +205,7 @@ class Changing(Together):
     def _send(self, r: Request, now: float) -> None:
         i, desk = r.index, self.desk
         desk.arrival[i] = r.arrival
-        if not self.open[0]:
+        if not self.open[False, self.asked[i].model]:
             self._wait_for_replica(r)
             return
         replica = self.router.choose(self.asked[i])
@@ -245,7 +249,7 @@ class Changing(Together):
         self._follow(now, i)
 
     def _hand_over(self, now: float, i: int, replica: int) -> None:
-        if self.open[1]:
+        if self.open[True, self.asked[i].model]:
             super()._hand_over(now, i, replica)
         else:
             self.unplaced[i] = replica
@@ -287,8 +291,11 @@ class Changing(Together):
         if self.uptime.states[replica] is State.DRAINING:
             self._stop_if_empty(replica, now)
 
+    def _of_kind(self, replica: int) -> tuple[bool, str]:
+        return replica in self.answering, self.dynamics.pools[self.pool_of[replica]].model
+
     def _tell_router(self, replica: int, up: bool) -> None:
-        self.open[replica in self.answering] += 1 if up else -1
+        self.open[self._of_kind(replica)] += 1 if up else -1
         if replica in self.taking:
             self.router.available(replica, up)
         else:
@@ -434,7 +441,8 @@ class Changing(Together):
     def _look(self, pool: Pool, scaling: Scaling, now: float) -> None:
         """Every so often: does a pool have the right size?"""
         waiting = self.nowhere if pool.replicas[0] in self.taking else self.unplaced
-        unfinished = sum(self.there[replica] for replica in pool.replicas) + len(waiting)
+        unfinished = sum(self.there[replica] for replica in pool.replicas)
+        unfinished += sum(self.asked[i].model == pool.model for i in waiting)
         here = len(self.uptime.among(pool.replicas, COMES_OR_IS))
         self._scale(pool, scaling, scaling.wanted(now, here, unfinished), now)
         self._at(now + scaling.every, lambda then: self._look(pool, scaling, then))

@@ -6,7 +6,8 @@ from the prefill engine, which keeps its own until then, and runs the request in
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from steelyard.engine import Request
@@ -24,6 +25,11 @@ class Transfers:
     latency: float = 0.0  # seconds, of any transfer
     layerwise: bool = False
     first_token_from_prefill: bool = False
+    by_model: Mapping[str, tuple[float, int]] = field(default_factory=dict)  # bytes and layers, where they differ
+
+    def kv_of(self, model: str) -> tuple[float, int]:
+        """Bytes of a token, and the layers that they are of."""
+        return self.by_model.get(model, (self.token_bytes, self.layers))
 
 
 class Waiting(NamedTuple):
@@ -32,6 +38,7 @@ class Waiting(NamedTuple):
     prefill: Request
     replica: int  # that computed its prompt
     output: int  # tokens it wants in all
+    model: str = ""
 
 
 class Handover:
@@ -57,7 +64,7 @@ class Handover:
     def second_part(self, r: Request, replica: int, asked: Asked, now: float) -> tuple[Request, int]:
         """The same request for a decode engine, and which one."""
         output = self._wanted.pop(r.index)
-        self.waiting[r.index] = Waiting(r, replica, output)
+        self.waiting[r.index] = Waiting(r, replica, output, asked.model)
         there = self.router.choose(replace(asked, at=now))
         told = 1 if self.transfers.first_token_from_prefill else 0
         second = Request(r.index, r.arrival, r.prompt + told, output - told, r.priority, r.keys, r.chain, r.accept)
@@ -73,14 +80,15 @@ class Handover:
         """A decode engine fetches so many tokens of a request."""
         transfers = self.transfers
         self._fetching.add(r.index)
-        first, source, _ = self.waiting[r.index]
+        first, source, _, model = self.waiting[r.index]
+        token_bytes, layers = transfers.kv_of(model)
         path = transfers.ports.path(source, replica - self.prefills)
-        size = tokens * transfers.token_bytes
+        size = tokens * token_bytes
         left = size
         if transfers.layerwise:
             # What went across beside the prompt is reckoned at the rate a transfer would get now.
             rate = min(link.bandwidth * link.factor / (len(link.transfers) + 1) for link in path)
-            left = max(size / transfers.layers, size - rate * (now - first.scheduled))
+            left = max(size / layers, size - rate * (now - first.scheduled))
         number = self.network.start(size, path, now, left)
         self._under_way[number] = r, replica
 

@@ -65,6 +65,8 @@ class Rank(Engine):
             clock = max(clock, self._gpu_free + _SURELY * steps * self.company.alone(self))
         if self._aborts:
             clock = min(clock, max(self.clock, self._aborts[0][0]))
+        if not self.to_load and any(rank.to_load for rank in self.company.ranks):
+            clock = nextafter(clock, inf)  # all wait until that is asked for, so whoever has it goes first
         return nextafter(clock, inf)
 
     def decodes_ahead(self) -> int:
@@ -74,7 +76,7 @@ class Rank(Engine):
             return 0
         if self.first_uses is not None and self.first_uses.missing(group.size, decode_only=True):
             return 0
-        steps = group.ends[0][0] + 1 - self.step
+        steps = group.quiet(self.step, group.ends[0][0] + 1 - self.step)
         if group.blocks_needed(self.step, steps) > scheduler.kv.free:
             return group.steps_that_fit(self.step, scheduler.kv.free, steps)
         return steps

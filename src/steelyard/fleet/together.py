@@ -100,7 +100,7 @@ class Together:
             self._follow(now, i)
             return
         r = desk.request(i, now)
-        self.asked[i] = Asked(i, int(desk.session[i]), r.keys, r.prompt, r.priority, now)
+        self.asked[i] = Asked(i, int(desk.session[i]), r.keys, r.prompt, r.priority, now, desk.model_of(i))
         self._send(r, now)
 
     def _send(self, r: Request, now: float) -> None:

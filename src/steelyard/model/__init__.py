@@ -2,6 +2,7 @@
 
 from steelyard.model.layout import All2All, Layout, Stage, as_layout, layers_of_stages, stages
 from steelyard.model.loading import catalog_names, describe, load_model, model_names
+from steelyard.model.loads import read_loads
 from steelyard.model.operators import (
     AttentionOperator,
     AttentionShape,
@@ -70,6 +71,7 @@ __all__ = [
     "parameters",
     "place_experts",
     "rank_load",
+    "read_loads",
     "send_operators",
     "serve_as",
     "stage_weight_bytes",

@@ -54,7 +54,8 @@ class GroupedGemm:
     """One k x n GEMM per expert that any token chose; each token visits top_k of them.
 
     ``experts`` are those of one GPU, which ``share`` of all choices fall to on average; ``load`` tells what the
-    busiest GPU gets, and is None where one GPU has all experts and they are chosen evenly.
+    busiest GPU gets, and is None where one GPU has all experts and they are chosen evenly. ``elsewhere`` are the
+    choices of a token that is here though their expert is not.
     """
 
     name: str
@@ -67,6 +68,7 @@ class GroupedGemm:
     per: Per = "token"
     share: float = 1.0
     load: RankLoad | None = None
+    elsewhere: float = 0.0
     kind: Literal["grouped_gemm"] = "grouped_gemm"
 
     @property
@@ -130,7 +132,7 @@ class Elementwise:
 
 @dataclass(frozen=True)
 class Collective:
-    """Communication among ``ranks`` GPUs.
+    """Communication among ``ranks`` GPUs: an engine's ``first`` and others ``stride`` apart, with more in between.
 
     ``bytes`` per row are those of the whole tensor that is reduced, gathered or scattered, and of the message of a
     send. In an all-to-all, whose rows are the tokens of one rank, they are those of one copy of a token on its way to
@@ -145,6 +147,8 @@ class Collective:
     mode: Literal["high_throughput", "low_latency"] | None = None
     top_k: int = 1
     experts: int = 1
+    stride: int = 1
+    first: int = 0
 
 
 Operator = Gemm | GroupedGemm | AttentionOperator | Elementwise | Collective
@@ -183,12 +187,12 @@ def head_operators(model: ModelSpec, tp: int | Layout = 1) -> tuple[Operator, ..
     return (*embedding_operators(model, tp), *output_operators(model, tp))
 
 
-def send_operators(model: ModelSpec, tp: int | Layout = 1) -> tuple[Operator, ...]:
+def send_operators(model: ModelSpec, tp: int | Layout = 1, stage: int = 0) -> tuple[Operator, ...]:
     """What a pipeline stage hands to the next: hidden state and residual, a slice by each GPU of a tensor-parallel
     group, which the next stage's GPUs put together again."""
     layout = _checked(model, tp)
     size = 2 * model.hidden * model.dtype_bytes
-    send = Collective("stage_send", size // layout.tp, kind="send")
+    send = Collective("stage_send", size // layout.tp, kind="send", stride=layout.tp, first=stage * layout.tp)
     gather = Collective("stage_gather", size, kind="allgather", ranks=layout.tp)
     return (send, *([gather] if layout.tp > 1 else []))
 
@@ -333,13 +337,15 @@ class _Experts:
         share = matrix.experts / (ffn.experts + layout.redundant_experts)
         load = rank_load(self.routing, ffn.experts, ffn.top_k, layout.expert_ranks, layout.redundant_experts)
         name, k, n = matrix.name, matrix.k, matrix.n
-        return GroupedGemm(name, k, n, matrix.experts, ffn.top_k, weight, compute, self.per, share, load)
+        away = self.elsewhere
+        return GroupedGemm(name, k, n, matrix.experts, ffn.top_k, weight, compute, self.per, share, load, away)
 
     def dispatch(self) -> Collective:
         """Gathered, with each choice and its weight; or sent to the GPUs of the experts chosen."""
         if self.layout.all2all == "allgather_reducescatter":
             row = self.model.hidden * self.model.dtype_bytes + self.ffn.top_k * 2 * _FLOAT32
-            return Collective("dispatch", row, "pooled", "allgather", self._gathering)
+            ranks, stride = self._gathering
+            return Collective("dispatch", row, "pooled", "allgather", ranks, stride=stride)
         value = _FP8_ROW if self._low_latency else float(self.model.dtype_bytes)
         return self._all_to_all("dispatch", value)
 
@@ -347,7 +353,8 @@ class _Experts:
         """The way back, in 16 bits."""
         row = self.model.hidden * self.model.dtype_bytes
         if self.layout.all2all == "allgather_reducescatter":
-            return Collective("combine", row, "pooled", "reducescatter", self._gathering)
+            ranks, stride = self._gathering
+            return Collective("combine", row, "pooled", "reducescatter", ranks, stride=stride)
         return self._all_to_all("combine", float(self.model.dtype_bytes))
 
     def _all_to_all(self, name: str, value_bytes: float) -> Collective:
@@ -358,9 +365,11 @@ class _Experts:
         return Collective(name, size, "token", "alltoall", ranks, mode, self.ffn.top_k, self.ffn.experts)
 
     @property
-    def _gathering(self) -> int:
-        """Dealt-out experts gather over all GPUs, each with a part of its group's tokens; sliced ones over ranks."""
-        return self.layout.expert_ranks if self.layout.expert_parallel else self.layout.dp
+    def _gathering(self) -> tuple[int, int]:
+        """How many gather, and how far apart. Dealt-out experts: all GPUs, each with a part of its group's tokens;
+        sliced ones: GPUs with the same slice, one of each data-parallel rank."""
+        layout = self.layout
+        return (layout.expert_ranks, 1) if layout.expert_parallel else (layout.dp, layout.tp * layout.pp)
 
     @property
     def _low_latency(self) -> bool:

@@ -27,8 +27,10 @@ from steelyard.scenario.distributions import (
 from steelyard.scenario.dynamics import ChangeSpec, CrashSpec, LinkSpec, SlowSpec
 from steelyard.scenario.engine import EngineSpec
 from steelyard.scenario.fleet import FleetSpec, PoolSpec, Role, RouterName, TransferSpec
-from steelyard.scenario.load import json_schema, load_scenario, scenario_from_dict
-from steelyard.scenario.scenario import CostSpec, ModelRef, Scenario
+from steelyard.scenario.load import json_schema, load_posttrain, load_scenario, posttrain_from_dict, scenario_from_dict
+from steelyard.scenario.model import FileRouting, ModelRef, RoutingSpec, UniformRouting, ZipfRouting
+from steelyard.scenario.scenario import CostSpec, Scenario
+from steelyard.scenario.sessions import PrefixSpec, SessionSpec, StageSpec
 from steelyard.scenario.slo import PercentileLimit, SloSpec
 from steelyard.scenario.speculation import DraftMethod, SpeculativeSpec
 from steelyard.scenario.tiers import TierSpec
@@ -38,10 +40,7 @@ from steelyard.scenario.workload import (
     ChoicePriority,
     FixedPriority,
     MixSpec,
-    PrefixSpec,
     PrioritySpec,
-    SessionSpec,
-    StageSpec,
     TraceSpec,
     WorkloadSpec,
 )
@@ -61,6 +60,7 @@ __all__ = [
     "EmpiricalTokens",
     "EngineSpec",
     "ExponentialSeconds",
+    "FileRouting",
     "FixedPriority",
     "FixedSeconds",
     "FixedTokens",
@@ -77,6 +77,7 @@ __all__ = [
     "PrioritySpec",
     "Role",
     "RouterName",
+    "RoutingSpec",
     "Scenario",
     "SecondsSpec",
     "SessionSpec",
@@ -90,13 +91,17 @@ __all__ = [
     "TraceArrivals",
     "TraceSpec",
     "TransferSpec",
+    "UniformRouting",
     "UniformSeconds",
     "UniformTokens",
     "VaryingArrivals",
     "Wave",
     "WorkloadSpec",
+    "ZipfRouting",
     "ZipfTokens",
     "json_schema",
+    "load_posttrain",
     "load_scenario",
+    "posttrain_from_dict",
     "scenario_from_dict",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -68,8 +69,8 @@ class ChangeSpec(Spec):
         return {name: what for name, what in found.items() if what is not None}
 
 
-def check_dynamics(fleet: FleetSpec, changes: tuple[ChangeSpec, ...]) -> None:
-    """Refuse what cannot happen to this fleet."""
+def check_dynamics(fleet: FleetSpec, changes: tuple[ChangeSpec, ...], model_of: Callable[[PoolSpec], str]) -> None:
+    """Refuse what cannot happen to this fleet, whose pools serve these models."""
     for i, pool in enumerate(fleet.pools):
         _check_autoscale(i, pool)
     gone: set[tuple[str, int]] = set()
@@ -78,7 +79,7 @@ def check_dynamics(fleet: FleetSpec, changes: tuple[ChangeSpec, ...]) -> None:
         pool = _pool_of(fleet, what, "dynamics", i, kind)
         if isinstance(what, CrashSpec) and what.restart_after is None:
             gone.add((pool.name, what.replica))
-            role = fleet.of_role(pool.role)
+            role = [each for each in fleet.of_role(pool.role) if model_of(each) == model_of(pool)]
             if all((each.name, k) in gone and not each.autoscale for each in role for k in range(each.replicas)):
                 raise mistake(
                     f"missing; no replica of role {pool.role} would be left for good",
@@ -102,6 +103,8 @@ def _pool_of(fleet: FleetSpec, what: CrashSpec | SlowSpec | LinkSpec, *place: st
             )
     elif pool.dp > 1 or pool.role in ("attention", "ffn"):
         raise mistake(f"{_TIED}; pool {pool.name} has {_ties(pool)}", *place, "pool")
+    elif isinstance(what, SlowSpec) and pool.pp > 1:
+        raise mistake(f"engines of several stages do not slow down; pool {pool.name} has pp {pool.pp}", *place, "pool")
     return pool
 
 

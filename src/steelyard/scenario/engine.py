@@ -60,6 +60,11 @@ class EngineSpec(Spec):
         default=None,
         description="KV-cache blocks instead of the memory model's figure, the null block counted.",
     )
+    disable_hybrid_kv_cache_manager: bool | None = Field(
+        default=None,
+        description="Layers with a sliding window keep blocks of all tokens, as those do that see everything. If not "
+        "given, only where blocks of windows are not simulated (docs/fleets.md).",
+    )
     enable_prefix_caching: bool = Field(default=True, description="Reuse the KV blocks of equal prefixes.")
     tiers: tuple[TierSpec, ...] = Field(
         default=(), description="Memory for KV blocks below the GPU's, nearest first: host, disk, remote."

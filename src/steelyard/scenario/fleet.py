@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from steelyard.scenario.autoscale import AutoscaleSpec
-from steelyard.scenario.base import Count, NonNegative, Spec, Whole, mistake, refuse_unknown_keys
+from steelyard.scenario.base import Count, NonNegative, Positive, Spec, Whole, mistake, refuse_unknown_keys
 from steelyard.scenario.engine import EngineSpec
+from steelyard.scenario.model import Model
 from steelyard.scenario.topology import TopologySpec
 
 RouterName = Literal[
@@ -23,6 +24,7 @@ RouterName = Literal[
     "kv-aware",
     "slo-aware",
 ]
+PoolRouterName = Literal["least-loaded", "weighted"]
 Role = Literal["serve", "prefill", "decode", "attention", "ffn"]
 
 _GPU = "GPU type, by its name in the catalog (`steelyard gpus`)."
@@ -56,6 +58,16 @@ class PoolSpec(Spec):
         description="What the pool does: serve means prefill and decode; prefill hands requests to decode pools "
         "once their prompt is computed; attention and ffn share the layers of one model, in place of serve or decode "
         "(see `afd`).",
+    )
+    model: Model | None = Field(
+        default=None,
+        description="The model that this pool serves, where it is not the scenario's own; not for attention and ffn. "
+        "Requests go to pools of the model they ask for (`model` of a workload).",
+    )
+    weight: Positive | None = Field(
+        default=None,
+        description="What the pool bears next to others, for `pool_router`: give one to every pool of a role, or to "
+        "none. If not given, its GPUs times their memory bandwidth, of prefill pools times their peak arithmetic.",
     )
     gpu: str = Field(min_length=1, description=_GPU)
     replicas: Count = Field(default=1, description=_REPLICAS)
@@ -129,6 +141,12 @@ class FleetSpec(Spec):
 
     pools: tuple[PoolSpec, ...] = Field(min_length=1, description="The pools of engines.")
     router: RouterName = Field(default="round-robin", description=_ROUTER)
+    pool_router: PoolRouterName | None = Field(
+        default=None,
+        description="Chooses a pool before `router` chooses among its replicas: the one with the fewest unfinished "
+        "requests for its weight (least-loaded), or each in turn as often as its weight says (weighted). If not given, "
+        "`router` chooses among the replicas of all pools as if they were alike.",
+    )
     decode_router: RouterName = Field(
         default="least-outstanding", description="The same for the way from prefill to decode engines."
     )
@@ -150,7 +168,18 @@ class FleetSpec(Spec):
         for i, name in enumerate(names):
             if name in names[:i]:
                 raise mistake(f"two pools are called {name}; give each a name of its own", "pools", i, "name")
+        self._check_choices()
         return self
+
+    def _check_choices(self) -> None:
+        """Weights are comparable, and units have the scenario's model."""
+        for i, pool in enumerate(self.pools):
+            if pool.model is not None and pool.role in ("attention", "ffn"):
+                raise mistake(f"a pool of role {pool.role} serves the scenario's model", "pools", i, "model")
+            if pool.weight is not None and self.pool_router is None:
+                raise mistake("nothing asks for it; set fleet.pool_router, or leave it out", "pools", i, "weight")
+            if pool.weight is None and any(each.weight is not None for each in self.of_role(pool.role)):
+                raise mistake(f"missing; give every pool of role {pool.role} a weight, or none", "pools", i, "weight")
 
     def _check_units(self, roles: set[Role]) -> None:
         """Attention and FFN pools go together, one of each, and both divide into units."""

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from steelyard.errors import UserError
 from steelyard.scenario.overrides import Override, apply_overrides, parse_override
+from steelyard.scenario.posttrain import PosttrainScenario
 from steelyard.scenario.problems import dotted, findings, listed
 from steelyard.scenario.reading import line_of, parse, read_text
 from steelyard.scenario.scenario import Scenario
 
+_Kind = TypeVar("_Kind", Scenario, PosttrainScenario)
+
 
 def load_scenario(path: Path, overrides: Sequence[str] = ()) -> Scenario:
     """The scenario in a YAML or JSON file, ``--set`` overrides applied; its name defaults to the file's."""
+    return _loaded(Scenario, path, overrides).based_in(path.parent, str(path))
+
+
+def load_posttrain(path: Path, overrides: Sequence[str] = ()) -> PosttrainScenario:
+    """The same of post-training."""
+    return _loaded(PosttrainScenario, path, overrides).based_in(path.parent, str(path))
+
+
+def _loaded(kind: type[_Kind], path: Path, overrides: Sequence[str]) -> _Kind:
     changes = [parse_override(text) for text in overrides]
     text = read_text(path)
     data = apply_overrides(parse(text, path), changes)
@@ -26,7 +38,12 @@ def load_scenario(path: Path, overrides: Sequence[str] = ()) -> Scenario:
         line = line_of(text, key)
         return f"{path}:{line}" if line else str(path)
 
-    return _checked(data, source, changes).based_in(path.parent, str(path))
+    return _checked(kind, data, source, changes)
+
+
+def posttrain_from_dict(data: Mapping[str, Any], source: str = "<dict>") -> PosttrainScenario:
+    """Post-training in plain data."""
+    return _checked(PosttrainScenario, dict(data), lambda _: source, ()).based_in(Path(), source)
 
 
 def scenario_from_dict(
@@ -37,7 +54,7 @@ def scenario_from_dict(
 ) -> Scenario:
     """The scenario in plain data; relative paths start from ``base_dir`` (else the working directory)."""
     changes = [parse_override(text) for text in overrides]
-    scenario = _checked(apply_overrides(dict(data), changes), lambda _: source, changes)
+    scenario = _checked(Scenario, apply_overrides(dict(data), changes), lambda _: source, changes)
     return scenario.based_in(base_dir or Path(), source)
 
 
@@ -52,10 +69,13 @@ def json_schema() -> dict[str, Any]:
 
 
 def _checked(
-    data: dict[str, Any], source: Callable[[tuple[str | int, ...]], str], overrides: Sequence[Override]
-) -> Scenario:
+    kind: type[_Kind],
+    data: dict[str, Any],
+    source: Callable[[tuple[str | int, ...]], str],
+    overrides: Sequence[Override],
+) -> _Kind:
     try:
-        return Scenario.model_validate(data)
+        return kind.model_validate(data)
     except ValidationError as error:
         lines = []
         for path, sentence in findings(error, data):

@@ -12,10 +12,11 @@ import yaml
 from steelyard.errors import UserError
 from steelyard.scenario.distributions import expand_seconds, expand_tokens
 from steelyard.scenario.fleet import expand_fleet
+from steelyard.scenario.model import expand_model
 from steelyard.scenario.problems import brief, dotted
 from steelyard.scenario.reading import parse_value
-from steelyard.scenario.scenario import expand_model
-from steelyard.scenario.workload import expand_accept, expand_prefix, expand_priority, expand_workload
+from steelyard.scenario.sessions import expand_prefix
+from steelyard.scenario.workload import expand_accept, expand_priority, expand_workload
 
 _PART = re.compile(r"[^.\[\]=]+|\[\d+\]")
 

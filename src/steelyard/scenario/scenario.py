@@ -3,38 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Literal
 
-from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
+from steelyard.errors import did_you_mean
 from steelyard.scenario.base import Spec, Whole, mistake
 from steelyard.scenario.dynamics import ChangeSpec, check_dynamics
 from steelyard.scenario.engine import EngineSpec
-from steelyard.scenario.fleet import Fleet, PoolSpec
+from steelyard.scenario.fleet import Fleet, PoolSpec, Role
+from steelyard.scenario.model import Model, ModelRef
 from steelyard.scenario.slo import SloSpec
-from steelyard.scenario.workload import Workloads
-
-
-class ModelRef(Spec):
-    """Which model. Short form: the bare name or path."""
-
-    config: str = Field(
-        min_length=1, description="Catalog name (`steelyard models`), or path of a config.json or folder."
-    )
-    dtype: Literal["auto", "bfloat16", "float16", "fp8"] = Field(
-        default="auto", description="Type of the weights; auto is what the config says."
-    )
-    quantization: Literal["none", "fp8", "fp8_block", "int8", "int4", "awq", "nvfp4", "mxfp4"] | None = Field(
-        default=None, description="Weight quantization; what the config says if not given, 16 bits if 'none'."
-    )
-
-
-def expand_model(value: Any) -> Any:
-    """A bare name or path."""
-    return {"config": value} if isinstance(value, str) else value
-
-
-Model = Annotated[ModelRef, BeforeValidator(expand_model, json_schema_input_type=str | ModelRef)]
+from steelyard.scenario.workload import Workloads, WorkloadSpec
 
 
 class CostSpec(Spec):
@@ -102,9 +82,18 @@ class Scenario(Spec):
                 raise mistake("slo-aware needs a limit to keep; set slo.ttft", "fleet", key)
         for i, pool in enumerate(self.fleet.pools):
             self._check_pool(i, pool)
-        check_dynamics(self.fleet, self.dynamics)
+        self._check_models()
+        check_dynamics(self.fleet, self.dynamics, lambda pool: self.model_of(pool).called)
         self._check_held()
         return self
+
+    def model_of(self, pool: PoolSpec) -> ModelRef:
+        """What a pool's engines serve."""
+        return pool.model or self.model
+
+    def asked_model(self, spec: WorkloadSpec) -> str:
+        """What a workload's requests call the model they want."""
+        return spec.model or self.model.called
 
     def engine_of(self, pool: PoolSpec) -> EngineSpec:
         """The settings of a pool's engines."""
@@ -125,7 +114,38 @@ class Scenario(Spec):
                 *context.get("path", ()),
             ) from None
         if engine.drafts:
-            self._check_acceptance(engine)
+            self._check_acceptance(engine, self.model_of(pool).called)
+
+    def _check_models(self) -> None:
+        """A name means one model, and somebody serves each that is asked for."""
+        served = [self.model_of(pool).called for pool in self.fleet.pools]
+        known = {self.model.called: self.model}
+        for i, pool in enumerate(self.fleet.pools):
+            model = self.model_of(pool)
+            if known.setdefault(model.called, model) != model:
+                raise mistake(
+                    f"two different models are called {model.called}; give one another name",
+                    *("fleet", "pools", i, "model", "name"),
+                )
+        self._check_both_sides()
+        for i, spec in enumerate(self.workload.mix):
+            wanted = self.asked_model(spec)
+            if wanted not in served:
+                raise mistake(f"no pool serves {wanted}; {did_you_mean(wanted, served)}", "workload", "mix", i, "model")
+
+    def _check_both_sides(self) -> None:
+        """Where prompts are computed apart, each model has pools for both."""
+        if not self.fleet.of_role("prefill"):
+            return
+        sides: list[tuple[Role, ...]] = [("prefill",), ("decode", "attention")]
+        for roles, others in (sides, sides[::-1]):
+            there = {self.model_of(pool).called for pool in self.fleet.of_role(*others)}
+            for i, pool in enumerate(self.fleet.pools):
+                if pool.role in roles and self.model_of(pool).called not in there:
+                    raise mistake(
+                        f"no {others[0]} pool serves {self.model_of(pool).called}; give one",
+                        *("fleet", "pools", i, "model"),
+                    )
 
     def _check_held(self) -> None:
         """Blocks can be held where the next round comes back to them and finds them."""
@@ -138,12 +158,14 @@ class Scenario(Spec):
                     place = ("workload", "mix", i, "plan", k, "kv")
                     raise mistake(f"a round's blocks cannot be held {why}; use kept or dropped", *place)
 
-    def _check_acceptance(self, engine: EngineSpec) -> None:
+    def _check_acceptance(self, engine: EngineSpec, model: str) -> None:
         """Speculation without a word on acceptance would mean a number nobody gave."""
         long = engine.speculative is not None
         tokens = "speculative.num_tokens" if long else "num_speculative_tokens"
         place = ("engine", "speculative", "acceptance") if long else ("engine", "acceptance")
         for i, spec in enumerate(self.workload.mix):
+            if self.asked_model(spec) != model:
+                continue
             accept = spec.accept or engine.accepted
             if accept is None:
                 raise mistake(

@@ -26,7 +26,8 @@ def make_dynamics(setup: FleetSetup, handover: Handover | None) -> Dynamics | No
     for each in setup.pools:
         spec = wanted[each.pool.name]
         begins = each.ranks if spec.autoscale is None else spec.replicas
-        pools[spec.name] = Pool(range(first, first + each.ranks), begins, _scaling(spec.autoscale))
+        model = each.serves if len(setup.models) > 1 else ""
+        pools[spec.name] = Pool(range(first, first + each.ranks), begins, _scaling(spec.autoscale), model)
         first += each.ranks
     changes = [found for change in scenario.dynamics for found in _changes(change, pools, handover)]
     return Dynamics(list(pools.values()), changes)

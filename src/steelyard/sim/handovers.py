@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from steelyard.fleet import RouterSettings, make_router
 from steelyard.fleet.handover import Handover, Transfers
 from steelyard.fleet.links import Link, Port, Ports
 from steelyard.hardware import topology_of
 from steelyard.model import kv_bytes_per_token
+from steelyard.sim.routers import router_before
 from steelyard.sim.setup import FleetSetup, Setup
 
 _LATENCY_SECONDS = 50e-6  # to post a transfer and to be told of its end, beside the bytes themselves
@@ -19,22 +19,22 @@ def make_handover(setup: FleetSetup) -> Handover:
     """The way from prefill to decode engines that a scenario describes."""
     fleet, decodes = setup.scenario.fleet, setup.answers
     ports = _ports(setup)
+    token_bytes, layers = _kv(decodes[0])
     transfers = Transfers(
-        token_bytes=kv_bytes_per_token(setup.model, decodes[0].engine.kv_cache_dtype),
-        layers=setup.model.num_layers,
+        token_bytes=token_bytes,
+        layers=layers,
         ports=ports,
         latency=_LATENCY_SECONDS,
         layerwise=fleet.transfer.layerwise,
         first_token_from_prefill=fleet.transfer.first_token == "prefill",
+        by_model={each.serves: _kv(each) for each in decodes},
     )
-    settings = router_settings(setup, decodes)
-    return Handover(make_router(fleet.decode_router, len(ports.into), setup.scenario.seed + 1, settings), transfers)
+    return Handover(router_before(setup, decodes, fleet.decode_router, setup.scenario.seed + 1), transfers)
 
 
-def router_settings(setup: FleetSetup, pools: Sequence[Setup]) -> RouterSettings:
-    """What a router before these pools may want to know."""
-    limits = pools[0].limits
-    return RouterSettings(limits.block_size, limits.blocks, ttft=setup.scenario.slo.ttft or 1.0)
+def _kv(each: Setup) -> tuple[float, int]:
+    """Bytes of a token, and the layers that they are of."""
+    return kv_bytes_per_token(each.model, each.engine.kv_cache_dtype), each.model.num_layers
 
 
 def _ports(setup: FleetSetup) -> Ports:

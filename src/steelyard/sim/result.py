@@ -108,7 +108,7 @@ def request_table(
     if retries is not None:
         earlier = {"scheduled": scheduled, "first_token": first, "preemptions": preemptions}
         add_earlier(earlier, logs, parts, desk.host)
-    output = np.minimum(workload.output, np.maximum(desk.max_model_len - workload.prompt, 1))
+    output = desk.output
     done = status == FINISHED
     arrival = desk.arrival
     tpot = np.where(done & (output > 1), (finish - first) / np.maximum(output - 1, 1), np.nan)

@@ -8,17 +8,20 @@ from contextlib import contextmanager
 from typing import Any
 
 from steelyard.cost import RESTED, HostTerms
-from steelyard.engine import Engine
+from steelyard.engine import Engine, Pipeline
 from steelyard.engine.policies import SglangSettings, policy_of
-from steelyard.fleet import Desk, make_router, run_fleet
+from steelyard.fleet import Desk, run_fleet
 from steelyard.fleet.lockstep import Rank, step_together
 from steelyard.scenario import Scenario
 from steelyard.sim.attempts import gaps_between
+from steelyard.sim.by_model import add_models, models_at
 from steelyard.sim.dynamics import dynamics_summary, make_dynamics, never_happened, shares_there
 from steelyard.sim.gaps import TokenGaps
-from steelyard.sim.handovers import link_use, make_handover, router_settings
+from steelyard.sim.handovers import link_use, make_handover
+from steelyard.sim.pipelines import add_bubbles
 from steelyard.sim.result import Result, parts_of, request_table
-from steelyard.sim.setup import FleetSetup, set_up
+from steelyard.sim.routers import router_before
+from steelyard.sim.setup import FleetSetup, Setup, set_up
 from steelyard.sim.summary import span, summarise
 from steelyard.sim.tiers import by_tier, make_tiers
 from steelyard.workload import build_workload
@@ -45,12 +48,12 @@ def simulate(
     acceptance = next((each.engine.accepted for each in setup.answers if each.engine.accepted), None)
     workload = build_workload(scenario.workload, scenario.seed, scenario.base_dir, acceptance)
     stages = [setup.takes_requests, setup.answers] if setup.hands_over else [setup.answers]
-    desk = Desk(workload, *([pool.limits for pool in stage] for stage in stages), host=setup.host)
+    limits = ([pool.limits for pool in stage] for stage in stages)
+    desk = Desk(workload, *limits, host=setup.host, models=models_at(setup, stages))
     engines = _engines(setup, desk, plain)
     fleet = scenario.fleet
     handover = make_handover(setup) if setup.hands_over else None
-    replicas = sum(each.ranks for each in setup.takes_requests)
-    router = make_router(fleet.router, replicas, scenario.seed, router_settings(setup, setup.takes_requests))
+    router = router_before(setup, setup.takes_requests, fleet.router, scenario.seed)
     dynamics = make_dynamics(setup, handover)
     total = len(workload)
     report = None if progress is None else lambda done: progress(done, total)
@@ -66,10 +69,12 @@ def simulate(
         gaps = gaps.with_further(gaps_between(logs, parts))
         there = shares_there(dynamics, *span(requests))
     summary = summarise(setup, requests, gaps, logs, there) | _first_uses(engines)
+    add_bubbles(summary, engines)
     if dynamics is not None:
         summary["dynamics"] = dynamics_summary(setup, dynamics, *span(requests))
         notes += never_happened(dynamics, span(requests)[1])
     summary["prefix_cache"] |= by_tier(setup, engines, summary["prefix_cache"], summary["duration_s"])
+    add_models(summary, setup, desk, requests)
     if handover is not None:
         summary["links"] = link_use(handover.transfers.ports, summary["duration_s"])
     return Result(scenario, summary, requests, gaps, logs, notes=notes)
@@ -81,7 +86,11 @@ def _engines(setup: FleetSetup, desk: Desk, plain: bool) -> list[Engine]:
     engines: list[Engine] = []
     for each in setup.pools:
         policy = policy_of(each.engine.scheduler, SglangSettings(**each.engine.sglang.model_dump()))
-        own = [
+        below = [next(tiers) for _ in range(each.ranks)]
+        if each.stages:
+            engines += [_pipeline(each, setup, desk, plain) for _ in below]
+            continue
+        own: list[Engine] = [
             (Rank if each.pool.dp > 1 else Engine)(
                 each.limits,
                 each.step_cost,
@@ -91,15 +100,28 @@ def _engines(setup: FleetSetup, desk: Desk, plain: bool) -> list[Engine]:
                 rested=RESTED,
                 first_uses=each.cost.first_uses(),
                 policy=policy,
-                tiers=next(tiers),
+                tiers=levels,
                 reactive=bool(desk.followers) or each.pool.role == "prefill",
                 plain=plain,
             )
-            for _ in range(each.ranks)
+            for levels in below
         ]
         step_together(own, each.pool.dp, each.cost)
         engines += own
     return engines
+
+
+def _pipeline(each: Setup, setup: FleetSetup, desk: Desk, plain: bool) -> Engine:
+    return Pipeline(
+        each.limits,
+        each.stages,
+        desk.names,
+        wake=setup.host.wake,
+        taking_in=setup.host.prompt,
+        rested=RESTED,
+        reactive=bool(desk.followers) or each.pool.role == "prefill",
+        plain=plain,
+    )
 
 
 def _first_uses(engines: Sequence[Engine]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from steelyard.cost import (
     Work,
     compile_cost,
     compile_speculative,
+    compile_stages,
     find_draft,
     plan_memory,
     read_terms,
@@ -40,8 +41,10 @@ from steelyard.cost.silicon import find_silicon
 from steelyard.engine import Limits
 from steelyard.errors import UserError, blaming
 from steelyard.hardware import Gpu, check_fits_node, find_gpu, topology_of
-from steelyard.model import Layout, ModelSpec, check_layout, check_tp, load_model, serve_as
+from steelyard.model import Layout, ModelSpec, check_layout, check_tp
 from steelyard.scenario import EngineSpec, PoolSpec, Scenario
+from steelyard.sim.models import Served, find_models
+from steelyard.sim.pipelines import check_pipeline
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ class Setup:
     limits: Limits
     cost: CompiledCost | SpeculativeCost
     work: Work
+    serves: str = ""  # what requests call the model
+    stages: tuple[CompiledCost, ...] = ()  # what engines ask instead of ``cost``, by stage, where there are several
     unit: AfdCost | None = None  # what engines ask instead of ``cost``, where attention and FFN are apart
     spread: int = 1  # replicas of the pool that one such engine spreads its requests over
 
@@ -101,6 +106,11 @@ class FleetSetup:
         return sum(pool.gpus for pool in self.pools)
 
     @property
+    def models(self) -> tuple[str, ...]:
+        """What requests call the models that are served."""
+        return tuple(dict.fromkeys(each.serves for each in self.pools))
+
+    @property
     def hands_over(self) -> bool:
         """Whether some engines compute prompts and others answer."""
         return any(each.pool.role == "prefill" for each in self.pools)
@@ -121,27 +131,26 @@ def set_up(scenario: Scenario, host: HostTerms | None = None, factors: Mapping[s
 
     ``host`` stands in for the terms that the scenario names; ``factors`` scale families of operators.
     """
-    wanted = scenario.model
-    with blaming(f"{scenario.source}: model"):
-        model = load_model(wanted.config, base_dir=scenario.base_dir)
-        model = serve_as(model, wanted.dtype, wanted.quantization)
+    models = find_models(scenario)
+    own = models[scenario.model.called]
     host = host or _host(scenario)
     pools = scenario.fleet.of_role("serve", "prefill") + scenario.fleet.of_role("decode")
-    found = tuple(_pool(scenario, pool, model, host, factors) for pool in pools)
+    found = tuple(_pool(scenario, pool, models[scenario.model_of(pool).called], host, factors) for pool in pools)
     if scenario.fleet.of_role("attention"):
-        found += _units(scenario, model, host, factors)
+        found += _units(scenario, own, host, factors)
     sizes = sorted({each.limits.block_size for each in found})
     if len(sizes) > 1:
         raise UserError(
             f"{scenario.source}: fleet.pools: engines have blocks of {' and '.join(map(str, sizes))} tokens; requests "
             "pass between them, so give all of them one engine.block_size"
         )
-    return FleetSetup(scenario, model, host, found)
+    return FleetSetup(scenario, own.spec, host, found)
 
 
 def _pool(
-    scenario: Scenario, pool: PoolSpec, model: ModelSpec, host: HostTerms, factors: Mapping[str, float] | None
+    scenario: Scenario, pool: PoolSpec, served: Served, host: HostTerms, factors: Mapping[str, float] | None
 ) -> Setup:
+    model, routing = served.spec, served.routing
     if pool.autoscale is not None:
         pool = pool.model_copy(update={"replicas": pool.autoscale.max})  # all there can ever be
     engine = scenario.engine_of(pool)
@@ -153,17 +162,16 @@ def _pool(
         check_layout(model, pool.tp if layout == Layout(tp=pool.tp) else layout)
         check_fits_node(gpu, pool.tp)
         if pool.pp > 1:
-            raise UserError(
-                f"pp: {pool.pp} stages are not simulated yet, since their batches would have to overlap; use 1"
-            )
+            check_pipeline(pool, engine)
     with blaming(scenario.source):
         draft = find_draft(engine, model, scenario.base_dir)
-        memory = plan_memory(model, gpu, layout, engine, draft)
-        limits = _limits(engine, model, memory, draft)
+        memory = plan_memory(model, gpu, layout, engine, draft, pool.role)
+        limits = replace(_limits(engine, model, memory, draft), stages=pool.pp)
     sources = _sources(scenario, gpu, model, layout)
     if factors:
         sources = tuple(Scaled(source, factors) for source in sources)
-    plain = compile_cost(model, layout, engine, *sources, terms=host)
+    plain = compile_cost(model, layout, engine, *sources, terms=host, routing=routing)
+    stages = compile_stages(model, layout, engine, *sources, terms=host, routing=routing) if pool.pp > 1 else ()
     general = sources if scenario.cost.profile is None else sources[1:]  # the user's own may be of one model only
     return Setup(
         pool=pool,
@@ -172,29 +180,34 @@ def _pool(
         gpu=gpu,
         memory=memory,
         limits=limits,
-        cost=compile_speculative(plain, engine, draft, layout, *general, terms=host) if engine.drafts else plain,
+        cost=compile_speculative(plain, engine, draft, layout, *general, terms=host, routing=routing)
+        if engine.drafts
+        else plain,
         work=work_of(model, gpu, layout, engine.kv_cache_dtype),
+        serves=scenario.model_of(pool).called,
+        stages=stages,
     )
 
 
 def _units(
-    scenario: Scenario, model: ModelSpec, host: HostTerms, factors: Mapping[str, float] | None
+    scenario: Scenario, served: Served, host: HostTerms, factors: Mapping[str, float] | None
 ) -> tuple[Setup, Setup]:
     """The attention and the FFN pool; an engine of the first has a part of the second behind it."""
+    model = served.spec
     (attention_pool,), (ffn_pool,) = scenario.fleet.of_role("attention"), scenario.fleet.of_role("ffn")
     afd = scenario.fleet.afd
     engine = scenario.engine_of(attention_pool)
     if engine.drafts:
         raise UserError(f"{scenario.source}: engine: drafts are not simulated where attention and FFN are apart")
     attention = _side(scenario, attention_pool, attention_part(model), factors)
-    ffn = _side(scenario, ffn_pool, model, factors)
+    ffn = replace(_side(scenario, ffn_pool, model, factors), routing=served.routing)
     with blaming(f"{scenario.source}: fleet.pools: {ffn_pool.name}"):
         check_experts(model, ffn)
         most = attention.instances * engine.max_num_batched_tokens
         share = scenario.engine_of(ffn_pool).gpu_memory_utilization
         ffn_memory = plan_ffn_memory(model, ffn, share, -(-most // afd.micro_batches))
     with blaming(f"{scenario.source}: fleet.pools: {attention_pool.name}"):
-        memory = plan_memory(attention_part(model), attention.gpu, attention.tp, engine)
+        memory = plan_memory(attention_part(model), attention.gpu, attention.tp, engine, role=attention_pool.role)
         limits = _of_unit(_limits(engine, model, memory, None), attention.instances)
     ends = [topology_of(side.gpu, scenario.fleet.topology) for side in (attention, ffn)]
     link = link_between(ends[0], ends[1], attention.gpus + ffn.gpus)
@@ -217,6 +230,7 @@ def _units(
         limits=limits,
         cost=compiled.attention,
         work=attention_work(model, attention, engine.kv_cache_dtype),
+        serves=scenario.model.called,
         unit=AfdCost(compiled.unit),
         spread=attention.instances,
     )
@@ -266,13 +280,13 @@ def layout_of(pool: PoolSpec) -> Layout:
 
 def _sources(scenario: Scenario, gpu: Gpu, model: ModelSpec, layout: Layout) -> tuple[CostSource, ...]:
     """What there is, the best first: the user's own profile, the GPU's shipped one, NVIDIA's tables, the roofline."""
-    wanted, tp = scenario.cost, layout.tp
+    wanted = scenario.cost
     own: list[CostSource] = []
     if wanted.profile is not None:
         with blaming(f"{scenario.source}: cost.profile"):
             own.append(open_profile(scenario.base_dir / wanted.profile, gpu, model, layout))
     topology = topology_of(gpu, scenario.fleet.topology)
-    roofline = Roofline(gpu, tp, topology)
+    roofline = Roofline(gpu, topology)
     if wanted.source == "analytic":
         return (*own, roofline)
     tables = find_silicon(gpu, topology)
@@ -328,5 +342,6 @@ def _limits(engine: EngineSpec, model: ModelSpec, memory: MemoryPlan, draft: Dra
         watermark=engine.watermark,
         speculative_tokens=engine.drafts,
         lookahead=0 if draft is None else engine.drafts,
+        windows=memory.windows,
         drops_last_hit=draft is not None and draft.joined,
     )

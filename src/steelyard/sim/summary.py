@@ -48,7 +48,7 @@ def summarise(
         "name": scenario.name,
         "seed": scenario.seed,
         "steelyard": version("steelyard"),
-        "model": setup.model.name,
+        "model": " + ".join(dict.fromkeys(each.model.name for each in setup.pools)),
         "gpu": " + ".join(dict.fromkeys(each.gpu.name for each in setup.pools)),
         "gpus": setup.gpus,
         "replicas": len(logs),
@@ -56,7 +56,7 @@ def summarise(
         "layout": str(answers.layout),
         "requests": len(requests["id"]),
         "outcomes": counts,
-        "steps": sum(len(log.ends) for log in logs),
+        "steps": sum(log.ran for log in logs),
         "duration_s": duration,
         **{name: latencies[name] for name in ("ttft", "attft", "tpot", "itl", "e2e", "queue")},
         "throughput": _throughput(duration, counts["finished"], prompt, output, sum(gpus)),
@@ -93,7 +93,7 @@ def _pools(setup: FleetSetup, logs: list[EngineLog], duration: float, there: Seq
                 "first_replica": first,
                 "tp": pool.tp,
                 "layout": str(each.layout),
-                "steps": sum(len(log.ends) for log in own),
+                "steps": sum(log.ran for log in own),
                 **_use(each, own, duration * share),
                 **stalled(each, own),
             }
@@ -207,7 +207,8 @@ def _use(setup: Setup, logs: list[EngineLog], duration: float) -> dict[str, Any]
         if not len(log.ends):
             continue
         rows = log.stretches()
-        tables.append(rows)
+        ran = rows["n_decode"] + rows["prefill_requests"] > 0
+        tables.append({name: column[ran] for name, column in rows.items()})
         took = log.end[rows["step"] + rows["steps"] - 1] - log.start()[rows["step"]]
         busy += float(took.sum())
         free = (rows["free_blocks"] + rows["free_after"]) / 2

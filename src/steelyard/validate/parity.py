@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from steelyard.cost.step import StepTime
-from steelyard.engine import BlockNames, Engine, Limits, Request
+from steelyard.engine import BlockNames, Engine, Limits, Pipeline, Request
 from steelyard.errors import UserError
 from steelyard.workload.traces.lines import json_lines
 
@@ -74,7 +74,6 @@ def limits_of(golden: dict[str, Any]) -> Limits:
     for key, plain in (
         ("sliding_window", None),
         ("hybrid_full_every", 0),
-        ("pipeline_parallel_size", 1),
         ("max_num_scheduled_tokens", None),
         ("max_num_active_seqs", None),
         ("sched_overhead", 0.0),
@@ -99,17 +98,24 @@ def limits_of(golden: dict[str, Any]) -> Limits:
         reserve_full_prompt=config.get("scheduler_reserve_full_isl", True),
         watermark=config.get("watermark", 0.0),
         speculative_tokens=drafts,
+        stages=config.get("pipeline_parallel_size", 1),
+        windows=tuple(golden.get("kv_groups", (None,))),
     )
 
 
 def replay(golden: dict[str, Any], *, plain: bool = False) -> Replay:
-    """Run a golden scenario through our engine."""
+    """Run a golden scenario through our engine; of several stages each takes the same part of a step."""
     limits = limits_of(golden)
     latency = golden["config"]["latency"]
-    cost = LinearCost(latency["base"], latency.get("per_token", 0.0), latency.get("per_kv_token", 0.0))
+    terms = (latency["base"], latency.get("per_token", 0.0), latency.get("per_kv_token", 0.0))
+    cost = LinearCost(*(each / limits.stages for each in terms))
     seen = Replay()
     names = BlockNames(limits.block_size)
-    engine = Engine(limits, cost, names, plain=plain, observer=seen)
+    engine = (
+        Engine(limits, cost, names, plain=plain, observer=seen)
+        if limits.stages == 1
+        else Pipeline(limits, [cost] * limits.stages, names, plain=plain, observer=seen)
+    )
     requests = _requests(golden, names, limits.enable_prefix_caching)
     aborts = {str(a["id"]): a["time"] for a in golden.get("aborts", ())}
     for r, name in sorted(requests, key=lambda pair: pair[0].arrival):
@@ -119,7 +125,7 @@ def replay(golden: dict[str, Any], *, plain: bool = False) -> Replay:
         engine.submit(r, r.arrival, abort if abort > seen_at else float("inf"))  # the driver drops early ones
     engine.advance(float("inf"))
     ends = engine.log.ends
-    seen.ended(ends)
+    seen.ended(engine.log.steps()["end"].tolist())
     rows = engine.log.ended
     for index, first, last, hit in zip(rows["index"], rows["first"], rows["last"], rows["hit"], strict=True):
         if first >= 0:

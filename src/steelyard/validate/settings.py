@@ -30,6 +30,7 @@ _ARGUMENTS = {
     "scheduling_policy": "policy",
     "enforce_eager": "enforce_eager",
     "kv_cache_dtype": "kv_cache_dtype",
+    "disable_hybrid_kv_cache_manager": "disable_hybrid_kv_cache_manager",
 }
 _MODEL = {"dtype": "dtype", "quantization": "quantization"}
 # Arguments that meta.json repeats as effective settings, or that change nothing a client could time.

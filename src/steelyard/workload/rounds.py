@@ -9,7 +9,7 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.scenario.workload import Retention
+from steelyard.scenario.sessions import Retention
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

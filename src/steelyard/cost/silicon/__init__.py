@@ -12,8 +12,9 @@ every minor release. ``latency`` is in milliseconds everywhere. What is used of 
   new tokens to the cache.
 - ``mla/…/context_mla_perf``, ``generation_mla_perf``: the same for latent attention, by ``num_heads``.
 - ``moe/…/moe_perf``: all of a routed layer (both matrices, activation, weighted sum) over ``num_tokens``, by
-  ``moe_dtype``, ``hidden_size``, ``inter_size`` (of which a GPU holds 1/``moe_tp_size``), ``topk``, ``num_experts`` and
-  ``distribution`` of the tokens over experts.
+  ``moe_dtype``, ``hidden_size``, ``inter_size`` (of which a GPU holds 1/``moe_tp_size``), ``topk``, ``num_experts`` (of
+  which it holds 1/``moe_ep_size``; the tokens are those of all such GPUs) and ``distribution`` of the tokens over
+  experts.
 - ``comm/…/custom_allreduce_perf`` and ``comm/nccl/…/nccl_perf``: by ``num_gpus`` and ``message_size``, which counts
   elements (of 2 bytes: bfloat16, half) of the whole tensor.
 """

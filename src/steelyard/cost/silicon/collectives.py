@@ -111,9 +111,10 @@ def _points(elements: Column, latency: Column, chosen: Column) -> _Points:
 
 
 def _exchanges(database: Database, exchange: Exchange, span: Span) -> list[dict[_Shape, _Points]]:
-    """Tables that time this step of this mode over this group: vLLM's own, then DeepEP as SGLang calls it.
+    """Tables that time this step of this mode over this group, those first that time what an engine waits for.
 
-    Of the high-throughput mode SGLang's have the kernels alone, without the host that waits for them.
+    Low-latency kernels are replayed from a graph: SGLang's have them alone, vLLM's with some 40 us of the host that
+    launches them one by one. In the high-throughput mode engines do wait for the host, which only vLLM's have.
     """
     if exchange.mode not in _BACKENDS:
         return []
@@ -124,7 +125,8 @@ def _exchanges(database: Database, exchange: Exchange, span: Span) -> list[dict[
         if origin.engine == "vllm"
     ]
     if exchange.mode == "low_latency" and span.fewest == span.most == _GPUS_PER_NODE:
-        tables += [_timed_by_sglang(origin, step, span.nodes) for origin in database.origins("comm", _LOW_LATENCY)]
+        kernels = [_timed_by_sglang(origin, step, span.nodes) for origin in database.origins("comm", _LOW_LATENCY)]
+        return kernels + tables
     return tables
 
 

@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 
 from steelyard.cost.interpolate import along, rising
+from steelyard.cost.silicon import dealt
 from steelyard.cost.silicon.database import Database, Origin, seconds
 from steelyard.cost.silicon.gemm import dtype_of
 from steelyard.cost.source import EXTRAPOLATED, Estimate, Floats
@@ -49,8 +50,12 @@ def shape_of(gemm: GroupedGemm) -> LayerShape:
 
 def estimate(database: Database, gpu: Gpu, gemm: GroupedGemm, rows: Floats) -> tuple[Estimate, Origin] | None:
     """Seconds of the whole layer for each number of tokens: from its own shape, else carried over from the nearest."""
+    dtypes = _dtypes(gemm)
+    apart = dealt.estimate(database, gpu, gemm, dtypes, rows)
+    if apart is not None:
+        return apart
     wanted = shape_of(gemm)
-    tables = [(origin, _layers(origin, dtype)) for dtype in _dtypes(gemm) for origin in _origins(database)]
+    tables = [(origin, _layers(origin, dtype)) for dtype in dtypes for origin in _origins(database)]
     for origin, layers in tables:
         if wanted in layers and gemm.load is None:
             return along(rows, *layers[wanted]), origin

@@ -8,7 +8,7 @@ import numpy as np
 
 from steelyard.cost.collectives import exchange_of
 from steelyard.cost.interpolate import along
-from steelyard.cost.silicon import attention, collectives, experts
+from steelyard.cost.silicon import attention, collectives, dealt, experts
 from steelyard.cost.silicon.database import Database, Origin, find_database
 from steelyard.cost.silicon.gemm import dtype_of, find_lattice
 from steelyard.cost.source import INTERPOLATED, Curve, Estimate, Floats, PrefillAttention, RowOperator
@@ -16,6 +16,7 @@ from steelyard.hardware import Gpu, Topology
 from steelyard.model import AttentionOperator, Collective, Gemm, GroupedGemm
 
 _IN_THE_EXPERTS = ("experts_down", "experts_act", "experts_sum")  # timed together with experts_gate_up
+_IN_DEALT_EXPERTS = ("experts_elsewhere",)  # the same, where experts lie on several GPUs
 _IN_THE_ATTENTION = ("kv_write",)
 
 
@@ -41,6 +42,8 @@ class Silicon:
         if isinstance(operator, Collective):
             return self._collective(operator, rows)
         if operator.name in _IN_THE_EXPERTS and self.database.origins("moe", "moe_perf"):
+            return Estimate.all_of(np.zeros_like(rows), INTERPOLATED)
+        if operator.name in _IN_DEALT_EXPERTS and dealt.are_timed(self.database):
             return Estimate.all_of(np.zeros_like(rows), INTERPOLATED)
         if isinstance(operator, GroupedGemm):
             return self._experts(operator, rows)
@@ -83,7 +86,8 @@ class Silicon:
         """Only in nodes wired as they are sold, which is where the tables come from."""
         if not self.topology.usual_node:
             return None
-        span, exchange = self.topology.span(collective.ranks), exchange_of(collective)
+        span = self.topology.span(collective.ranks, collective.first, collective.stride)
+        exchange = exchange_of(collective)
         if exchange is not None:
             return collectives.MeasuredCollectives(self.database).exchange(exchange, span, rows)
         found = collectives.timed(self.database, collective.kind, span)

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from steelyard.engine.content import BlockNames
 from steelyard.engine.limits import Limits
 from steelyard.engine.policies.batching import Orca, Static
+from steelyard.engine.policies.expecting import SglangSettings
 from steelyard.engine.policies.phases import PhaseAware
 from steelyard.engine.policies.policy import Policy
-from steelyard.engine.policies.sglang import SglangScheduler, SglangSettings
+from steelyard.engine.policies.sglang import SglangScheduler
 from steelyard.engine.scheduler import Scheduler
 
 MakePolicy = Callable[[Limits, BlockNames, bool], Policy]

@@ -11,41 +11,18 @@ Decisions equal those of SGLang 0.5.23 step by step on the goldens in the tests.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
 from steelyard.engine.content import BlockNames
 from steelyard.engine.limits import Limits
+from steelyard.engine.policies.admission import Admission
+from steelyard.engine.policies.expecting import RETRACT_STEPS, Expectation, SglangSettings
 from steelyard.engine.policies.order import QueueOrder
 from steelyard.engine.policies.pausing import PausingGroup, PromptOrDecodes
 from steelyard.engine.policies.radix import Content
 from steelyard.engine.policies.room import Room
-from steelyard.engine.policies.slots import Holding, TokenPool
+from steelyard.engine.policies.slots import TokenPool
 from steelyard.engine.request import FINISHED, KEPT, PREEMPTED, RUNNING, WAITING, Request
 from steelyard.engine.scheduler import Batch, Entry
 from steelyard.errors import UserError
-
-_MOST_EXPECTED = 4096  # tokens of an answer that admission reckons with
-_FIRST_RATIO = 0.7  # of what answers may still take, this much is expected at first
-_LEAST_RATIO = 0.14  # of the first ratio
-_DECAY_STEPS = 600  # from the first ratio to the least
-_RETRACT_STEPS = 20  # decode steps for which retraction makes room
-
-
-@dataclass(frozen=True)
-class SglangSettings:
-    """What SGLang has besides the settings in `Limits`, under its names where it has one.
-
-    `Limits.max_num_batched_tokens` is its ``chunked_prefill_size``, `Limits.max_num_seqs` its
-    ``max_running_requests``, `Limits.async_scheduling` its overlap scheduling.
-    """
-
-    schedule_policy: Literal["lpm", "fcfs"] = "fcfs"
-    max_prefill_tokens: int = 16384
-    enable_mixed_chunk: bool = False
-    schedule_conservativeness: float = 1.0
-    max_new_tokens: int | None = None  # what clients allow; None: exactly what they will get
-    ignore_eos: bool = False  # answers are known to run to the length allowed
 
 
 class SglangScheduler:
@@ -69,9 +46,7 @@ class SglangScheduler:
         self.ready: list[Request] = []
         self.to_load: list[tuple[Request, int, float]] = []
         self.fruitless = 0  # a retraction always leaves somebody who goes on
-        self.first_ratio = min(_FIRST_RATIO * self.settings.schedule_conservativeness, 1.0)
-        self.least_ratio = min(self.first_ratio * _LEAST_RATIO, 1.0)
-        self.ratio = self.first_ratio
+        self.expects = Expectation(self.settings)
         self._decoding: list[Request] = []  # in the order of the engine's own batch
         self._joining: list[Request] = []  # had their prompts' last part, or one token beside it, in the last step
         self._chunked: Request | None = None
@@ -141,9 +116,9 @@ class SglangScheduler:
     def schedule(self, step: int, now: float, flight: Batch | None) -> Batch:
         """Decide the next step; it may turn out empty."""
         for _ in range(step - self._next_step):
-            self._decay()  # for steps that were run without asking
+            self.expects.decoded()  # for steps that were run without asking
         if not self.running and self._last is not None and now > self._last.end:
-            self.ratio = self.first_ratio  # the engine was idle
+            self.expects.start_over()
         self._step = step
         self._on_the_way = flight is not None and self._paused != step - 1
         self._settle()
@@ -156,10 +131,6 @@ class SglangScheduler:
             self._next_step += 1
             self._last = batch
         return batch
-
-    def _decay(self) -> None:
-        decay = (self.first_ratio - self.least_ratio) / _DECAY_STEPS
-        self.ratio = max(self.ratio - decay, self.least_ratio)
 
     def _settle(self) -> None:
         """Let those join the running batch who were in the last step, and those leave it who have ended."""
@@ -201,9 +172,7 @@ class SglangScheduler:
         if self.kv.tree is not None:
             self._order.sort(self.waiting, self._contents, self.kv.tree)
         mixed = len(self._decoding) if self.settings.enable_mixed_chunk and self._chunk_size() is not None else 0
-        expected = sum([self._expected(r) for r in self._decoding])
-        room = Room(self.kv, self.settings.max_prefill_tokens, self._chunk_size(), mixed, expected)
-        admitted = self._admit(room)
+        admitted = self._admit(mixed)
         if not admitted:
             return False
         self._start(batch, admitted, now)
@@ -214,6 +183,19 @@ class SglangScheduler:
             self._mix(batch)
         return True
 
+    def _admit(self, mixed: int) -> dict[Request, int]:
+        """Who runs in this step beside so many answers, with the tokens of each."""
+        expected = sum([self.expects.left(r, self._answered(r)) for r in self._decoding])
+        room = Room(self.kv, self.settings.max_prefill_tokens, self._chunk_size(), mixed, expected)
+        admission = Admission(self.kv, room, self.expects, self._decoding, self._answered)
+        admission.full = self._full
+        seats = self._seats(self._chunked is not None)
+        if self._chunked is not None:
+            admission.carry_on(self._chunked)
+        admission.admit(self.waiting, self._contents, seats)
+        self._chunked, self._full = admission.chunked, admission.full
+        return admission.admitted
+
     def _chunk_size(self) -> int | None:
         return self.limits.max_num_batched_tokens if self.limits.enable_chunked_prefill else None
 
@@ -222,105 +204,9 @@ class SglangScheduler:
         most = self.limits.max_num_seqs
         return min(most - len(self._decoding), max(most - len(self.running) + held, 0))
 
-    def _allowed(self, r: Request) -> int:
-        return max(self.settings.max_new_tokens or 0, r.output)
-
-    def _expected(self, r: Request) -> float:
-        ratio = 1.0 if self.settings.ignore_eos else self.ratio
-        return min(self._allowed(r) - self._answered(r), _MOST_EXPECTED) * ratio
-
     def _answered(self, r: Request) -> int:
         """Tokens that a request has been given by now, of which a member of the group keeps no count."""
         return self._step - self._on_the_way - r.offset + 1 - r.prompt if r.grouped else r.outputs
-
-    def _admit(self, room: Room) -> dict[Request, int]:
-        """Who runs in this step, with the tokens of each; the prompt that was begun before goes first."""
-        admitted: dict[Request, int] = {}
-        states: list[tuple[int, int]] = []
-        carried = self._chunked
-        if carried is not None:
-            assert room.chunk is not None
-            most = min(room.chunk, int(room.total))
-            if most <= 0:
-                most = room.chunk
-            lacks = carried.prompt + carried.outputs - carried.computed
-            admitted[carried] = min(lacks, most)
-            room.take(admitted[carried], min(self._allowed(carried), _MOST_EXPECTED) if lacks <= most else 0)
-            if lacks <= most:
-                self._chunked = None
-        for r in self.waiting:
-            if not room.exhausted and room.spent:
-                break
-            if len(admitted) >= self._seats(carried is not None):
-                self._full = True
-            if self._full:
-                break
-            if not self._try(r, room, admitted, states):
-                break
-            if room.exhausted or room.spent:
-                if room.exhausted:
-                    self._full = True
-                break
-        return admitted
-
-    def _try(self, r: Request, room: Room, admitted: dict[Request, int], states: list[tuple[int, int]]) -> bool:
-        """Admit a request if there is room for it; False if the pass is over."""
-        length = r.prompt + r.outputs
-        content = self._contents[r]
-        tree = self.kv.tree
-        node = tree.match(content, length - 1) if tree is not None else None
-        prefix = node.end if node is not None else 0
-        if tree is not None and node is not None:
-            tree.lock(node)
-        tokens = length - prefix
-        if tree is None and self.settings.ignore_eos:
-            fits = self._fits_to_the_end(r, room, admitted, states)
-        else:
-            fits = tokens + min(max(self._allowed(r) - r.outputs, 0), _MOST_EXPECTED) + 1 < room.total
-        if not fits:
-            self._full = bool(admitted or self._decoding)
-        elif tree is not None or not self.settings.ignore_eos:
-            fits = room.chunk is not None or not admitted or tokens < room.input
-        if fits and room.chunk is not None and room.chunk <= 0:
-            fits = False
-        if not fits:
-            if tree is not None and node is not None:
-                tree.unlock(node)
-            return False
-        answer = min(self._allowed(r), _MOST_EXPECTED)
-        if room.chunk is not None and tokens > room.chunk:
-            tokens, answer = room.chunk, 0
-            self._chunked = r
-        self.kv.holdings[r] = Holding(content, node, prefix)
-        admitted[r] = tokens
-        room.take(tokens, answer)
-        return True
-
-    def _fits_to_the_end(
-        self, r: Request, room: Room, admitted: dict[Request, int], states: list[tuple[int, int]]
-    ) -> bool:
-        """Whether slots last until everybody has ended, one after the other, where all lengths are known."""
-        need = r.prompt + r.outputs + 1
-        if need > min(room.current, room.total):
-            return False
-        if not states:
-            for each in (r, *self._decoding, *admitted):
-                answered = self._answered(each)
-                left = self._allowed(each) - answered
-                if left > 0:
-                    states.append((left, each.prompt + answered))
-            states.sort(key=lambda state: state[0])
-        else:
-            left = self._allowed(r) - r.outputs
-            at = next((i for i, state in enumerate(states) if left <= state[0]), len(states) - 1)
-            states.insert(at, (left, r.prompt + r.outputs))
-        spare = room.current - need
-        for i, (left, occupied) in enumerate(states):
-            others = len(states) - i
-            if spare - left * others <= others:
-                return False
-            spare += occupied
-        return True
 
     def _start(self, batch: Batch, admitted: dict[Request, int], now: float) -> None:
         """Give the admitted their slots and put them into the step."""
@@ -360,7 +246,7 @@ class SglangScheduler:
 
     def _ends_in_flight(self, r: Request) -> bool:
         """The last token that it may have is already on the way."""
-        return r.in_flight > 0 and r.outputs + 1 >= self._allowed(r)
+        return r.in_flight > 0 and r.outputs + 1 >= self.expects.allowed(r)
 
     def _answers(self, batch: Batch, flight: Batch | None) -> None:
         """One token for each running request; some may lose their slots for it."""
@@ -373,7 +259,7 @@ class SglangScheduler:
             if not self._decoding:
                 return
         if self.kv.clear(len(self._decoding)):
-            self._decay()
+            self.expects.decoded()
         elif leaving:
             return  # their slots come back with the step in flight
         else:
@@ -446,15 +332,14 @@ class SglangScheduler:
         kept = sorted(self._decoding, key=lambda r: (r.outputs, -r.prompt), reverse=True)
         while len(kept) > 1:
             self._put_back(kept.pop(), batch, flight)
-            self.kv.clear(len(kept) * _RETRACT_STEPS)
+            self.kv.clear(len(kept) * RETRACT_STEPS)
             if self.kv.clear(len(kept)):
                 break
         if not self.kv.clear(len(kept)):
             self._put_back(kept.pop(), batch, flight)
         self._decoding = kept
         self._number(kept)
-        answered = sum(r.outputs for r in kept) + _RETRACT_STEPS * len(kept)
-        self.ratio = min(1.0, answered / (sum(self._allowed(r) for r in kept) + 1))
+        self.expects.retracted(kept)
 
     def _put_back(self, r: Request, batch: Batch, flight: Batch | None) -> None:
         self.kv.release(r)

@@ -1,0 +1,181 @@
+"""An engine whose layers are dealt out to stages, with a batch in each of them: vLLM's pipeline parallelism.
+
+vLLM keeps a queue of batches: one to each stage, and one more where it schedules ahead. In every *turn* it schedules
+what may run without the tokens that are on their way, which may be nothing, and puts it into the queue; only when that
+is full does it wait for the oldest batch. So a batch returns when as many turns have passed as the queue is long.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from steelyard.engine.content import BlockNames
+from steelyard.engine.engine import PAUSE_SECONDS, Engine, StepCost, StepObserver, time_of
+from steelyard.engine.lanes import LaneScheduler
+from steelyard.engine.limits import Limits
+from steelyard.engine.request import Request
+from steelyard.engine.scheduler import Batch
+
+
+class Stages:
+    """The stages of one pipeline in time; each has a host and GPUs of its own.
+
+    A stage's host hears of a batch when the one before has launched it, and its GPUs begin when they have got what the
+    ones before computed. Sending that is part of the sender's step, which it cannot go on before.
+    """
+
+    def __init__(self, costs: Sequence[StepCost], rested: float) -> None:
+        self.costs = costs
+        self.rested = rested
+        self.worked = 0.0  # seconds of all stages together
+        self.occupied = 0.0  # seconds in which any stage had a batch
+        self.restart(0.0)
+
+    def restart(self, at: float) -> None:
+        """All of them are free from a second on."""
+        self._host_free = [at] * len(self.costs)
+        self._gpu_free = [at] * len(self.costs)
+
+    def run(self, batch: Batch, clock: float, delay: float, after: float) -> tuple[float, float]:
+        """When the first stage has launched a batch, and when the last one is done with it.
+
+        The first one's host begins at ``clock`` and is late by ``delay``; its GPUs have to wait for tokens until
+        ``after``.
+        """
+        first, begun = 0.0, 0.0
+        host, ready, last = clock, after, self._gpu_free[-1]
+        for i, cost in enumerate(self.costs):
+            time = time_of(cost, batch)
+            gpu, launch, prepare = time.gpu, time.launch, time.prepare
+            if i:
+                host = max(host, self._host_free[i])
+            else:
+                prepare += delay
+            if host - self._gpu_free[i] > PAUSE_SECONDS:
+                gpu, launch = gpu * self.rested, launch - time.hindered
+            launched = host + (prepare + launch)
+            begin = max(self._gpu_free[i], host + prepare, ready)
+            ready = max(begin + gpu, launched + time.tail)
+            if not i:
+                first, begun = launched, begin
+            self.worked += ready - begin
+            self._host_free[i], self._gpu_free[i] = launched, ready
+            host = launched
+        self.occupied += ready - max(begun, last)
+        return first, ready
+
+
+class Pipeline(Engine):
+    """An engine with several batches in flight. The log has a step for every turn, also for those that ran nothing."""
+
+    scheduler: LaneScheduler
+
+    def __init__(
+        self,
+        limits: Limits,
+        costs: Sequence[StepCost],
+        names: BlockNames | None = None,
+        *,
+        wake: float = 0.0,
+        taking_in: float = 0.0,
+        rested: float = 1.0,
+        reactive: bool = False,
+        plain: bool = False,
+        observer: StepObserver | None = None,
+    ) -> None:
+        assert limits.stages == len(costs) and not limits.speculative_tokens
+        super().__init__(
+            limits,
+            costs[0],
+            names,
+            wake=wake,
+            taking_in=taking_in,
+            rested=rested,
+            policy=lambda limits, names, plain: LaneScheduler(limits, names, plain=plain),
+            reactive=reactive,
+            plain=plain,
+            observer=observer,
+        )
+        self.stages = Stages(costs, rested)
+        self.log.stride = limits.stages
+        self._depth = limits.stages + limits.async_scheduling  # of the queue
+        self._fed = [0.0] * limits.stages  # by lane: when the tokens that its next batch needs are there
+
+    @property
+    def _queue(self) -> deque[Batch]:
+        return self.scheduler.flights
+
+    def submit(self, r: Request, at: float, abort_at: float = float("inf")) -> None:
+        """Hand over a request; the engine must have been run up to ``at`` before."""
+        r.stride = self.limits.stages
+        super().submit(r, at, abort_at)
+
+    def next_end_bound(self) -> float:
+        """No request ends before this second, if nothing is submitted meanwhile (infinite when idle)."""
+        scheduler = self.scheduler
+        if not self.outstanding:
+            return float("inf")
+        if self._stuck:
+            return self._due
+        if scheduler.waiting or scheduler.ready or scheduler.fruitless or not self._queue:
+            return self.clock
+        return max(self.clock, min(self._queue[0].end, self._due))
+
+    def _start_afresh(self, at: float) -> None:
+        super()._start_afresh(at)
+        self.stages.restart(at)
+        self._fed = [at] * self.limits.stages
+
+    def _one_step(self) -> None:
+        """One turn, and the oldest batch's return if that is due."""
+        if self.outstanding:
+            batch = self._schedule()
+            if batch.empty and not self._queue:
+                self._wait_or_refuse(batch)
+                return
+            self._enter(batch)
+        queue = self._queue
+        if queue and (not self.outstanding or queue[0].step <= self.step - self._depth):
+            self._return(queue.popleft())
+        self._flight = queue[0] if queue else None
+
+    def _enter(self, batch: Batch) -> None:
+        """A turn's batch goes to the first stage, if there is one."""
+        scheduler, log, clock = self.scheduler, self.log, self.clock
+        lane = batch.step % self.limits.stages
+        after, self._fed[lane] = self._fed[lane], 0.0
+        if batch.empty:
+            log.ends.append(log.ends[-1])
+            self._note(batch)
+            return
+        if not self._queue and (not log.ends or clock > log.ends[-1]):
+            log.restarts.append((self.step, clock))
+        self.clock, batch.end = self.stages.run(batch, clock, self._delay(batch), after)
+        log.ends.append(batch.end)
+        self._note(batch)
+        if self.observer is not None:
+            self._observe(batch, clock)
+        self._queue.append(batch)
+        left = scheduler.group.leave_ended(self.step)
+        if left:
+            scheduler.await_last_token(left, batch)
+        if scheduler.group.size or any(_goes_on(entry.request) for entry in batch.scheduled if entry.sampled):
+            self._fed[lane] = batch.end
+
+    def _return(self, batch: Batch) -> None:
+        """The host looks at a batch's result."""
+        batch.end = max(batch.end, self.clock)
+        ends = self.log.ends
+        for turn in range(batch.step, self.step):
+            ends[turn] = max(ends[turn], batch.end)
+        self._complete(batch)
+
+    def _unsay(self, r: Request) -> None:
+        for batch in reversed(self._queue):
+            r.unsay(batch.step)
+
+
+def _goes_on(r: Request) -> bool:
+    """Whether the token that a request gets is not its last."""
+    return r.computed + 1 < r.prompt + r.output

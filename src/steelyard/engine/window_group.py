@@ -1,0 +1,180 @@
+"""The decoding requests of an engine as one sum, where some layers keep a window only.
+
+A member's blocks fall out of a window as regularly as it takes new ones: one in every ``block_size`` steps, in those
+congruent to its offset plus the window. So falls are counted like needs are; but a member that is still shorter than
+the window falls from a known step on only, and a block with a name falls by itself.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heappop, heappush
+
+from steelyard.engine.group import DecodeGroup
+from steelyard.engine.kv_groups import KVGroups
+from steelyard.engine.request import Request
+
+
+class Span:
+    """The members as groups of layers with one window see them."""
+
+    def __init__(self, window: int, groups: list[int], block_size: int, lag: int) -> None:
+        self.window = window
+        self.groups = groups
+        self.block_size = block_size
+        self.lag = lag + window - 1  # steps from a token's own to the one that no longer needs it
+        self.phase: list[dict[Request, int]] = [{} for _ in range(block_size)]  # who falls in which steps, and since
+        self.events: list[tuple[int, int, int, Request]] = []  # heap: (step, order, position) of a member's next block
+        self.left: deque[tuple[int, int, int, int]] = deque()  # (left, since, order, class) of those who ended lately
+
+    def expect(self, r: Request, position: int) -> None:
+        """A member's next block to fall is the one at a position."""
+        heappush(self.events, (r.offset + self.lag + (position + 1) * self.block_size, r.order, position, r))
+
+    def next_event(self, step: int) -> int | None:
+        """The next step in which a block falls by itself or a member begins to fall; who has to by now does."""
+        while self.events:
+            due, _, position, r = self.events[0]
+            if r.grouped and (due > step or position < len(r.keys)):
+                return due
+            heappop(self.events)
+            if r.grouped:
+                self.phase[due % self.block_size][r] = due
+        return None
+
+    def remove(self, r: Request, step: int) -> None:
+        """A member has left before a step."""
+        own = (r.offset + self.lag) % self.block_size
+        since = self.phase[own].pop(r, None)
+        if since is not None:
+            self.left.append((step, since, r.order, own))
+        while self.left and self.left[0][0] <= step - self.block_size:
+            self.left.popleft()
+
+    def falling(self, step: int) -> list[tuple[int, int, Request | None]]:
+        """Who had nameless blocks fall in one of the last steps: order, group of layers, and who if still a member."""
+        own = step % self.block_size
+        orders: list[tuple[int, Request | None]]
+        orders = [(r.order, r) for r, since in self.phase[own].items() if since <= step]
+        orders += [(order, None) for left, since, order, at in self.left if at == own and since <= step < left]
+        return [(order, g, r) for order, r in orders for g in self.groups]
+
+
+class WindowGroup(DecodeGroup):
+    """A group whose members' blocks fall out of windows. ``wanted`` free blocks would let the next request in."""
+
+    __slots__ = ("_lag", "_marks", "kv", "spans", "wanted")
+
+    slides = True
+
+    def __init__(self, kv: KVGroups, asynchronous: bool) -> None:
+        super().__init__(kv.block_size)
+        self.kv = kv
+        self.width = len(kv.windows)
+        self.wanted: int | None = None
+        self._lag = int(asynchronous)  # steps in flight, whose tokens still see what lies before them
+        self.spans = [Span(window, groups, kv.block_size, self._lag) for window, groups in kv.sliding]
+        self._marks: dict[int, int] = {}  # by step, of the last ones: complete blocks that had come to the queue before
+
+    def admits(self, r: Request, tokens: int) -> bool:
+        """Whether a request that has got so many tokens in a step has its windows where a member has them."""
+        return tokens == 1 and r.pages is not None and r.pages.slid == r.computed - 1 - self._lag
+
+    def join(self, r: Request, step: int) -> None:
+        """Take in a request whose tokens are all computed; ``step`` is the next one to be scheduled."""
+        super().join(r, step)
+        assert r.pages is not None
+        for span in self.spans:
+            span.expect(r, max(0, r.pages.slid - span.window + 1) // self.block_size)
+
+    def _remove(self, r: Request, step: int) -> None:
+        super()._remove(r, step)
+        assert r.pages is not None
+        r.pages.slid = r.computed - 1 - self._lag
+        for span in self.spans:
+            span.remove(r, step)
+
+    def dissolve(self, step: int) -> list[Request]:
+        """All members, to be scheduled one by one; each knows where in the queue its newest fallen blocks are."""
+        for earlier in range(step - self.block_size, step):
+            mark = self._marks.get(earlier)
+            if mark is not None:
+                self._tell(earlier, mark)
+        members = super().dissolve(step)
+        self._marks.clear()
+        for span in self.spans:
+            span.events.clear()
+            span.left.clear()
+        return members
+
+    def _tell(self, step: int, mark: int) -> None:
+        falling = [fall for span in self.spans for fall in span.falling(step)]
+        for place, (_, g, r) in enumerate(sorted(falling, key=lambda fall: fall[:2]), 1):
+            if r is not None and r.pages is not None:
+                r.pages.fell[g] = mark + place
+
+    # -- one step -----------------------------------------------------------------------------------------------
+
+    def begin(self, step: int) -> None:
+        """A step has been decided upon for all members; what falls meanwhile waits for `settle`."""
+        self.kv.moved = []
+        for span in self.spans:
+            while span.next_event(step) == step:
+                _, _, position, r = heappop(span.events)
+                self.kv.complete(r, (position + 1) * self.block_size)
+                for g in span.groups:
+                    self.kv.drop(r, g, position, position + 1)
+                span.expect(r, position + 1)
+
+    def settle(self, step: int) -> None:
+        """Put what has fallen in a step into the queue, as if requests had been looked at one by one."""
+        kv = self.kv
+        self.wanted = None
+        if kv.moved is None:
+            return  # one by one is what they were looked at
+        if not kv.moved:
+            kv.moved = None
+            self.fall(step, 1)
+            return
+        for span in self.spans:
+            for r in span.phase[step % self.block_size]:
+                kv.moved.extend((r.order, g, r, 0, 1, []) for g in span.groups)
+        kv.settle()
+
+    # -- many steps ---------------------------------------------------------------------------------------------
+
+    def freed(self, step: int, count: int) -> int:
+        """Blocks that fall in so many steps without an event."""
+        size = self.block_size
+        cycles, rest = divmod(count, size)
+        falls = [self._falls(step + i) for i in range(size if cycles else rest)]
+        return cycles * sum(falls) + sum(falls[:rest])
+
+    def _falls(self, step: int) -> int:
+        own = step % self.block_size
+        return sum(len(span.phase[own]) * len(span.groups) for span in self.spans)
+
+    def fall(self, step: int, count: int) -> None:
+        """Give back the blocks of so many steps without an event."""
+        size, marks = self.block_size, self._marks
+        older = max(0, count - size)
+        if older:
+            marks.clear()
+            self.kv.fall(self.freed(step, older))
+        for each in range(step + older, step + count):
+            marks[each] = self.kv.fall(self._falls(each))
+            marks.pop(each - size, None)
+
+    def quiet(self, step: int, count: int) -> int:
+        """So many steps at most go by without an event, and without room for the request that waits for it."""
+        for span in self.spans:
+            event = span.next_event(step)
+            if event is not None:
+                count = min(count, event - step)
+        if self.wanted is not None:
+            free = self.kv.free
+            for i in range(min(count, self.block_size)):  # later on there are never more than in the first cycle
+                free += self._falls(step + i) - self.due(step + i)
+                if free >= self.wanted:
+                    return i
+        return count

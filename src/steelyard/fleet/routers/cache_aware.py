@@ -1,0 +1,208 @@
+"""Routers that know what each replica has cached, since they remember what they sent where."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from itertools import islice
+
+import numpy as np
+
+from steelyard.fleet.routers.plain import LeastOutstanding
+from steelyard.fleet.routers.protocol import GONE, Asked, Heedless, RouterSettings
+
+
+class PrefixAware(Heedless):
+    """Where the longest known prefix was last sent, unless that replica is much busier than the least loaded.
+
+    As routers in front of real engines do, it remembers what it sent where rather than asking the engines.
+    """
+
+    looks_at_load = True
+    SLACK, FACTOR = 4, 1.5
+
+    def __init__(self, replicas: int) -> None:
+        self._balance = LeastOutstanding(replicas)
+        self._sent_to: dict[int, int] = {}
+
+    def available(self, replica: int, up: bool) -> None:
+        self._balance.available(replica, up)
+        if not up:
+            self._sent_to = {name: holder for name, holder in self._sent_to.items() if holder != replica}
+
+    def choose(self, asked: Asked) -> int:
+        sent_to = self._sent_to
+        replica = self._balance.least()
+        floor = self._balance.load[replica]
+        for name in asked.names:
+            holder = sent_to.get(name)
+            if holder is None:
+                break
+            if self._balance.load[holder] <= floor * self.FACTOR + self.SLACK:
+                replica = holder
+        for name in asked.names:
+            sent_to[name] = replica
+        self._balance.sent(replica)
+        return replica
+
+    def ended(self, asked: Asked, replica: int) -> None:
+        self._balance.ended(asked, replica)
+
+
+class KvAware(Heedless):
+    """The least work: blocks to compute there, now and already waiting, times a weight, plus blocks in use there.
+
+    So a cached prefix counts against load as in Dynamo's router. A request uses the blocks of its prompt while it runs,
+    shared or not, since each one's attention reads them. Equals go to who has the least in its cache, then to the
+    lowest number. With a temperature replicas are drawn by the softmax of their cost on a scale from best to worst.
+    """
+
+    looks_at_load = True
+    awaits_first_tokens = True
+
+    def __init__(self, replicas: int, seed: int, settings: RouterSettings) -> None:
+        self._settings = settings
+        self._caches = _Caches(replicas, settings.cache_blocks)
+        self._ranking = _Ranking(replicas)
+        self._rng = np.random.default_rng([seed, 0x53])
+        self._waiting = [0] * replicas  # blocks to compute before first tokens
+        self._active = [0] * replicas
+        self._to_compute: dict[int, int] = {}  # by request, until its first token
+
+    def available(self, replica: int, up: bool) -> None:
+        super().available(replica, up)
+        self._caches.forget(replica)
+        self._add(replica, 0, -GONE if up else GONE)
+
+    def choose(self, asked: Asked) -> int:
+        blocks = self._blocks(asked)
+        overlaps = self._caches.overlaps(asked.names)
+        replica = self._draw(overlaps) if self._settings.temperature else self._best(blocks, overlaps)
+        overlap = next((depth for depth, mask in overlaps if mask >> replica & 1), 0)
+        self._to_compute[asked.index] = blocks - overlap
+        self._caches.keep(asked.names, replica)
+        self._add(replica, blocks - overlap, blocks)
+        return replica
+
+    def first_token(self, asked: Asked, replica: int, at: float) -> None:
+        self._add(replica, -self._to_compute.pop(asked.index, 0), 0)
+
+    def ended(self, asked: Asked, replica: int) -> None:
+        self._add(replica, -self._to_compute.pop(asked.index, 0), -self._blocks(asked))
+
+    def _blocks(self, asked: Asked) -> int:
+        return -(-asked.prompt // self._settings.block_size)
+
+    def _add(self, replica: int, waiting: int, active: int) -> None:
+        self._waiting[replica] += waiting
+        self._active[replica] += active
+        cost = self._settings.overlap_weight * self._waiting[replica] + self._active[replica]
+        self._ranking.put(replica, cost, self._caches.held(replica))
+
+    def _best(self, blocks: int, overlaps: list[tuple[int, int]]) -> int:
+        """Replicas with equally many blocks differ by load alone, so only the first of each kind is compared."""
+        ranking, weight = self._ranking, self._settings.overlap_weight
+        candidates = [(0, ranking.order[0]), *((depth, ranking.first(mask)) for depth, mask in overlaps)]
+        return min((rank[0] + weight * (blocks - depth), *rank) for depth, rank in candidates)[-1]
+
+    def _draw(self, overlaps: list[tuple[int, int]]) -> int:
+        costs = np.array([rank[0] for rank in self._ranking.ranks])
+        for depth, mask in overlaps:
+            holders = np.frombuffer(mask.to_bytes(-(-len(costs) // 8), "little"), dtype=np.uint8)
+            there = np.unpackbits(holders, count=len(costs), bitorder="little")
+            costs -= self._settings.overlap_weight * depth * there
+        costs -= costs.min()
+        gone = list(self.down)
+        costs[gone] = 0.0
+        weights = np.exp(-costs / ((costs.max() or 1.0) * self._settings.temperature))
+        weights[gone] = 0.0
+        shares = np.cumsum(weights)
+        return min(int(np.searchsorted(shares, self._rng.random() * shares[-1], side="right")), len(shares) - 1)
+
+
+class _Caches:
+    """What each replica holds, as far as one knows who sends it everything: the last so many blocks.
+
+    Sets of replicas are bits of an integer, so a prefix is looked up for all of them at once.
+    """
+
+    def __init__(self, replicas: int, capacity: int | None) -> None:
+        self._everyone = (1 << replicas) - 1
+        self._capacity = capacity
+        self._holders: dict[int, int] = {}  # by block
+        self._kept: list[dict[int, None]] = [{} for _ in range(replicas)]  # the longest unused first
+
+    def held(self, replica: int) -> int:
+        """Blocks on a replica."""
+        return len(self._kept[replica])
+
+    def forget(self, replica: int) -> None:
+        """A replica holds nothing any more."""
+        for name in self._kept[replica]:
+            self._drop(name, 1 << replica)
+        self._kept[replica].clear()
+
+    def _drop(self, name: int, bit: int) -> None:
+        self._holders[name] ^= bit
+        if not self._holders[name]:
+            del self._holders[name]
+
+    def overlaps(self, names: Sequence[int]) -> list[tuple[int, int]]:
+        """(leading blocks, the replicas that hold just so many of them), for all replicas that hold any."""
+        found: list[tuple[int, int]] = []
+        mask, depth = self._everyone, 0
+        for depth, name in enumerate(names):
+            still = mask & self._holders.get(name, 0)
+            if depth and still != mask:
+                found.append((depth, mask ^ still))
+            mask = still
+            if not mask:
+                return found
+        return [*found, (depth + 1, mask)] if names else found
+
+    def keep(self, names: Sequence[int], replica: int) -> None:
+        """A replica has got these blocks; as in engines the end of a prompt goes before its beginning."""
+        kept, holders, bit = self._kept[replica], self._holders, 1 << replica
+        for name in reversed(names):
+            if name in kept:
+                del kept[name]
+            else:
+                holders[name] = holders.get(name, 0) | bit
+            kept[name] = None
+        if self._capacity is not None and len(kept) > self._capacity:
+            for name in list(islice(kept, len(kept) - self._capacity)):
+                del kept[name]
+                self._drop(name, bit)
+
+
+_Rank = tuple[float, int, int]  # (cost, blocks held, replica)
+
+
+class _Ranking:
+    """All replicas in order of cost, then of blocks held, then of number."""
+
+    def __init__(self, replicas: int) -> None:
+        self.ranks: list[_Rank] = [(0.0, 0, i) for i in range(replicas)]
+        self.order = list(self.ranks)
+
+    def put(self, replica: int, cost: float, held: int) -> None:
+        """A replica's cost has changed."""
+        del self.order[bisect_left(self.order, self.ranks[replica])]
+        rank = self.ranks[replica] = cost, held, replica
+        insort(self.order, rank)
+
+    def first(self, mask: int) -> _Rank:
+        """The first of some replicas: few are compared, of many one comes up soon."""
+        if mask.bit_count() ** 2 < len(self.order):
+            return min(self.ranks[replica] for replica in _members(mask))
+        return next(rank for rank in self.order if mask >> rank[-1] & 1)
+
+
+def _members(mask: int) -> list[int]:
+    """The numbers of the bits that are set."""
+    members = []
+    while mask:
+        lowest = mask & -mask
+        members.append(lowest.bit_length() - 1)
+        mask ^= lowest
+    return members
