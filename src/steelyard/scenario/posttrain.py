@@ -1,0 +1,139 @@
+"""What a user writes about post-training: who rolls out, who trains, and how the two go together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, PrivateAttr, model_validator
+
+from steelyard.scenario.base import Count, NonNegative, Positive, Spec, Whole, mistake
+from steelyard.scenario.engine import EngineSpec
+from steelyard.scenario.model import Model
+from steelyard.scenario.rollouts import TrajectoriesSpec
+from steelyard.scenario.scenario import CostSpec
+from steelyard.scenario.topology import TopologySpec
+
+Mode = Literal["colocated", "split", "one-step-off", "asynchronous"]
+SyncKind = Literal["broadcast", "shards", "disk"]
+EstimatorName = Literal["suffix", "trie", "turn", "oracle", "noisy", "blind"]
+
+
+class BucketSpec(Spec):
+    """Rollout engines of one tensor-parallel degree."""
+
+    tp: Count = Field(description="GPUs per engine.")
+    replicas: Count = Field(description="Engines side by side.")
+
+
+class TrainingSpec(Spec):
+    """How the training job lies over its GPUs, and what a step of it does."""
+
+    tp: Count = Field(default=1, description="Tensor-parallel degree.")
+    pp: Count = Field(default=1, description="Pipeline stages.")
+    dp: Count = Field(default=1, description="Data-parallel ranks.")
+    ep: Count = Field(default=1, description="Ranks that experts are dealt out to.")
+    cp: Count = Field(default=1, description="Ranks that a sequence is split over.")
+    zero: Literal[0, 1, 2, 3] = Field(default=1, description="What data-parallel ranks share out; 3 is FSDP.")
+    recompute: Literal["none", "selective", "full"] = Field(default="full", description="What is computed again.")
+    micro_batch_tokens: Count = Field(default=16384, description="Tokens that a GPU takes at a time.")
+    minibatches: Count = Field(default=1, description="Optimiser updates to a training step.")
+    old_log_probs: bool = Field(default=True, description="Whether the old policy's log-probabilities are computed.")
+    reference: Literal["none", "resident", "offloaded"] = Field(default="none", description="The reference policy.")
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the job."""
+        return self.tp * self.pp * self.dp * self.cp
+
+
+class SyncSpec(Spec):
+    """How new weights get from training to rollout engines."""
+
+    kind: SyncKind = Field(default="broadcast", description="From one rank to all, shard by shard, or over a disk.")
+    disk_write: Positive = Field(default=5e9, description="Bytes per second that the disk takes, from all together.")
+    disk_read: Positive = Field(default=2e10, description="Bytes per second that it gives.")
+
+
+class PosttrainScenario(Spec):
+    """A whole post-training run: rollouts with tools, training, weight sync, step after step."""
+
+    name: str = Field(default="posttrain", min_length=1, description="Name of the run; the file's name if not given.")
+    model: Model = Field(description="The policy.")
+    gpu: str = Field(min_length=1, description="GPU type, by its name in the catalog.")
+    topology: TopologySpec | None = Field(default=None, description="How GPUs are wired; the GPU's usual nodes if not.")
+    trajectories: TrajectoriesSpec = Field(description="What agents do: a preset's name, or its keys.")
+    mode: Mode = Field(
+        default="split",
+        description="colocated: the same GPUs roll out, then train; split: GPUs of their own, in turn; one-step-off: "
+        "one batch is rolled out while the last is trained on; asynchronous: rollouts never wait, up to `staleness`.",
+    )
+    staleness: Whole | None = Field(
+        default=None,
+        description="Weight versions that a sample may be behind when it is trained on; by mode 0, 0, 1 and 2 if not "
+        "given.",
+    )
+    rollout: tuple[BucketSpec, ...] = Field(min_length=1, description="Rollout engines, by tensor-parallel degree.")
+    training: TrainingSpec = Field(default=TrainingSpec(), description="The training job.")
+    router: str = Field(default="cost-aware", min_length=1, description="Who decides where a turn runs.")
+    estimator: EstimatorName = Field(default="suffix", description="Who says what a trajectory has left.")
+    sync: SyncSpec = Field(default=SyncSpec(), description="Weight sync.")
+    engine: EngineSpec = Field(default=EngineSpec(), description="Engine settings, in vLLM's names.")
+    cost: CostSpec = Field(default=CostSpec(source="auto"), description="The source of operator times.")
+    steps: Count = Field(default=5, description="Training steps.")
+    price_per_hour: NonNegative | None = Field(default=None, description="US dollars per GPU and hour.")
+    seed: Whole = Field(default=0, description="Seed of everything random; the same seed gives the same result.")
+
+    _base_dir: Path = PrivateAttr(default_factory=Path)
+    _source: str = PrivateAttr(default="scenario")
+
+    @property
+    def base_dir(self) -> Path:
+        """The folder that relative paths start from."""
+        return self._base_dir
+
+    @property
+    def source(self) -> str:
+        """What messages call it: its file, if it came from one."""
+        return self._source
+
+    def based_in(self, folder: Path, source: str) -> PosttrainScenario:
+        """The same with its relative paths starting from a folder, and told to be from ``source``."""
+        copy = self.model_copy()
+        copy._base_dir, copy._source = folder, source
+        return copy
+
+    @property
+    def rollout_gpus(self) -> int:
+        """GPUs that roll out."""
+        return sum(bucket.tp * bucket.replicas for bucket in self.rollout)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the whole run."""
+        both = self.rollout_gpus, self.training.gpus
+        return max(both) if self.mode == "colocated" else sum(both)
+
+    @property
+    def behind(self) -> int:
+        """Weight versions that samples may be behind."""
+        usual = {"colocated": 0, "split": 0, "one-step-off": 1, "asynchronous": 2}[self.mode]
+        return usual if self.staleness is None else self.staleness
+
+    @model_validator(mode="after")
+    def _coherent(self) -> PosttrainScenario:
+        if {"/", "\\"} & set(self.name) or self.name in (".", ".."):
+            raise mistake("must be usable as a folder's name: no slashes", "name")
+        degrees = [bucket.tp for bucket in self.rollout]
+        for i, tp in enumerate(degrees):
+            if tp in degrees[:i]:
+                raise mistake("two buckets have this degree; give their replicas together", "rollout", i, "tp")
+        if self.mode == "colocated" and self.rollout_gpus != self.training.gpus:
+            raise mistake(
+                f"colocated runs on the same GPUs, but rollouts have {self.rollout_gpus} and training "
+                f"{self.training.gpus}; make them equal",
+                "rollout",
+            )
+        if self.mode in ("colocated", "split") and self.behind:
+            raise mistake(f"{self.mode} is synchronous; leave it out, or use mode asynchronous", "staleness")
+        return self

@@ -1,0 +1,249 @@
+"""What agents do in a rollout: turns, tools and how the two drive each other; groups; drift as the policy learns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
+
+from steelyard.errors import UserError, did_you_mean
+from steelyard.scenario.base import (
+    Count,
+    NonNegative,
+    Positive,
+    Share,
+    Spec,
+    Whole,
+    kind_required,
+    mistake,
+)
+from steelyard.scenario.distributions import SecondsSpec, TokensSpec, refuse_disorder
+from steelyard.scenario.problems import dotted, findings, listed
+
+_PRESETS = Path(__file__).parent / "rollouts.yaml"
+_FACTOR = "Factor on what it is at the start: 1 changes nothing."
+
+
+def _both_ends(value: Any) -> Any:
+    """A bare number is the same at the begin and the end."""
+    return (value, value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+class ToolSpec(Spec):
+    """A tool, how often it is called, how it answers, and what its answer does to the work that is left."""
+
+    name: str = Field(min_length=1, description="Its name, which estimators see.")
+    share: Annotated[
+        tuple[NonNegative, NonNegative], BeforeValidator(_both_ends, json_schema_input_type=NonNegative | list[float])
+    ] = Field(
+        default=(1.0, 1.0),
+        description="Weight among the tools: one number, or [while nothing is done, when all is nearly done]; linear "
+        "in between.",
+    )
+    latency: SecondsSpec = Field(description="Seconds from call to return, at medium difficulty; at most `limit`.")
+    limit: Positive = Field(default=60.0, description="Seconds that a call which times out takes.")
+    returned: TokensSpec = Field(description="Tokens that a success adds to the context.")
+    error_returned: TokensSpec | None = Field(
+        default=None, description="Tokens that an error or a timeout adds; as `returned` if not given."
+    )
+    error: Share = Field(default=0.0, description="Chance of an error, at medium difficulty.")
+    timeout: Share = Field(default=0.0, description="Chance of a timeout, at medium difficulty.")
+    harder: Positive = Field(
+        default=1.0, description="Factor on the odds of errors and timeouts for each standard deviation of difficulty."
+    )
+    slower: Positive = Field(default=1.0, description="The same on latency.")
+    advance: NonNegative = Field(default=1.0, description="Steps of work that a success gets done.")
+    rework: NonNegative = Field(default=0.0, description="Steps of work that an error adds.")
+    insight: Annotated[Share, Field(le=0.5)] = Field(
+        default=0.0,
+        description="Chance that a success shortens the rest of the way (by TrajectorySpec.shorten). Longer results "
+        "are likelier to: from none for the shortest to twice this for the longest.",
+    )
+
+    @model_validator(mode="after")
+    def _sometimes_works(self) -> ToolSpec:
+        if self.error + self.timeout >= 1:
+            raise mistake(f"error and timeout come to {self.error + self.timeout:g}; some calls must succeed", "error")
+        return self
+
+
+class SpreadSpec(Spec):
+    """How far trajectories lie apart: standard deviations of a logarithm."""
+
+    by_task: NonNegative = Field(default=0.0, description="With the task's difficulty, which its whole group shares.")
+    by_sample: NonNegative = Field(default=0.0, description="Between samples of one task.")
+
+
+class WorkSpec(SpreadSpec):
+    """Steps that a trajectory has before it: successful calls of tools that advance by 1. Less than half is none."""
+
+    median: Positive = Field(description="Steps in the median.")
+
+
+class BudgetSpec(Spec):
+    """Where a trajectory is cut off."""
+
+    turns: Annotated[Count, Field(le=10_000)] = Field(description="Most turns.")
+    context: Annotated[Count, Field(ge=2)] = Field(description="Most tokens in all: prompt, generated and returned.")
+    response: Count | None = Field(default=None, description="Most tokens after the prompt; not limited if not given.")
+
+
+class LearningSpec(Spec):
+    """How reward rises, an assumption: reward = best - (best - start) * exp(-effective samples / samples)."""
+
+    samples: Positive = Field(description="Effective samples after which 63% of the way is made.")
+    start: float = Field(default=0.0, description="Reward before any training.")
+    best: float = Field(default=1.0, description="Reward that is approached.")
+    stale_half: Positive | None = Field(
+        default=None,
+        description="Weight versions after which a sample counts half; staleness does no harm if not given.",
+    )
+
+    @model_validator(mode="after")
+    def _upwards(self) -> LearningSpec:
+        refuse_disorder("start", self.start, "best", self.best)
+        if self.start == self.best:
+            raise mistake("the same as start; nothing would be learnt", "best")
+        return self
+
+
+class Factors(Spec):
+    """What drift changes."""
+
+    tokens: Positive = Field(default=1.0, description=f"Tokens that a turn generates. {_FACTOR}")
+    turns: Positive = Field(default=1.0, description=f"Steps of work. {_FACTOR}")
+    success: Positive = Field(default=1.0, description=f"Odds that a tool call succeeds. {_FACTOR}")
+
+
+class DriftPoint(Factors):
+    """The factors at one training step."""
+
+    step: Whole = Field(description="Training step, from 0.")
+
+
+class ScheduleDrift(Spec):
+    """Drift that is given: straight lines between points, level before the first and after the last."""
+
+    kind: Literal["schedule"] = Field(description="By training step.")
+    points: tuple[DriftPoint, ...] = Field(min_length=1, description="Factors by step.")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> ScheduleDrift:
+        for i, (before, after) in enumerate(pairwise(self.points)):
+            if after.step <= before.step:
+                raise mistake(f"not after the step before it, {before.step}", "points", i + 1, "step")
+        return self
+
+
+class LearningDrift(Factors):
+    """Drift by what has been learnt: each factor goes from 1 to what it is at full skill, in proportion to skill."""
+
+    kind: Literal["learning"] = Field(description="By effective samples trained on; needs `learning`.")
+
+
+_AnyDrift = Annotated[ScheduleDrift | LearningDrift, Field(discriminator="kind")]
+DriftSpec = Annotated[_AnyDrift, BeforeValidator(kind_required(ScheduleDrift, LearningDrift))]
+
+
+class GroupsSpec(Spec):
+    """What one training step asks for, wherever trajectories come from."""
+
+    prompts: Count = Field(default=128, description="Prompts of a training step.")
+    group: Count = Field(default=16, description="Samples of each prompt, as GRPO compares them.")
+    learning: LearningSpec | None = Field(default=None, description="How reward rises with what was trained on.")
+
+
+class FileTrajectories(GroupsSpec):
+    """Recorded trajectories: prompts are drawn with replacement, and of each prompt its trajectories."""
+
+    kind: Literal["recorded"] = Field(default="recorded", description="From a file; not needed beside `file`.")
+    file: str = Field(min_length=1, description="A trajectory file (docs/trajectories.md); relative to the scenario.")
+
+
+class TrajectorySpec(GroupsSpec):
+    """Generated trajectories. Short form: the name of a preset; `preset` with other keys replaces those in it."""
+
+    kind: Literal["generated"] = Field(default="generated", description="Drawn; what it is where no file is given.")
+    name: str = Field(default="task", min_length=1, description="What tasks are called, before their number.")
+    tasks: Count = Field(description="Different tasks; a training step takes the next `prompts` of a shuffled epoch.")
+    prompt: TokensSpec = Field(description="Tokens of a task's prompt.")
+    thinking: TokensSpec = Field(description="Tokens of a turn before its call, at medium pace.")
+    call: TokensSpec = Field(description="Tokens of the call itself, at medium pace.")
+    answer: TokensSpec = Field(description="Tokens of the last turn, which calls no tool, at medium pace.")
+    tools: tuple[ToolSpec, ...] = Field(min_length=1, description="The tools that a task may use.")
+    work: WorkSpec = Field(description="Steps of work before a trajectory.")
+    pace: SpreadSpec = Field(default=SpreadSpec(), description="How far apart they lie in tokens of a turn.")
+    after_error: Positive = Field(default=1.0, description="Factor on thinking in the turn after a failed call.")
+    streak: Positive = Field(default=1.0, description="Factor on the odds of failing right after a failed call.")
+    give_up: Share = Field(default=0.0, description="Chance to give up at a failed call; the next turn is the last.")
+    shorten: Share = Field(default=0.5, description="What an insight leaves of the work.")
+    budget: BudgetSpec = Field(description="Where a trajectory is cut off.")
+    drift: DriftSpec | None = Field(default=None, description="How lengths move as training goes on.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> TrajectorySpec:
+        if self.tasks < self.prompts:
+            raise mistake(f"a training step takes {self.prompts} different prompts; give at least as many", "tasks")
+        names = [tool.name for tool in self.tools]
+        for i, tool in enumerate(self.tools):
+            if names.count(tool.name) > 1:
+                raise mistake("two tools have this name", "tools", i, "name")
+        for end, word in enumerate(("begin", "end")):
+            if not any(tool.share[end] for tool in self.tools):
+                raise mistake(f"no tool has a share at the {word}; give one a share above 0", "tools")
+        if not any(tool.advance for tool in self.tools):
+            raise mistake("no tool advances the work; give one an advance above 0", "tools")
+        if isinstance(self.drift, LearningDrift) and self.learning is None:
+            raise mistake("missing; drift by learning needs it, for example {samples: 100000}", "learning")
+        return self
+
+
+@cache
+def _presets() -> dict[str, dict[str, Any]]:
+    loaded: dict[str, dict[str, Any]] = yaml.safe_load(_PRESETS.read_text(encoding="utf-8"))
+    return loaded
+
+
+def preset_names() -> list[str]:
+    """The workloads that have a name."""
+    return list(_presets())
+
+
+def expand_trajectories(value: Any) -> Any:
+    """A preset's name, or a mapping with one, as the whole mapping; `kind` follows from the other keys."""
+    if isinstance(value, str):
+        value = {"preset": value}
+    if not isinstance(value, Mapping):
+        return value
+    data = dict(value)
+    if "preset" in data:
+        if "file" in data:
+            raise mistake("give a file or a preset, not both", "preset")
+        name = data.pop("preset")
+        if name not in _presets():
+            raise mistake(f"not a preset; {did_you_mean(str(name), _presets())}", "preset")
+        data = {"name": name, **_presets()[name], **data}
+    return {"kind": "recorded" if "file" in data else "generated", **data}
+
+
+_AnyTrajectories = Annotated[TrajectorySpec | FileTrajectories, Field(discriminator="kind")]
+TrajectoriesSpec = Annotated[
+    _AnyTrajectories, BeforeValidator(expand_trajectories, json_schema_input_type=str | _AnyTrajectories)
+]
+_ADAPTER: TypeAdapter[TrajectorySpec | FileTrajectories] = TypeAdapter(TrajectoriesSpec)
+
+
+def trajectories_spec(data: Any, where: str = "trajectories") -> TrajectorySpec | FileTrajectories:
+    """A preset's name or plain data, checked; for those who have no scenario file around it."""
+    try:
+        return _ADAPTER.validate_python(data)
+    except ValidationError as error:
+        found = findings(error, data)
+        raise UserError(
+            listed([f"{where}: {dotted(path)}: {said}" if path else f"{where}: {said}" for path, said in found])
+        ) from None

@@ -1,0 +1,86 @@
+"""Many trajectories as columns, which reads as a sequence of records: those are made when somebody looks at them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+import numpy as np
+
+from steelyard.workload.columns import Floats, Ints
+from steelyard.workload.trajectories.records import OUTCOMES, Trajectory, Turn
+
+ENDS = ("done", "gave-up", "tokens", "turns")
+"""How generated trajectories end: the last two are those cut off by a budget."""
+
+
+@dataclass(frozen=True, eq=False)
+class Batch(Sequence[Trajectory]):
+    """The trajectories of one training step. Those of a group follow each other."""
+
+    policy: str
+    prompts: Sequence[str]  # of each trajectory; the task's name too
+    samples: Ints
+    prompt_tokens: Ints
+    ends: Ints  # places in ENDS
+    tools: tuple[str, ...]
+    first: Ints  # where each trajectory's turns begin, and where the last one's end
+    generated: Ints  # and the rest by turn
+    tool: Ints  # places in tools; -1 for none
+    outcome: Ints  # places in OUTCOMES
+    returned: Ints
+    latency: Floats  # 0 where no tool was called
+
+    @property
+    def turns(self) -> Ints:
+        """How many each trajectory has."""
+        return np.diff(self.first)
+
+    def totals(self, column: Ints | Floats) -> Floats:
+        """A column of turns summed up by trajectory."""
+        return np.add.reduceat(column, self.first[:-1]).astype(np.float64)
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @overload
+    def __getitem__(self, index: int) -> Trajectory: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Trajectory]: ...
+    def __getitem__(self, index: int | slice) -> Trajectory | list[Trajectory]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        number = range(len(self))[index]
+        return self._records(number, number + 1)[0]
+
+    def __iter__(self) -> Iterator[Trajectory]:
+        return iter(self._records(0, len(self)))
+
+    def _records(self, start: int, stop: int) -> list[Trajectory]:
+        first = self.first[start : stop + 1].tolist()
+        span = slice(first[0], first[-1])
+        names = (*self.tools, None)  # -1 is the last
+        turns = [
+            Turn(generated, names[tool], OUTCOMES[outcome], returned, None if tool < 0 else latency)
+            for generated, tool, outcome, returned, latency in zip(
+                self.generated[span].tolist(),
+                self.tool[span].tolist(),
+                self.outcome[span].tolist(),
+                self.returned[span].tolist(),
+                self.latency[span].tolist(),
+                strict=True,
+            )
+        ]
+        return [
+            Trajectory(
+                id=f"{self.policy}/{self.prompts[number]}/{self.samples[number]}",
+                prompt=self.prompts[number],
+                task=self.prompts[number],
+                turns=tuple(turns[begin - first[0] : end - first[0]]),
+                prompt_tokens=int(self.prompt_tokens[number]),
+                policy=self.policy,
+                end=ENDS[self.ends[number]],
+            )
+            for number, begin, end in zip(range(start, stop), first, first[1:], strict=False)
+        ]

@@ -1,0 +1,21 @@
+"""Trajectories to a file of our own form (docs/trajectories.md), which the reader reads back as they were."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+from steelyard.workload.trajectories.records import Trajectory
+
+
+def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> None:
+    """One JSON object a line; what is not known is left out."""
+    with path.open("w", encoding="utf-8") as file:
+        for each in trajectories:
+            row = {name: value for name, value in asdict(each).items() if value is not None and name != "turns"}
+            row["turns"] = [
+                {name: value for name, value in asdict(turn).items() if value is not None} for turn in each.turns
+            ]
+            file.write(json.dumps(row) + "\n")
