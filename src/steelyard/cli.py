@@ -19,6 +19,7 @@ from steelyard.hardware import find_gpu, gpu_names
 from steelyard.model import model_names
 from steelyard.report import choose_output_dir, print_summary, summary_json, write_result
 from steelyard.report.calibration import print_calibration
+from steelyard.report.estimators import print_estimators
 from steelyard.report.fidelity import fidelity_page
 from steelyard.report.folder import write_whole
 from steelyard.report.silicon import print_silicon
@@ -27,6 +28,7 @@ from steelyard.scenario import CostSpec, json_schema, load_scenario
 from steelyard.sim import simulate, with_intervals
 from steelyard.validate.compare import validate
 from steelyard.validate.crossed import cross_calibrate, read_sources
+from steelyard.validate.estimators import DEFAULT, ESTIMATORS, evaluate_file
 from steelyard.validate.llmservingsim import is_bench_folder, validate_bench
 from steelyard.validate.parity import Verdict, compare, read_golden
 from steelyard.validate.rival import find_rival
@@ -229,6 +231,24 @@ def fidelity(
     command = f"steelyard fidelity {' '.join(map(str, folders))} --out {out}"
     write_whole(out, fidelity_page(found, command))
     _out.print(f"written to {out}", soft_wrap=True, highlight=False)
+
+
+@app.command("estimator-eval")
+def estimator_eval(
+    file: Annotated[Path, typer.Argument(help="Trajectory file (docs/trajectories.md), gzipped or not.")],
+    estimator: Annotated[
+        str | None, typer.Option(help=f"One of {', '.join(ESTIMATORS)} [default: all; as JSON, {DEFAULT}].")
+    ] = None,
+    folds: Annotated[int, typer.Option(help="Parts that the tasks are dealt into; each is held out once.")] = 5,
+    json_: Annotated[bool, typer.Option("--json", help="Print one estimator's figures as JSON.")] = False,
+) -> None:
+    """Judge estimators of what a trajectory has left, on tasks they have not seen."""
+    name = estimator or DEFAULT
+    found = evaluate_file(file, [name] if estimator or json_ else list(ESTIMATORS), folds)
+    if json_:
+        typer.echo(json.dumps(found.as_dict(name), indent=2, allow_nan=False))
+    else:
+        print_estimators(found, _out)
 
 
 @app.command()

@@ -1,0 +1,68 @@
+"""What is known of a running trajectory: the turns so far and their sums, and nothing of what comes or who it is.
+
+Sums are kept turn by turn, so a tool return costs the same on the hundredth turn as on the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from steelyard.workload.trajectories import Outcome, Trajectory, Turn
+
+_SMALL, _MEDIUM = 500, 5_000  # tokens returned, as Libra's classes
+
+Signal = tuple[str | None, int, Outcome]
+"""A tool return as a causal signal: tool, size class of what it returned (0, 1, 2), outcome."""
+
+
+def signal(turn: Turn) -> Signal:
+    """The signal of a turn's tool return."""
+    return turn.tool, (turn.returned > _SMALL) + (turn.returned > _MEDIUM), turn.outcome
+
+
+@dataclass(slots=True)
+class History:
+    """A trajectory up to a tool return. Whoever drives it adds each turn as its tool returns."""
+
+    trajectory: str
+    prompt: str
+    prompt_tokens: int = 0
+    turns: list[Turn] = field(default_factory=list)
+    generated: int = 0
+    returned: int = 0
+    read: int = 0  # context of every turn summed: what attention worked on, and what callers pay for
+    tool_seconds: float = 0.0
+    errors: int = 0
+    errors_in_row: int = 0
+    repeats: int = 0  # how often the last tool was called before, without another in between
+    tools: dict[str | None, int] = field(default_factory=dict)
+
+    def add(self, turn: Turn) -> None:
+        """Take in a turn whose tool has returned."""
+        self.generated += turn.generated
+        self.read += self.prompt_tokens + self.generated + self.returned
+        self.returned += turn.returned
+        self.tool_seconds += turn.latency or 0.0
+        bad = turn.outcome != "ok"
+        self.errors += bad
+        self.errors_in_row = self.errors_in_row + 1 if bad else 0
+        self.repeats = self.repeats + 1 if self.turns and self.turns[-1].tool == turn.tool else 0
+        self.tools[turn.tool] = self.tools.get(turn.tool, 0) + 1
+        self.turns.append(turn)
+
+    @classmethod
+    def start(cls, trajectory: Trajectory) -> History:
+        """A trajectory before its first turn."""
+        return cls(trajectory.id, trajectory.prompt, trajectory.prompt_tokens)
+
+
+def tool_returns(done: Trajectory) -> Iterator[tuple[History, int]]:
+    """The history at each tool return after which something was left, and how much.
+
+    It is one object that grows: read it before asking for the next.
+    """
+    history = History.start(done)
+    for turn, left in zip(done.turns[:-1], done.left(), strict=False):
+        history.add(turn)
+        yield history, left

@@ -1,0 +1,42 @@
+"""The two estimators to beat: one that knows nothing of the trajectory, one that counts its turns."""
+
+from __future__ import annotations
+
+from steelyard.balance.estimate.history import History, tool_returns
+from steelyard.balance.estimate.protocol import Left
+from steelyard.balance.estimate.recent import Recent
+from steelyard.workload.trajectories import Trajectory
+
+_WINDOW = 5_000  # samples
+
+
+class Blind:
+    """The same answer for all: mean and p90 over recent tool returns."""
+
+    def __init__(self) -> None:
+        self._recent = Recent(_WINDOW)
+
+    def observe(self, history: History) -> Left:
+        return self._recent.left()
+
+    def learn(self, done: Trajectory) -> None:
+        for _, left in tool_returns(done):
+            self._recent.add(left)
+
+
+class ByTurn:
+    """What trajectories had left after as many turns; later turns than any known count as the last known one."""
+
+    def __init__(self) -> None:
+        self._turns: list[Recent] = []
+
+    def observe(self, history: History) -> Left:
+        if not self._turns:
+            return Recent().left()
+        return self._turns[min(len(history.turns), len(self._turns)) - 1].left()
+
+    def learn(self, done: Trajectory) -> None:
+        for history, left in tool_returns(done):
+            if len(history.turns) > len(self._turns):
+                self._turns.append(Recent())
+            self._turns[len(history.turns) - 1].add(left)

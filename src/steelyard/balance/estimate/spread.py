@@ -1,0 +1,65 @@
+"""How far off forecasts have been, by their size: from a forecast to a mean and a p90 in tokens.
+
+Every pair was forecast before its trajectory was learnt, so nothing is assumed about the forecaster; whatever it
+gets wrong, recent errors say by how much. All values are square roots of tokens, where errors are of one size.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+import numpy as np
+import numpy.typing as npt
+
+from steelyard.balance.estimate.protocol import UNKNOWN, Left
+
+Array = npt.NDArray[np.float64]
+
+_WINDOW = 2_000  # pairs
+_KNOTS = 9  # forecasts at which errors are looked at
+_SHARE = 1 / 4  # of all pairs, the nearest of which speak at a knot
+_FEWEST = 20  # pairs at a knot: two above the 90th percentile
+
+
+class Spread:
+    """The last pairs of forecast and truth, summed up by ``fit`` into errors at a few forecasts."""
+
+    def __init__(self) -> None:
+        self._pairs = np.zeros((_WINDOW, 2))
+        self._count = 0
+        self._at: list[float] = []
+        self._errors: list[tuple[float, float]] = []  # variance and 90th percentile at each knot
+
+    def add(self, forecasts: Array, truths: Array) -> None:
+        """Take in pairs; the oldest leave."""
+        places = (self._count + np.arange(len(forecasts))) % _WINDOW
+        self._pairs[places, 0] = forecasts
+        self._pairs[places, 1] = truths
+        self._count += len(forecasts)
+
+    def fit(self) -> None:
+        """Sum errors up around each knot, among forecasts of about the same size."""
+        pairs = self._pairs[: min(self._count, _WINDOW)]
+        if not len(pairs):
+            return
+        forecasts, truths = pairs[np.argsort(pairs[:, 0], kind="stable")].T
+        errors = truths - forecasts
+        width = min(len(errors), max(_FEWEST, round(len(errors) * _SHARE)))
+        self._at, self._errors = [], []
+        for first in np.unique(np.linspace(0, len(errors) - width, _KNOTS).astype(int)):
+            near = slice(first, first + width)
+            self._at.append(float(forecasts[near].mean()))
+            self._errors.append((float(np.mean(errors[near] ** 2)), float(np.quantile(errors[near], 0.9))))
+
+    def left(self, forecast: float) -> Left:
+        """Mean and p90 in tokens; errors between knots in a straight line, outside as at the nearest."""
+        if not self._at:
+            return UNKNOWN
+        upper = bisect_right(self._at, forecast)
+        if upper == 0 or upper == len(self._at):
+            variance, high = self._errors[max(upper - 1, 0)]
+        else:
+            share = (forecast - self._at[upper - 1]) / (self._at[upper] - self._at[upper - 1])
+            (variance, high), (later, higher) = self._errors[upper - 1], self._errors[upper]
+            variance, high = variance + share * (later - variance), high + share * (higher - high)
+        return Left(max(0.0, forecast) ** 2 + variance, max(0.0, forecast + high) ** 2)

@@ -1,0 +1,73 @@
+"""Libra's estimator as published: tries of signal sequences from the first turn on, per prompt and over all."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from steelyard.balance.estimate.history import History, Signal, signal, tool_returns
+from steelyard.balance.estimate.protocol import Left
+from steelyard.balance.estimate.recent import Recent
+from steelyard.workload.trajectories import Trajectory
+
+
+class _Node:
+    __slots__ = ("after", "recent")
+
+    def __init__(self) -> None:
+        self.recent = Recent(200)
+        self.after: dict[Signal, _Node] = {}
+
+    def deepest(self, signals: list[Signal]) -> _Node:
+        """The node of the longest known prefix."""
+        node = self
+        for each in signals:
+            following = node.after.get(each)
+            if following is None:
+                break
+            node = following
+        return node
+
+    def insert(self, signals: list[Signal], left: list[int]) -> None:
+        """Add what was left after each prefix, and to the empty one all of it."""
+        node = self
+        for each, sample in zip(signals, left, strict=True):
+            self.recent.add(sample)
+            node = node.after.setdefault(each, _Node())
+            node.recent.add(sample)
+
+
+class PaperTrie:
+    """The deepest known prefix answers: the prompt's own trie if it knows the first signal, else that of all prompts.
+
+    Where not even the first signal is known, it is the mean over recent tool returns. A driver that wants what the
+    paper does every 50 steps calls ``rebuild``, which forgets all but the last ``keep`` trajectories.
+    """
+
+    def __init__(self, keep: int = 5_000) -> None:
+        self._kept: deque[tuple[str, list[Signal], list[int]]] = deque(maxlen=keep)
+        self._all = _Node()
+        self._prompts: dict[str, _Node] = {}
+
+    def observe(self, history: History) -> Left:
+        signals = [signal(turn) for turn in history.turns]
+        own = self._prompts.get(history.prompt)
+        if own is not None and signals[0] in own.after:
+            return own.deepest(signals).recent.left()
+        return self._all.deepest(signals).recent.left()
+
+    def learn(self, done: Trajectory) -> None:
+        signals = [signal(turn) for turn in done.turns[:-1]]
+        left = [sample for _, sample in tool_returns(done)]
+        self._kept.append((done.prompt, signals, left))
+        self._insert(done.prompt, signals, left)
+
+    def rebuild(self) -> None:
+        """Forget everything but the last trajectories."""
+        self._all = _Node()
+        self._prompts = {}
+        for prompt, signals, left in self._kept:
+            self._insert(prompt, signals, left)
+
+    def _insert(self, prompt: str, signals: list[Signal], left: list[int]) -> None:
+        self._all.insert(signals, left)
+        self._prompts.setdefault(prompt, _Node()).insert(signals, left)
