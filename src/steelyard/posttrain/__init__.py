@@ -1,0 +1,1 @@
+"""The RL loop: rollout stage, training stage, weight sync, staleness, drift."""

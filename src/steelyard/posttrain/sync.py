@@ -1,0 +1,278 @@
+"""What it costs to move weights: from training to rollout engines, to disk and back, and between roles.
+
+Everything is bytes over the narrowest of the links they share, plus what starting takes. A GPU has its own way to the
+network; nodes of one job are full before the next begins.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from steelyard.cost.collectives import Collectives
+from steelyard.errors import UserError
+from steelyard.hardware import Span, Topology
+from steelyard.model import Layout, ModelSpec, parameters, weight_bytes
+from steelyard.posttrain.training.compile import host_rate
+from steelyard.posttrain.training.layout import FSDP, TrainLayout
+from steelyard.posttrain.training.memory import MASTER_BYTES, MOMENT_BYTES, WEIGHT_BYTES, stage_weights
+
+BUCKET_BYTES = 512 << 20  # sent at a time, as frameworks do so that no GPU holds two copies of the weights
+BUCKET_SECONDS = 2e-3  # to put a bucket together, tell engines of it and load what came
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """Engines of one kind that want the weights."""
+
+    replicas: int
+    layout: Layout = field(default_factory=Layout)
+
+    @property
+    def gpus(self) -> int:
+        return self.replicas * self.layout.gpus
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A file system that all nodes share: bytes/s of all together, and at most of one node."""
+
+    write: float
+    read: float
+    node_write: float = math.inf
+    node_read: float = math.inf
+    latency: float = 0.0  # until a file that one node has written can be opened by the others
+
+    def writing(self, size: float, nodes: int) -> float:
+        """Seconds until so many nodes have written ``size`` bytes in all, each as much."""
+        return size / min(self.write, nodes * self.node_write)
+
+    def reading(self, size: float, nodes: int) -> float:
+        """Seconds until each of so many nodes has read ``size`` bytes."""
+        return size / min(self.read / nodes, self.node_read)
+
+
+@dataclass(frozen=True)
+class Startup:
+    """Seconds that no bytes explain; measure them where they matter."""
+
+    engine: float = 60.0  # a serving engine from nothing: processes, graphs, warm-up; weights not counted
+    wake: float = 1.0  # one that sleeps
+    groups: float = 5.0  # new communication groups of a training job
+
+
+@dataclass(frozen=True)
+class MoveTime:
+    """Seconds of a move by part, and the bytes it moves in all."""
+
+    parts: Mapping[str, float]
+    bytes: float
+
+    @property
+    def seconds(self) -> float:
+        """Parts follow each other."""
+        return sum(self.parts.values())
+
+
+def broadcast(model: ModelSpec, topology: Topology, layout: TrainLayout, rollouts: Sequence[Rollouts]) -> MoveTime:
+    """One training replica gathers the weights bucket by bucket, and its first rank of each stage sends every bucket to
+    all rollout GPUs, stage after stage; each of them keeps its shard.
+
+    All rollout GPUs of a node receive all weights, over its links or its GPUs' own ways to the network.
+    """
+    size, receivers = whole_weights(model), _receivers(rollouts)
+    buckets = math.ceil(size / BUCKET_BYTES)
+    span = _across(topology, 1, receivers)
+    seconds = Collectives(topology).seconds("broadcast", span, np.array([size / buckets]))[0]
+    return MoveTime(
+        {
+            "gather": _gathered(topology, layout, size),
+            "broadcast": buckets * float(seconds),
+            "buckets": buckets * BUCKET_SECONDS,
+        },
+        size * receivers,
+    )
+
+
+def point_to_point(model: ModelSpec, topology: Topology, layout: TrainLayout, rollouts: Sequence[Rollouts]) -> MoveTime:
+    """Every rollout GPU fetches its own shard, from whichever training replicas have it.
+
+    Training GPUs share the sending evenly; the fuller side's links govern, and uplinks where the network is narrow
+    above its leaves. Shards that FSDP keeps are read where they lie.
+    """
+    own = [(group, weight_bytes(_plain(model), tp=group.layout)) for group in rollouts]
+    total = float(sum(group.gpus * size for group, size in own))
+    largest = max(size for _, size in own)
+    receivers = _receivers(rollouts)
+    link = topology.network(_across(topology, layout.gpus, receivers))
+    seconds = max(largest, total / layout.gpus) / link.rate + link.latency
+    buckets = math.ceil(largest / BUCKET_BYTES)
+    return MoveTime({"transfer": seconds, "buckets": buckets * BUCKET_SECONDS}, total)
+
+
+def via_disk(
+    model: ModelSpec, topology: Topology, layout: TrainLayout, rollouts: Sequence[Rollouts], disk: Disk
+) -> MoveTime:
+    """One training replica writes the weights, every rollout node reads them once and its GPUs load their shards."""
+    size = whole_weights(model)
+    nodes = _nodes(topology, _receivers(rollouts))
+    loaded = max(weight_bytes(_plain(model), tp=group.layout) for group in rollouts) / host_rate(topology.gpu)
+    return MoveTime(
+        {
+            "write": disk.writing(size, _nodes(topology, layout.replica_gpus)) + disk.latency,
+            "read": disk.reading(size, nodes),
+            "load": loaded,
+        },
+        size * (1 + nodes),
+    )
+
+
+def reshard(model: ModelSpec, topology: Topology, layout: TrainLayout, engine: Layout) -> MoveTime:
+    """A hybrid engine on the training GPUs: each puts its rollout shard together from its neighbours' training shards.
+
+    What a GPU lacks of its shard comes over the links of the group that holds it: FSDP ranks gather everything, as
+    frameworks do layer by layer; others gather over tensor-parallel ranks and pipeline stages.
+    """
+    if layout.gpus % engine.gpus:
+        raise UserError(f"weight sync: {layout.gpus} training GPUs cannot be dealt out to engines of {engine.gpus}")
+    plain, seconds = _plain(model), 0.0
+    held = float(WEIGHT_BYTES * max(stage_weights(stage, layout).total for stage in layout.stages(plain)))
+    if layout.zero >= FSDP:
+        seconds += _gather(topology, topology.span(layout.shards, stride=layout.tp), held)
+    wanted = float(weight_bytes(plain, tp=engine))
+    if wanted > held:  # the rest is on other tensor-parallel ranks and stages of the same replica
+        ranks = min(layout.tp * layout.pp, math.ceil(wanted / held))
+        stride = 1 if layout.tp > 1 else layout.shards
+        seconds += _gather(topology, topology.span(ranks, stride=stride), wanted)
+    return MoveTime({"gather": seconds}, layout.gpus * wanted)
+
+
+def sleep(topology: Topology, weights: float, kv: float = 0.0) -> MoveTime:
+    """A co-located engine gives its GPU up: weights (and KV, where it is kept) go to the host; what is dropped is
+    free. Bytes are of one GPU; all GPUs of a node copy at once, each over its own PCIe link."""
+    return MoveTime({"offload": (weights + kv) / host_rate(topology.gpu)}, weights + kv)
+
+
+def wake(topology: Topology, weights: float, kv: float = 0.0, startup: Startup | None = None) -> MoveTime:
+    """The way back. After a weight sync nothing but memory has to be mapped: give no weights then."""
+    startup = startup or Startup()
+    return MoveTime({"load": (weights + kv) / host_rate(topology.gpu), "wake": startup.wake}, weights + kv)
+
+
+def checkpoint_bytes(model: ModelSpec, *, optimiser: bool = True) -> float:
+    """Weights in 16 bits; with what an optimiser needs to go on, master weights and both moments."""
+    return parameters(model).total * float(WEIGHT_BYTES + (MASTER_BYTES + MOMENT_BYTES if optimiser else 0))
+
+
+def save_checkpoint(model: ModelSpec, topology: Topology, layout: TrainLayout, disk: Disk) -> MoveTime:
+    """Each rank writes its shard: all nodes write where optimiser states are sharded, those of one replica if not."""
+    size = checkpoint_bytes(model)
+    writers = layout.gpus if layout.zero else layout.replica_gpus
+    copied = size / writers / host_rate(topology.gpu)
+    return MoveTime({"copy": copied, "write": disk.writing(size, _nodes(topology, writers))}, size)
+
+
+def load_checkpoint(model: ModelSpec, topology: Topology, layout: TrainLayout, disk: Disk) -> MoveTime:
+    """Each rank reads its shard; without ZeRO every replica reads all of it."""
+    size = checkpoint_bytes(model)
+    copies = 1 if layout.zero else layout.replicas
+    nodes = _nodes(topology, layout.gpus)
+    read = disk.reading(copies * size / nodes, nodes)
+    return MoveTime({"read": read, "copy": copies * size / layout.gpus / host_rate(topology.gpu)}, copies * size)
+
+
+def replica_to_training(
+    model: ModelSpec, topology: Topology, layout: TrainLayout, startup: Startup | None = None
+) -> MoveTime:
+    """One more data-parallel replica joins a job, whose layout is ``layout`` once it has: its GPUs fetch weights and
+    their shards of the optimiser's states from the ranks there are, each over its own way to the network."""
+    startup = startup or Startup()
+    _check_others(layout)
+    shard = layout.tp * layout.pp
+    weights = whole_weights(model) / (shard * (layout.shards if layout.zero >= FSDP else 1))
+    states = parameters(model).total * float(MASTER_BYTES + MOMENT_BYTES) / (shard * _sharing(layout))
+    link = topology.network(_across(topology, layout.gpus - layout.replica_gpus, layout.replica_gpus))
+    seconds = (weights + states) / link.rate + link.latency
+    return MoveTime({"groups": startup.groups, "fetch": seconds}, layout.replica_gpus * (weights + states))
+
+
+def replica_to_rollout(
+    model: ModelSpec,
+    topology: Topology,
+    layout: TrainLayout,
+    engine: Layout,
+    startup: Startup | None = None,
+    *,
+    asleep: bool = True,
+) -> MoveTime:
+    """A data-parallel replica leaves a job of ``layout`` and becomes engines: its optimiser shards go to those that
+    stay, engines wake (or start), and fetch the weights of the day."""
+    startup = startup or Startup()
+    _check_others(layout)
+    if layout.replica_gpus % engine.gpus:
+        raise UserError(f"weight sync: {layout.replica_gpus} GPUs cannot be dealt out to engines of {engine.gpus}")
+    handed = 0.0
+    if layout.zero:
+        handed = parameters(model).total * float(MASTER_BYTES + MOMENT_BYTES) / (layout.tp * layout.pp * layout.shards)
+    link = topology.network(_across(topology, layout.gpus - layout.replica_gpus, layout.replica_gpus))
+    weights = float(weight_bytes(_plain(model), tp=engine))
+    parts = {
+        "hand_over": handed / link.rate + link.latency,
+        "engine": startup.wake if asleep else startup.engine,
+        "fetch": weights / link.rate + link.latency,
+    }
+    return MoveTime(parts, layout.replica_gpus * (handed + weights))
+
+
+def whole_weights(model: ModelSpec) -> float:
+    """Bytes of all weights as they are sent: in 16 bits, once."""
+    return float(parameters(model).total * WEIGHT_BYTES)
+
+
+def _check_others(layout: TrainLayout) -> None:
+    if layout.replicas < 2:
+        raise UserError(f"weight sync: {layout} has one copy of the model, so none can join or leave")
+
+
+def _sharing(layout: TrainLayout) -> int:
+    return layout.shards if layout.zero else 1
+
+
+def _plain(model: ModelSpec) -> ModelSpec:
+    """Weights are sent, and served, in 16 bits."""
+    return replace(model, quantization=None)
+
+
+def _receivers(rollouts: Sequence[Rollouts]) -> int:
+    receivers = sum(group.gpus for group in rollouts)
+    if not receivers:
+        raise UserError("weight sync: there are no rollout engines to send weights to")
+    return receivers
+
+
+def _nodes(topology: Topology, gpus: int) -> int:
+    return -(-gpus // topology.gpus_per_node)
+
+
+def _across(topology: Topology, senders: int, receivers: int) -> Span:
+    """A group of senders in nodes of their own and receivers that fill others."""
+    nodes = _nodes(topology, senders) + _nodes(topology, receivers)
+    leaves = -(-nodes // topology.nodes_per_leaf)
+    most = min(topology.gpus_per_node, max(senders, receivers))
+    return Span(senders + receivers, nodes, leaves, 1, most)
+
+
+def _gathered(topology: Topology, layout: TrainLayout, size: float) -> float:
+    """One replica puts whole matrices together: over tensor-parallel ranks, and over all ranks with FSDP."""
+    stage = size / layout.pp
+    seconds = _gather(topology, topology.span(layout.tp), stage)
+    if layout.zero >= FSDP:
+        seconds += _gather(topology, topology.span(layout.shards, stride=layout.tp), stage / layout.tp)
+    return layout.pp * seconds  # stages follow each other, as their weights are sent
+
+
+def _gather(topology: Topology, span: Span, size: float) -> float:
+    return float(Collectives(topology).seconds("allgather", span, np.array([size]))[0])

@@ -1,0 +1,126 @@
+"""From a model, GPUs and a layout to a compiled training job: sources are asked here, once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from steelyard.cost import CostSource, FirstOf, Roofline
+from steelyard.cost.roofline import ELEMENTWISE_MEMORY
+from steelyard.cost.source import PROVENANCES, Floats
+from steelyard.errors import UserError
+from steelyard.hardware import Gpu, Topology
+from steelyard.model import ModelSpec, Routing, Stage
+from steelyard.posttrain.training.cost import Exchanges, TrainingCost
+from steelyard.posttrain.training.efficiency import ADAM_BYTES
+from steelyard.posttrain.training.flops import flops_of
+from steelyard.posttrain.training.groups import Groups
+from steelyard.posttrain.training.kernels import Kernels
+from steelyard.posttrain.training.layout import FSDP, TrainLayout, layout_refusal
+from steelyard.posttrain.training.memory import (
+    WEIGHT_BYTES,
+    memory_refusal,
+    stage_weights,
+    training_memory,
+)
+from steelyard.posttrain.training.settings import TrainSettings, settings_refusal
+from steelyard.posttrain.training.tables import Tabulator
+
+_POINTS = 10  # numbers of tokens that are worked out; between them seconds go straight
+_FEWEST = 64
+HOST_SHARE = 0.80  # of PCIe's rated bandwidth that large copies from and to pinned memory reach
+
+
+def refusal(
+    model: ModelSpec, gpu: Gpu, topology: Topology, layout: TrainLayout, settings: TrainSettings | None = None
+) -> str | None:
+    """Why a training job cannot run like this; None if it can. Fast enough to sift layouts with."""
+    settings = settings or TrainSettings()
+    model = replace(model, quantization=None)
+    found = layout_refusal(model, topology, layout) or settings_refusal(settings, layout.dp)
+    return found or memory_refusal(model, gpu, layout, training_memory(model, gpu, layout, settings))
+
+
+def compile_training(
+    model: ModelSpec,
+    gpu: Gpu,
+    topology: Topology,
+    layout: TrainLayout,
+    settings: TrainSettings | None = None,
+    sources: Sequence[CostSource] = (),
+    routing: Routing | None = None,
+) -> TrainingCost:
+    """Make a job ready; refuses one that cannot run. Weights are trained in 16 bits whatever they are served in.
+
+    The first source that knows it answers for each operator; the roofline answers for the rest.
+    """
+    settings = settings or TrainSettings()
+    reason = refusal(model, gpu, topology, layout, settings)
+    if reason is not None:
+        raise UserError(f"training: {reason}")
+    model = replace(model, quantization=None)
+    grid = _grid(layout.micro_batch_tokens)
+    source = FirstOf((*sources, Roofline(gpu, topology)))
+    kernels, groups = Kernels(source, layout, grid, settings.kept_up), Groups(topology, layout)
+    stages = layout.stages(model)
+    different = list(dict.fromkeys(stages))
+    tabulator = Tabulator(model, kernels, groups, settings, routing or Routing())
+    tables = [tabulator.stage(stage) for stage in different]
+    row = model.hidden * model.dtype_bytes / layout.tp
+    return TrainingCost(
+        layout=layout,
+        settings=settings,
+        memory=training_memory(model, gpu, layout, settings),
+        flops=flops_of(model),
+        peak=gpu.peak(model.compute),
+        grid=grid,
+        tables=np.stack([table.seconds for table in tables]),
+        attention=tuple(table.attention for table in tables),
+        stage_of=np.array([different.index(stage) for stage in stages]),
+        sends=groups.send(grid * row),
+        exchanges=_exchanges(gpu, groups, stages, settings),
+        optimiser=_optimiser(gpu, stages, layout),
+        provenance=_shares(kernels.by_provenance),
+    )
+
+
+def _grid(most: int) -> Floats:
+    """Numbers of tokens from none to the most, evenly in their logarithms."""
+    fewest = min(_FEWEST, max(1, most // 2))
+    inner = np.geomspace(fewest, most, _POINTS) if most > 1 else np.ones(1)
+    return np.concatenate([[0.0], np.unique(np.round(inner))])
+
+
+def _exchanges(gpu: Gpu, groups: Groups, stages: Sequence[Stage], settings: TrainSettings) -> Exchanges:
+    """Of the stage that exchanges most."""
+    layout = groups.layout
+    held = [stage_weights(stage, layout) for stage in stages]
+    gradients = weights = fetch = 0.0
+    for own in held:
+        size = (settings.gradient_bytes * own.dense, settings.gradient_bytes * own.experts)
+        gradients = max(gradients, groups.scattered(*size) if layout.zero else groups.reduced(*size))
+        if layout.zero:
+            weights = max(weights, groups.scattered(WEIGHT_BYTES * own.dense, WEIGHT_BYTES * own.experts))
+        if settings.reference == "offloaded":
+            kept = own.sharded(layout) if layout.zero >= FSDP else own.total
+            fetch = max(fetch, WEIGHT_BYTES * kept / host_rate(gpu))
+    return Exchanges(gradients, weights, fetch)
+
+
+def host_rate(gpu: Gpu) -> float:
+    """Bytes/s between a GPU and pinned memory of its host."""
+    return HOST_SHARE * gpu.pcie_bandwidth
+
+
+def _optimiser(gpu: Gpu, stages: Sequence[Stage], layout: TrainLayout) -> float:
+    """Adam over the weights whose states a GPU keeps: bound by memory."""
+    held = [stage_weights(stage, layout) for stage in stages]
+    most = max(own.sharded(layout) if layout.zero else float(own.total) for own in held)
+    return ADAM_BYTES * most / (gpu.memory_bandwidth * ELEMENTWISE_MEMORY)
+
+
+def _shares(seconds: Floats) -> dict[str, float]:
+    total = float(seconds.sum())
+    return {name: float(each) / total for name, each in zip(PROVENANCES, seconds, strict=True) if each}

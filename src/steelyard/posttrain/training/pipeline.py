@@ -1,0 +1,62 @@
+"""Pipelines of stages: exact times of one-forward-one-backward, and of forward passes alone, for uneven micro-batches.
+
+Times are arrays [case, stage, micro-batch]; cases (data-parallel ranks, updates) run apart and are worked out at once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+def one_forward_one_backward(forward: Floats, backward: Floats, send: Floats) -> Floats:
+    """When each case is done: every stage runs as many forwards ahead as there are stages after it, then one forward
+    and one backward in turn.
+
+    In that order micro-batch j's forward on stage s can be put in slot s + 2j and its backward in slot 2p - 1 - s + 2j:
+    each stage has one thing to do in a slot, and waits for nothing but its own last slot and the slot before of a
+    neighbour. ``send`` is the time of a micro-batch's activations, or gradients, to it [case, micro-batch].
+    """
+    cases, stages, count = forward.shape
+    work, wait = _in_slots(forward, backward, send)
+    free = np.zeros((cases, stages))
+    before, after = np.arange(stages) - 1, (np.arange(stages) + 1) % stages
+    even = np.arange(stages) % 2 == 0
+    neighbour = (np.where(even, before, after), np.where(even, after, before))  # the slot's parity: who runs forward
+    for slot in range(2 * (count + stages - 1)):
+        free = np.maximum(free, free[:, neighbour[slot % 2]] + wait[slot]) + work[slot]
+    found: Floats = free.max(axis=1)
+    return found
+
+
+def _in_slots(forward: Floats, backward: Floats, send: Floats) -> tuple[Floats, Floats]:
+    """What each stage does in each slot, and how much later than its neighbour's last slot that may start."""
+    cases, stages, count = forward.shape
+    slots = 2 * (count + stages - 1)
+    work, wait = np.zeros((slots, cases, stages)), np.full((slots, cases, stages), -np.inf)
+    stage, micro = np.arange(stages)[:, None], np.arange(count)[None, :]
+    ahead, back = stage + 2 * micro, 2 * stages - 1 - stage + 2 * micro
+    work[ahead, :, stage] = np.moveaxis(forward, 0, 2)
+    work[back, :, stage] = np.moveaxis(backward, 0, 2)
+    if stages > 1:
+        sent = np.broadcast_to(send.T, (stages - 1, count, cases))
+        wait[ahead[1:], :, stage[1:]] = sent
+        wait[back[:-1], :, stage[:-1]] = sent
+    return work, wait
+
+
+def forward_only(forward: Floats, send: Floats) -> Floats:
+    """When each case's last stage is done with passes that nothing comes back from.
+
+    A stage is done with a micro-batch one stage time after it has come and the one before is done.
+    """
+    arrives = np.zeros((forward.shape[0], forward.shape[2]))
+    for stage in range(forward.shape[1]):
+        own = forward[:, stage]
+        before = np.cumsum(own, axis=1) - own
+        done = np.maximum.accumulate(arrives - before, axis=1) + before + own
+        arrives = done + send
+    found: Floats = done[:, -1]
+    return found

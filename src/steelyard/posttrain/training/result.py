@@ -1,0 +1,78 @@
+"""What a training step took, by where the time went."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True)
+class TimeSplit:
+    """Seconds of a step; they add up to how long it takes.
+
+    Arithmetic and exchanges are means over GPUs, exchanges only as far as nothing else runs beside them. ``bubble`` is
+    what stages of a pipeline wait for each other (sends included), ``imbalance`` what ranks wait for the slowest.
+    """
+
+    log_probs: float  # passes without gradients, all of it
+    forward: float
+    backward: float
+    recompute: float
+    bubble: float
+    tp: float
+    ep: float
+    cp: float
+    dp: float
+    optimiser: float
+    imbalance: float
+
+    @property
+    def total(self) -> float:
+        return sum(self.by_part().values())
+
+    @property
+    def update(self) -> float:
+        """All but the passes without gradients."""
+        return self.total - self.log_probs
+
+    def by_part(self) -> dict[str, float]:
+        """Seconds of each part."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class TrainingTime:
+    """One training step of a job."""
+
+    split: TimeSplit
+    tokens: int
+    sequences: int
+    micro_batches: int  # of the rank with most, in all updates of one epoch
+    update_flops: float
+    log_prob_flops: float
+    gpus: int
+    peak: float  # operations/s of one GPU
+
+    @property
+    def seconds(self) -> float:
+        """How long the step takes."""
+        return self.split.total
+
+    @property
+    def flops(self) -> float:
+        """Useful operations of all GPUs together."""
+        return self.update_flops + self.log_prob_flops
+
+    @property
+    def mfu(self) -> float:
+        """Share of the peak that useful operations reach over the whole step."""
+        return self.flops / (self.seconds * self.gpus * self.peak)
+
+    @property
+    def update_mfu(self) -> float:
+        """The same without log-probability passes: what papers on pre-training quote."""
+        return self.update_flops / (self.split.update * self.gpus * self.peak)
+
+    @property
+    def tokens_per_gpu_second(self) -> float:
+        """Tokens trained on per GPU and second, each counted once however many epochs."""
+        return self.tokens / (self.seconds * self.gpus)
