@@ -1,0 +1,253 @@
+"""How many trajectories may begin, and which of those that have ended are still fresh enough to train on.
+
+The bound is eta versions: who begins at version v is to be trained on by version v + eta at the latest. Up to then the
+trainer takes eta + v + 1 batches, so over all time no more than those are let in. That would do if all ended in the
+order they began in. But one that takes long is overtaken by others, however few were let in; so the bound is looked at
+once more whenever there are new weights, and whoever has missed it goes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Literal
+
+from steelyard.balance.events import Aborted, Begun, Ended
+from steelyard.errors import UserError
+
+Measure = Literal["start", "oldest token"]
+Late = Literal["drop", "train"]
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """A trajectory has so many more tokens, all by weights of one version. Tell it before weights change, and before
+    it ends."""
+
+    at: float
+    trajectory: str
+    version: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsPublished:
+    """The trainer has weights of a new version."""
+
+    at: float
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchWanted:
+    """The trainer is ready for a batch: of these, where a round has chosen them, else of whatever is oldest."""
+
+    at: float
+    trajectories: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """So many more may begin, whole groups."""
+
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrainOn:
+    """A batch for the trainer, which has weights of this version."""
+
+    version: int
+    trajectories: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """Too stale to be trained on, ever: stop those that still run, forget the others."""
+
+    trajectories: tuple[str, ...]
+
+
+AdmissionEvent = Generated | WeightsPublished | BatchWanted | Begun | Ended | Aborted
+AdmissionCommand = Admit | TrainOn | Discard
+
+
+@dataclass(slots=True)
+class Versions:
+    """Whose weights a trajectory is made by: where they change under way, tokens of several versions."""
+
+    start: int
+    tokens: dict[int, int] = field(default_factory=dict)
+
+    def staleness(self, version: int, measure: Measure) -> int:
+        """Versions between what it was made by and the weights of ``version``. Queueing comes before the first token,
+        so by its oldest one a trajectory is at most as stale as by its start."""
+        return version - (self.start if measure == "start" else min(self.tokens, default=self.start))
+
+
+@dataclass(slots=True)
+class _Group:
+    """Samples of a prompt, trained on or discarded together."""
+
+    name: str
+    coming: int  # samples that have not begun yet
+    running: dict[str, Versions] = field(default_factory=dict)
+    missing: int = 0  # samples that were stopped and have neither come back nor been replaced
+    stopped: dict[str, Versions] = field(default_factory=dict)  # all that ever were, so that none comes back younger
+    done: dict[str, Versions] = field(default_factory=dict)
+
+    def staleness(self, version: int, measure: Measure) -> int:
+        """Of its stalest sample."""
+        there = (*self.running.values(), *self.done.values())
+        return max((each.staleness(version, measure) for each in there), default=0)
+
+
+class Admission:
+    """Counts samples in, ``concurrency`` at a time and ``batch`` to a training step, and hands them out in whole
+    groups of ``size``."""
+
+    def __init__(
+        self,
+        concurrency: int,
+        batch: int,
+        eta: int,
+        *,
+        size: int = 1,
+        measure: Measure = "start",
+        late: Late = "drop",
+    ) -> None:
+        if size < 1 or batch % size or concurrency < size:
+            raise UserError(
+                f"admission: batch ({batch}) must be a multiple of the group size ({size}), "
+                f"and concurrency ({concurrency}) at least that"
+            )
+        self._concurrency, self._batch, self._eta, self._size = concurrency, batch, eta, size
+        self._measure: Measure = measure
+        self._late: Late = late
+        self.version = 0
+        self.running = self.accepted = self.stopped = 0
+        self._granted = 0  # samples let in that have not begun yet
+        self._wanted = False
+        self._groups: dict[str, _Group] = {}
+        self._homes: dict[str, _Group] = {}
+        self._ready: dict[str, None] = {}  # groups of which all have ended
+        self._gone: dict[str, int] = {}  # samples that may still begin of groups that were discarded
+        self.trained: Counter[int] = Counter()  # trajectories by staleness
+        self.trained_tokens: Counter[int] = Counter()  # tokens by theirs
+        self.dropped: Counter[int] = Counter()
+
+    @property
+    def capacity(self) -> int:
+        """Samples that may begin now, as in AReaL and Libra. Those that were stopped for a while still count for the
+        staleness of others, though they take up no engine."""
+        ahead = (self._eta + self.version + 1) * self._batch - self.accepted - self.stopped
+        return min(self._concurrency, ahead) - self.running
+
+    def versions(self, trajectory: str) -> Versions:
+        """Of one that has not been handed out yet."""
+        group = self._homes[trajectory]
+        return (group.running | group.stopped | group.done)[trajectory]
+
+    def decide(self, event: AdmissionEvent) -> list[AdmissionCommand]:
+        """Take an event in; who goes, who is trained on, how many may come."""
+        commands: list[AdmissionCommand] = []
+        match event:
+            case WeightsPublished():
+                self.version = max(self.version, event.version)
+                commands += self._discard(list(self._groups.values()))
+            case BatchWanted() if event.trajectories:
+                chosen = dict.fromkeys(self._homes[name].name for name in event.trajectories if name in self._homes)
+                commands += self._hand_out([name for name in chosen if name in self._ready])
+            case BatchWanted():
+                self._wanted = True
+            case Begun():
+                commands += self._begin(event)
+            case _:
+                self._apply(event)
+        if self._wanted and len(self._ready) * self._size >= self._batch:
+            self._wanted = False
+            oldest = sorted(self._ready, key=lambda name: -self._groups[name].staleness(self.version, self._measure))
+            commands += self._hand_out(oldest[: self._batch // self._size])
+        free = (self.capacity - self._granted) // self._size * self._size
+        if free > 0:
+            self._granted += free
+            commands.append(Admit(free))
+        return commands
+
+    def _begin(self, event: Begun) -> list[AdmissionCommand]:
+        """A sample is let in, comes back, or takes the place of one that was lost."""
+        name, prompt = event.trajectory, event.prompt
+        group = self._groups.get(prompt)
+        if group is None and prompt in self._gone:
+            self._granted = max(0, self._granted - 1)
+            self._gone[prompt] -= 1
+            if not self._gone[prompt]:
+                del self._gone[prompt]
+            return [Discard((name,))]
+        if group is None:
+            group = self._groups[prompt] = _Group(prompt, self._size)
+        if name not in group.stopped and group.coming:
+            group.coming -= 1
+            self._granted = max(0, self._granted - 1)
+        elif group.missing:
+            group.missing -= 1
+            self.stopped -= 1
+        group.running[name] = group.stopped.pop(name, Versions(event.version))
+        self._homes[name] = group
+        self.running += 1
+        return self._discard([group])
+
+    def _apply(self, event: Generated | Ended | Aborted) -> None:
+        group = self._homes.get(event.trajectory)
+        if group is None or event.trajectory not in group.running:
+            return
+        if isinstance(event, Generated):
+            tokens = group.running[event.trajectory].tokens
+            tokens[event.version] = tokens.get(event.version, 0) + event.tokens
+            return
+        self.running -= 1
+        versions = group.running.pop(event.trajectory)
+        if isinstance(event, Aborted):
+            group.stopped[event.trajectory] = versions
+            group.missing += 1
+            self.stopped += 1
+            return
+        group.done[event.trajectory] = versions
+        self.accepted += 1
+        if len(group.done) == self._size:
+            self._ready[group.name] = None
+
+    def _hand_out(self, names: list[str]) -> list[AdmissionCommand]:
+        """What is ready, for ever; it stays among the accepted."""
+        batch: list[str] = []
+        for group in [self._forget(name) for name in names]:
+            for name, versions in group.done.items():
+                self.trained[versions.staleness(self.version, self._measure)] += 1
+                for version, tokens in versions.tokens.items():
+                    self.trained_tokens[self.version - version] += tokens
+                batch.append(name)
+        return [TrainOn(self.version, tuple(batch))] if batch else []
+
+    def _discard(self, groups: list[_Group]) -> list[AdmissionCommand]:
+        """Those of these groups that have missed the bound. They make room for others."""
+        late: list[str] = []
+        for group in groups if self._late == "drop" else []:
+            staleness = group.staleness(self.version, self._measure)
+            if staleness <= self._eta:
+                continue
+            self._forget(group.name)
+            self.accepted -= len(group.done)
+            if group.coming:
+                self._gone[group.name] = group.coming
+            self.dropped[staleness] += len(group.running) + group.missing + len(group.done)
+            late += (*group.running, *group.stopped, *group.done)
+        return [Discard(tuple(late))] if late else []
+
+    def _forget(self, name: str) -> _Group:
+        group = self._groups.pop(name)
+        self._ready.pop(name, None)
+        for sample in (*group.running, *group.stopped, *group.done):
+            del self._homes[sample]
+        self.running -= len(group.running)
+        self.stopped -= group.missing
+        return group

@@ -1,0 +1,77 @@
+"""Every reallocation: what it was expected to bring, what came of it, and what it cost to get there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from steelyard.balance.pool.learnt import Learnt
+from steelyard.balance.pool.rules import Side
+
+Outcome = Literal["under way", "done", "rolled back"]
+_STEPS = 3  # after a move that its gain is measured over
+
+
+@dataclass(slots=True)
+class Reallocation:
+    """One replica on its way to the other side. Gains are seconds per step."""
+
+    replica: int
+    to: Side
+    step: int
+    at: float
+    before: float  # seconds of the step that made it seem a good idea
+    predicted: float  # of all that were sent together
+    outcome: Outcome = "under way"
+    ended: float | None = None
+    reason: str = ""
+    after: list[float] = field(default_factory=list)
+
+    @property
+    def realised(self) -> float | None:
+        """The gain as measured, over the first few steps since; none while there are none.
+
+        Before against after: where lengths drift meanwhile, that is in it, too.
+        """
+        return self.before - sum(self.after) / len(self.after) if self.after else None
+
+
+class Ledger:
+    """Reallocations in order, and the seconds that moves to each side have been seen to take."""
+
+    def __init__(self, away: float) -> None:
+        self.entries: list[Reallocation] = []
+        self.away: dict[Side, Learnt] = {"training": Learnt(away), "rollout": Learnt(away)}
+        self._open: dict[int, Reallocation] = {}
+        self._watched: list[Reallocation] = []
+
+    def begin(self, entry: Reallocation) -> None:
+        """A replica sets out; what earlier moves brought cannot be told from this one's effect any more."""
+        self._watched.clear()
+        self._open[entry.replica] = entry
+        self.entries.append(entry)
+
+    def done(self, replica: int, at: float, away: float) -> None:
+        """It has arrived, after so many seconds in neither role."""
+        entry = self._close(replica, at, "done")
+        if entry is not None:
+            self.away[entry.to].take(away)
+            self._watched.append(entry)
+
+    def rolled_back(self, replica: int, at: float, reason: str) -> None:
+        """It turned back, if it was on its way at all."""
+        entry = self._close(replica, at, "rolled back")
+        if entry is not None:
+            entry.reason = reason
+
+    def measured(self, seconds: float) -> None:
+        """A whole step has been run with the split as it is."""
+        for entry in self._watched:
+            entry.after.append(seconds)
+        self._watched = [entry for entry in self._watched if len(entry.after) < _STEPS]
+
+    def _close(self, replica: int, at: float, outcome: Outcome) -> Reallocation | None:
+        entry = self._open.pop(replica, None)
+        if entry is not None:
+            entry.outcome, entry.ended = outcome, at
+        return entry

@@ -1,0 +1,248 @@
+"""The elastic hybrid pool: whole training replicas that work for rollout while training does not need them.
+
+Core replicas never change. A hybrid one drains its engines, joins in the background, gives nothing to exchanges until
+it holds what all others hold, and counts from a barrier on. Nobody waits for it meanwhile, and whatever goes wrong, or
+takes too long, ends with all of it back in rollout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf
+
+from steelyard.balance.pool.commands import Activate, Drain, Fetch, Join, Leave, PoolCommand, Reduce, RollBack, Sync
+from steelyard.balance.pool.events import (
+    Answer,
+    Drained,
+    Failed,
+    Fetched,
+    Gradient,
+    JoinAccepted,
+    PoolEvent,
+    Serving,
+    StepBegan,
+    StepEnded,
+    Synced,
+    Tick,
+)
+from steelyard.balance.pool.exchange import Exchange
+from steelyard.balance.pool.ledger import Ledger, Reallocation
+from steelyard.balance.pool.member import Member, Patience, Role, State
+from steelyard.balance.pool.rules import Outlook, Payoff, Proportional, Rule, Split, View
+from steelyard.errors import UserError
+
+
+class Pool:
+    """Replicas by number with their GPUs: ``core`` ones train for ever, ``hybrid`` ones start in rollout, or in
+    training if ``lent`` names them. ``engines`` counts the GPUs of engines that only ever serve."""
+
+    def __init__(
+        self,
+        core: Mapping[int, Sequence[int]],
+        hybrid: Mapping[int, Sequence[int]],
+        *,
+        engines: int = 0,
+        lent: Sequence[int] = (),
+        rule: Rule | None = None,
+        outlook: Outlook | None = None,
+        patience: Patience | None = None,
+        away: float = 15.0,
+    ) -> None:
+        self._size = _common_size(core, hybrid)
+        self._core = tuple(sorted(core))
+        self._gpus = {**core, **hybrid}
+        self._engines = engines
+        self.members = {number: Member(number) for number in sorted(hybrid)}
+        for number in lent:
+            self.members[number].state = State.ACTIVE
+        self.ledger = Ledger(away)
+        self.dropped = 0  # events that came too late to mean anything
+        self._rule = rule or Payoff()
+        self._outlook = outlook or Proportional()
+        self._patience = patience or Patience()
+        self._step, self._version = -1, 0
+        self._exchange: Exchange | None = None
+        self._grace = inf  # until when the core waits for gradients of lent replicas
+        self._split_begun: Split | None = None  # the split that the present step began with
+
+    @property
+    def split(self) -> Split:
+        """Replicas that work for each side now."""
+        roles = [member.role for member in self.members.values()]
+        return Split(len(self._core) + roles.count("training"), self._engines / self._size + roles.count("rollout"))
+
+    @property
+    def wake_at(self) -> float:
+        """When the next patience runs out: a driver sends a tick then."""
+        return min([self._grace, *(member.deadline for member in self.members.values())])
+
+    def roles(self) -> dict[int, Role]:
+        """What every GPU of the pool works for."""
+        core: dict[int, Role] = {gpu: "training" for number in self._core for gpu in self._gpus[number]}
+        return core | {gpu: member.role for member in self.members.values() for gpu in self._gpus[member.replica]}
+
+    def decide(self, event: PoolEvent) -> list[PoolCommand]:
+        """Take an event in; what should be done now. Returns at once, whatever replicas are on their way."""
+        commands = self._time_out(event.at)
+        match event:
+            case StepBegan():
+                return commands + self._begin(event)
+            case Gradient():
+                return commands + self._gradient(event)
+            case StepEnded():
+                return commands + self._end(event)
+            case Tick():
+                return commands
+            case _:
+                return commands + self._answer(event)
+
+    # The training job's steps
+
+    def _begin(self, event: StepBegan) -> list[PoolCommand]:
+        """A barrier: those that are ready count from here on, those that are still fetching want newer state."""
+        if event.step <= self._step:
+            return self._drop()
+        self._step, self._version = event.step, event.version
+        commands: list[PoolCommand] = []
+        for member in self.members.values():
+            if member.state is State.ACTIVATING:
+                self._enter(member, State.ACTIVE, event.at)
+                self.ledger.done(member.replica, event.at, event.at - member.idle_since)
+                commands.append(Activate(member.replica, member.epoch, event.step))
+            elif member.state in (State.REQUESTED, State.FETCHING):
+                commands.append(Fetch(member.replica, member.epoch, event.step, event.version))
+        lent = [number for number, member in self.members.items() if member.state is State.ACTIVE]
+        self._exchange = Exchange(event.step, event.version, self._core, lent)
+        self._grace = inf
+        self._split_begun = self.split
+        return commands
+
+    def _gradient(self, event: Gradient) -> list[PoolCommand]:
+        exchange = self._exchange
+        if exchange is None or (event.step, event.version) != (exchange.step, exchange.version):
+            return self._drop()
+        member = self.members.get(event.replica)
+        if event.epoch != (member.epoch if member else 0) or not exchange.give(event.replica, event.tokens):
+            return self._drop()
+        if self._grace == inf and exchange.late:
+            self._grace = event.at + self._patience.gradient
+        return self._reduce()
+
+    def _reduce(self) -> list[PoolCommand]:
+        """Add up what there is, once nobody is awaited any more."""
+        exchange = self._exchange
+        if exchange is None or not exchange.complete:
+            return []
+        silent = [number for number, member in self.members.items() if member.state is State.SYNCING]
+        self._exchange, self._grace = None, inf
+        return [Reduce(exchange.step, exchange.version, exchange.weights(silent), tuple(exchange.redo))]
+
+    def _end(self, event: StepEnded) -> list[PoolCommand]:
+        """Between two steps: the one moment at which replicas are sent to the other side."""
+        if event.step != self._step:
+            return self._drop()
+        self._exchange, self._grace = None, inf
+        split = self.split
+        if self._split_begun != split or any(member.moving for member in self.members.values()):
+            return []  # what was measured is not what will be
+        self.ledger.measured(event.seconds)
+        rested = [member for member in self.members.values() if member.rests_until <= event.step]
+        idle = [member for member in rested if member.state is State.ROLLOUT]
+        lent = [member for member in self.members.values() if member.state is State.ACTIVE]
+        away = {side: learnt.mean for side, learnt in self.ledger.away.items()}
+        change = self._rule.change(View(event, split, len(idle), len(lent), self._outlook, away))
+        gain = self._outlook.seconds(event, split, split) - self._outlook.seconds(event, split, split.moved(change))
+        chosen = idle[:change] if change > 0 else lent[len(lent) + change :]
+        return [self._send(member, event, gain) for member in chosen]
+
+    def _send(self, member: Member, event: StepEnded, gain: float) -> PoolCommand:
+        """To the other side."""
+        member.epoch += 1
+        to_training = member.state is State.ROLLOUT
+        self._enter(member, State.DRAINING if to_training else State.LEAVING, event.at)
+        member.idle_since = event.at
+        self.ledger.begin(
+            Reallocation(
+                member.replica, "training" if to_training else "rollout", event.step, event.at, event.seconds, gain
+            )
+        )
+        return (Drain if to_training else Leave)(member.replica, member.epoch)
+
+    # A replica on its way
+
+    def _answer(self, event: Answer) -> list[PoolCommand]:
+        member = self.members.get(event.replica)
+        if member is None or event.epoch != member.epoch:
+            return self._drop()
+        number, epoch, step, version = member.replica, member.epoch, self._step, self._version
+        match member.state, event:
+            case State.ROLLOUT, _:
+                return self._drop()
+            case _, Failed():
+                return self._roll_back(member, event.at, event.reason)
+            case State.DRAINING, Drained():
+                self._enter(member, State.REQUESTED, event.at)
+                member.idle_since = event.at
+                return [Join(number, epoch, step, version)]
+            case State.REQUESTED, JoinAccepted():
+                self._enter(member, State.FETCHING, event.at)
+            case State.FETCHING, Fetched() if (event.step, event.version) == (step, version):
+                self._enter(member, State.SYNCING, event.at)
+                return [Sync(number, epoch, step, version)]
+            case State.SYNCING, Synced() if (event.step, event.version) == (step, version):
+                self._enter(member, State.ACTIVATING, event.at)
+            case State.LEAVING, Serving():
+                self._enter(member, State.ROLLOUT, event.at)
+                self.ledger.done(number, event.at, event.at - member.idle_since)
+            case State.ROLLED_BACK, Serving():
+                self._enter(member, State.ROLLOUT, event.at)
+            case _:
+                return self._drop()
+        return []
+
+    def _roll_back(self, member: Member, at: float, reason: str) -> list[PoolCommand]:
+        """All of it back to rollout. A step that it was part of goes on without it."""
+        member.epoch += 1
+        member.rests_until = self._step + self._patience.rest
+        self._enter(member, State.ROLLED_BACK, at)
+        self.ledger.rolled_back(member.replica, at, reason)
+        if self._exchange is not None:
+            self._exchange.withdraw(member.replica)
+        return [RollBack(member.replica, member.epoch), *self._reduce()]
+
+    def _time_out(self, at: float) -> list[PoolCommand]:
+        commands: list[PoolCommand] = []
+        late = self._exchange.late if self._exchange is not None and self._grace <= at else []
+        for member in self.members.values():
+            if member.replica in late:
+                commands += self._roll_back(member, at, "its gradient took too long")
+            elif member.deadline <= at:
+                commands += self._roll_back(member, at, f"{member.state} took too long")
+        return commands
+
+    def _enter(self, member: Member, state: State, at: float) -> None:
+        member.state = state
+        member.deadline = at + self._patience.of(state)
+
+    def _drop(self) -> list[PoolCommand]:
+        self.dropped += 1
+        return []
+
+
+def _common_size(core: Mapping[int, Sequence[int]], hybrid: Mapping[int, Sequence[int]]) -> int:
+    """GPUs of a replica: the same number for all, since all are replicas of one layout."""
+    if not core:
+        raise UserError("hybrid pool: there is no core training replica, so nobody could be joined")
+    replicas = [*core.items(), *hybrid.items()]
+    sizes = {len(gpus) for _, gpus in replicas}
+    if len(sizes) > 1 or sizes == {0}:
+        raise UserError(f"hybrid pool: training replicas must be of one size, found {sorted(sizes)} GPUs")
+    owner: dict[int, int] = {}
+    for number, gpus in replicas:
+        for gpu in gpus:
+            if gpu in owner:
+                raise UserError(f"hybrid pool: GPU {gpu} is in replica {owner[gpu]} and in replica {number}")
+            owner[gpu] = number
+    if both := sorted(set(core) & set(hybrid)):
+        raise UserError(f"hybrid pool: replica {both[0]} is both core and hybrid")
+    return sizes.pop()

@@ -1,0 +1,119 @@
+"""When a replica should change its role: what a step would take with another split, and whether a move pays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import Literal, Protocol
+
+from steelyard.balance.pool.events import StepEnded
+
+Side = Literal["training", "rollout"]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Who works where, counted in training replicas; rollout has engines of other sizes, too, so parts of one."""
+
+    training: int
+    rollout: float
+
+    def moved(self, replicas: int) -> Split:
+        """With so many more in training; negative: fewer."""
+        return Split(self.training + replicas, self.rollout - replicas)
+
+    def without(self, replicas: int) -> Split:
+        """While those who are to move so are in neither role."""
+        return Split(self.training + min(replicas, 0), self.rollout - max(replicas, 0))
+
+
+class Outlook(Protocol):
+    """Foretells a step. A planner that simulates can stand here."""
+
+    def seconds(self, measured: StepEnded, now: Split, then: Split) -> float:
+        """From one step to the next with the split ``then``, given what was measured with the split ``now``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proportional:
+    """Training and rollout take time in inverse proportion to their replicas, rollout no less than its longest
+    trajectory. What was measured beyond both (weight sync, checkpoints) stays as it is."""
+
+    overlapped: bool = True  # training works on one batch while rollout makes the next; if not, one follows the other
+
+    def seconds(self, measured: StepEnded, now: Split, then: Split) -> float:
+        if then.rollout <= 0 or then.training <= 0:
+            return inf
+        train = measured.train * now.training / then.training
+        rollout = max(measured.rollout * now.rollout / then.rollout, min(measured.longest, measured.rollout))
+        return self._together(train, rollout) + max(
+            0.0, measured.seconds - self._together(measured.train, measured.rollout)
+        )
+
+    def _together(self, train: float, rollout: float) -> float:
+        return max(train, rollout) if self.overlapped else train + rollout
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All a rule looks at."""
+
+    measured: StepEnded
+    split: Split
+    idle: int  # hybrid replicas in rollout that could be lent to training
+    lent: int  # those in training
+    outlook: Outlook
+    away: Mapping[Side, float]  # seconds in neither role on the way to a side, as learnt
+
+
+class Rule(Protocol):
+    """Asked after each step that was measured with the split as it is now."""
+
+    def change(self, view: View) -> int:
+        """Replicas to lend to training; negative: to give back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """Libra's: by the ratio of the stages, one replica at a time. Nothing moves between the two ratios."""
+
+    borrow: float = 1.15
+    give_back: float = 0.90
+    pressure: float = 0.8  # of rollout, above which nothing is borrowed from it
+
+    def change(self, view: View) -> int:
+        train, rollout = view.measured.train, view.measured.rollout
+        if train >= self.borrow * rollout and view.idle and view.measured.pressure <= self.pressure:
+            return 1
+        return -1 if train <= self.give_back * rollout and view.lent else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Payoff:
+    """Ours: the move that gains most over the next steps, less what the loop loses while replicas are in neither role.
+
+    It gains a share of a step at least, so that noise moves nothing; Libra's bound on pressure holds as well.
+    """
+
+    horizon: int = 10  # steps that lengths are expected to stay much the same for
+    margin: float = 0.05
+    pressure: float = 0.8
+
+    def change(self, view: View) -> int:
+        now = self._seconds(view, view.split)
+        best, gained = 0, 0.0
+        idle = view.idle if view.measured.pressure <= self.pressure else 0
+        for change in sorted(range(-view.lent, idle + 1), key=abs):
+            gain = now - self._seconds(view, view.split.moved(change))
+            if gain < self.margin * now:
+                continue
+            meanwhile = self._seconds(view, view.split.without(change))
+            lost = view.away["training" if change > 0 else "rollout"] * (1 - now / meanwhile)
+            if self.horizon * gain - lost > gained:
+                best, gained = change, self.horizon * gain - lost
+        return best
+
+    @staticmethod
+    def _seconds(view: View, split: Split) -> float:
+        return view.outlook.seconds(view.measured, view.split, split)

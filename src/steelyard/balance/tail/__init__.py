@@ -1,0 +1,55 @@
+"""Tail policies: what to do about the few trajectories that everybody else would wait for."""
+
+from steelyard.balance.tail.commands import (
+    AbortRest,
+    Cap,
+    Defer,
+    Move,
+    Repack,
+    Resume,
+    StartAgain,
+    StartMore,
+    TailCommand,
+    Train,
+)
+from steelyard.balance.tail.events import Paused, RoundBegan, TailEvent
+from steelyard.balance.tail.groups import Group, Round
+from steelyard.balance.tail.policies import (
+    Divided,
+    Opening,
+    OverSampling,
+    PartialRollout,
+    Plain,
+    TailBatching,
+    TailPolicy,
+)
+from steelyard.balance.tail.repack import Repacking, gather
+from steelyard.balance.tail.tail import Tail
+
+__all__ = [
+    "AbortRest",
+    "Cap",
+    "Defer",
+    "Divided",
+    "Group",
+    "Move",
+    "Opening",
+    "OverSampling",
+    "PartialRollout",
+    "Paused",
+    "Plain",
+    "Repack",
+    "Repacking",
+    "Resume",
+    "Round",
+    "RoundBegan",
+    "StartAgain",
+    "StartMore",
+    "Tail",
+    "TailBatching",
+    "TailCommand",
+    "TailEvent",
+    "TailPolicy",
+    "Train",
+    "gather",
+]

@@ -1,0 +1,81 @@
+"""Repacking: when few trajectories are left, gather them on few replicas, so that the others are free for training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import isfinite
+
+from steelyard.balance.rollouts import Replica, Rollouts, Running
+from steelyard.balance.tail.commands import Move, Repack, TailCommand
+from steelyard.balance.tail.events import TailEvent
+from steelyard.balance.tail.groups import Round
+from steelyard.balance.tail.policies import Opening, Plain, TailPolicy
+
+
+@dataclass
+class Repacking:
+    """Looks when so large a share of a round's samples is left, and again whenever half of those have ended."""
+
+    within: TailPolicy = field(default_factory=Plain)  # decides on everything else
+    few: float = 0.25
+    fill: float = 0.5  # share of seats and cache that are filled, so that those who are gathered stay fast
+    _next: int = 0
+
+    def open(self, round_: Round) -> Opening:
+        self._next = int(self.few * round_.wanted * round_.size)
+        return self.within.open(round_)
+
+    def over(self, round_: Round) -> bool:
+        return self.within.over(round_)
+
+    def react(self, round_: Round, event: TailEvent) -> list[TailCommand]:
+        commands = self.within.react(round_, event)
+        left = len(round_.rollouts.running)
+        if left and left <= self._next and not round_.unbegun:
+            self._next = left // 2
+            repack = gather(round_.rollouts, self.fill)
+            if repack is not None:
+                commands.append(repack)
+        return commands
+
+
+def gather(rollouts: Rollouts, fill: float) -> Repack | None:
+    """Onto the fewest replicas that hold all who are left; none where that frees nobody, or somebody is on the move.
+
+    Fast replicas (wide tensor parallelism) come first, as few long trajectories want latency, then those that have
+    most to keep.
+    """
+    left = list(rollouts.running.values())
+    occupied = [replica for replica in rollouts.replicas.values() if replica.placed or replica.coming]
+    if any(who.replica is None or who.doing in ("waiting", "moving") for who in left):
+        return None
+    occupied.sort(key=lambda replica: (-replica.tp, -replica.tokens, replica.number))
+    for count in range(1, len(occupied)):
+        moves = _fit(left, occupied[:count], fill)
+        if moves is not None:
+            kept = {replica.number for replica in occupied[:count]}
+            return Repack(tuple(moves), tuple(sorted(set(rollouts.replicas) - kept)))
+    return None
+
+
+def _fit(left: list[Running], targets: list[Replica], fill: float) -> list[Move] | None:
+    """Everybody who is there stays; others, largest first, go where most seats are free. None where some do not fit."""
+    seats = {target.number: int(fill * target.seats) for target in targets}
+    tokens = {target.number: fill * target.capacity for target in targets}
+    moves = []
+    for who in sorted(left, key=lambda who: (who.replica not in seats, -_need(who), who.name)):
+        source = who.replica
+        assert source is not None
+        target = source if source in seats else max(seats, key=lambda number: (seats[number], tokens[number], -number))
+        seats[target] -= 1
+        tokens[target] -= _need(who)
+        if seats[target] < 0 or tokens[target] < 0:
+            return None
+        if target != source:
+            moves.append(Move(who.name, source, target))
+    return moves
+
+
+def _need(who: Running) -> float:
+    """Tokens that it will hold in the end, with some certainty where that is known."""
+    return who.context + (who.left.p90 if isfinite(who.left.p90) else who.left.mean)
