@@ -14,13 +14,18 @@ _Z90 = 1.2815515655446004  # standard normal quantile
 
 
 class Oracle:
-    """Knows what each of the given trajectories has left."""
+    """Knows what each of the given trajectories has left, also before its first turn."""
 
-    def __init__(self, trajectories: Iterable[Trajectory]) -> None:
-        self._left = {each.id: each.left() for each in trajectories}
+    def __init__(self, trajectories: Iterable[Trajectory] = ()) -> None:
+        self._left: dict[str, list[int]] = {}
+        self.foresee(trajectories)
+
+    def foresee(self, trajectories: Iterable[Trajectory]) -> None:
+        """Some more."""
+        self._left |= {each.id: [each.generated, *each.left()] for each in trajectories}
 
     def observe(self, history: History) -> Left:
-        left = float(self._left[history.trajectory][len(history.turns) - 1])
+        left = float(self._left[history.trajectory][len(history.turns)])
         return Left(left, left)
 
     def learn(self, done: Trajectory) -> None:

@@ -1,0 +1,54 @@
+"""How long trajectories are before their first turn, when no tool has returned anything yet.
+
+Estimators answer for tool returns; these answer the same question for an empty history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from steelyard.balance.estimate import UNKNOWN, History, Left
+from steelyard.balance.estimate.recent import Recent
+from steelyard.workload.trajectories import Trajectory
+
+_WINDOW = 2_000  # trajectories
+_PROMPTS = 20_000  # remembered one by one, the longest unseen forgotten first
+_PRIOR = 4  # trajectories that all prompts count as beside a prompt's own
+
+
+class ByPrompt:
+    """What trajectories of the same prompt came to, shrunk towards those of all prompts where they were few."""
+
+    def __init__(self) -> None:
+        self._all = Recent(_WINDOW)
+        self._prompts: dict[str, tuple[int, float]] = {}  # trajectories, their mean; the longest unseen first
+
+    def observe(self, history: History) -> Left:
+        """The spread is that of all prompts, scaled."""
+        everyone = self._all.left()
+        count, mean = self._prompts.get(history.prompt, (0, 0.0))
+        if not count or not everyone.mean:
+            return everyone
+        expected = (count * mean + _PRIOR * everyone.mean) / (count + _PRIOR)
+        return Left(expected, everyone.p90 * expected / everyone.mean)
+
+    def learn(self, done: Trajectory) -> None:
+        self._all.add(done.generated)
+        count, mean = self._prompts.pop(done.prompt, (0, 0.0))
+        self._prompts[done.prompt] = count + 1, mean + (done.generated - mean) / (count + 1)
+        if len(self._prompts) > _PROMPTS:
+            del self._prompts[next(iter(self._prompts))]
+
+
+class Foretold:
+    """Knows how long each of the given trajectories will be; goes with the oracle. Others are unknown."""
+
+    def __init__(self, trajectories: Iterable[Trajectory]) -> None:
+        self._generated = {each.id: float(each.generated) for each in trajectories}
+
+    def observe(self, history: History) -> Left:
+        known = self._generated.get(history.trajectory)
+        return UNKNOWN if known is None else Left(known, known)
+
+    def learn(self, done: Trajectory) -> None:
+        """Nothing to learn."""

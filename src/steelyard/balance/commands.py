@@ -1,0 +1,43 @@
+"""What the core wants done. A driver carries commands out in order and reports what came of them as events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Cache = Literal["keep", "offload", "drop"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Run a trajectory's next turn on a replica. Engines that rank requests serve lower ``priority`` first.
+
+    ``source`` is where its tokens are cached, on the GPU or in its host's memory, and none where they are nowhere. If
+    that is another replica, they move along (``keep``), which the driver reports as ``Moved``, or are computed again
+    (``drop``). Places never ask to ``offload``.
+    """
+
+    trajectory: str
+    replica: int
+    priority: int = 0
+    source: int | None = None
+    cache: Cache = "keep"
+
+
+@dataclass(frozen=True, slots=True)
+class Park:
+    """What becomes of a trajectory's cached tokens while its tool runs."""
+
+    trajectory: str
+    cache: Cache
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Stop a trajectory; with ``resume`` what it has generated is kept, and it begins again from there later."""
+
+    trajectory: str
+    resume: bool
+
+
+RolloutCommand = Place | Park | Abort

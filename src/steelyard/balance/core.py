@@ -1,0 +1,84 @@
+"""A rollout's decision core: an event in, commands out. Simulators drive it in virtual time, live drivers as it is."""
+
+from __future__ import annotations
+
+from steelyard.balance.beginnings import ByPrompt
+from steelyard.balance.commands import Park, Place, RolloutCommand
+from steelyard.balance.estimate import Estimator
+from steelyard.balance.events import (
+    Aborted,
+    Begun,
+    Called,
+    Ended,
+    ReplicaDown,
+    ReplicaUp,
+    Returned,
+    RolloutEvent,
+)
+from steelyard.balance.line import Line
+from steelyard.balance.rollouts import Rollouts, Running
+from steelyard.balance.route import Router
+from steelyard.workload.trajectories import Trajectory
+
+
+class RolloutCore:
+    """Keeps the picture of a rollout, asks the estimator, and lets the router place whoever wants a turn.
+
+    Everybody who wants one joins the line, whose order is the router's, and the line is served from its head until the
+    router finds no place for who is first. So nobody is passed over, and an event costs the same however many wait.
+    ``beginnings`` is asked before a first turn, ``estimator`` at each tool return; both learn from what has ended.
+    """
+
+    def __init__(self, router: Router, estimator: Estimator, beginnings: Estimator | None = None) -> None:
+        self._router = router
+        self._estimator = estimator
+        self._beginnings = ByPrompt() if beginnings is None else beginnings
+        self.rollouts = Rollouts(Line(router.rank), router.changed)
+
+    def decide(self, event: RolloutEvent) -> list[RolloutCommand]:
+        """Take an event in; what is to be done now, in this order."""
+        commands: list[RolloutCommand] = []
+        if isinstance(event, ReplicaUp | ReplicaDown) and event.replica in self.rollouts.replicas:
+            self._router.gone(event.replica)
+        who = self.rollouts.apply(event)
+        if who is not None:
+            match event:
+                case Begun():
+                    who.left = self._beginnings.observe(who.history)
+                case Returned():
+                    who.left = self._estimator.observe(who.history)
+                case Called():
+                    commands += self._park(who)
+                case Ended():
+                    self._router.ended(who)
+                    self._learn(who)
+                case Aborted():
+                    self._router.ended(who)
+        self._serve(event.at, commands)
+        return commands
+
+    def _park(self, who: Running) -> list[RolloutCommand]:
+        if who.replica is None:  # lost with its replica: there is nothing to park
+            return []
+        cache = self._router.park(who, self.rollouts)
+        self.rollouts.park(who, cache)
+        return [Park(who.name, cache)]
+
+    def _serve(self, at: float, commands: list[RolloutCommand]) -> None:
+        waiting = self.rollouts.waiting
+        while waiting:
+            who = waiting.first()
+            choice = None if who is None else self._router.choose(who, self.rollouts, at)
+            if who is None or choice is None:
+                return
+            cache = choice.cache if who.replica not in (None, choice.replica) else "keep"
+            source = self.rollouts.place(who, choice.replica, cache)
+            commands.append(Place(who.name, choice.replica, choice.priority, source, cache))
+
+    def _learn(self, who: Running) -> None:
+        history = who.history
+        done = Trajectory(
+            history.trajectory, history.prompt, history.prompt, tuple(history.turns), history.prompt_tokens
+        )
+        self._estimator.learn(done)
+        self._beginnings.learn(done)

@@ -1,0 +1,24 @@
+"""An estimator that is taught by some of the trajectories only, where there are more than it needs."""
+
+from __future__ import annotations
+
+from steelyard.balance.estimate.history import History
+from steelyard.balance.estimate.protocol import Estimator, Left
+from steelyard.workload.trajectories import Trajectory
+
+
+class Sparing:
+    """Hands on the first of every so many that end. Those that end first are short, so it counts from end to end."""
+
+    def __init__(self, estimator: Estimator, every: int) -> None:
+        self._estimator = estimator
+        self._every = every
+        self._ended = 0
+
+    def observe(self, history: History) -> Left:
+        return self._estimator.observe(history)
+
+    def learn(self, done: Trajectory) -> None:
+        if self._ended % self._every == 0:
+            self._estimator.learn(done)
+        self._ended += 1

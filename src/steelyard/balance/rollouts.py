@@ -1,0 +1,253 @@
+"""The core's picture of a rollout: replicas, the trajectories on them and those that wait. Events alone change it.
+
+Whatever happens to a trajectory, what it takes up is taken off the replicas it touches, it changes, and what it takes
+up then is put back on. So loads are always sums over trajectories, at a cost that does not grow with their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from steelyard.balance.commands import Cache
+from steelyard.balance.estimate import UNKNOWN, History, Left
+from steelyard.balance.events import (
+    Aborted,
+    Begun,
+    Called,
+    Ended,
+    Moved,
+    ReplicaDown,
+    ReplicaUp,
+    Returned,
+    RolloutEvent,
+)
+from steelyard.balance.line import Line
+
+Doing = Literal["waiting", "moving", "generating", "tool"]
+
+
+@dataclass(slots=True)
+class Running:
+    """A trajectory under way. Its ``replica`` is where its cache lies, also while a tool runs."""
+
+    history: History
+    version: int
+    since: float  # when it began, or its last tool returned
+    left: Left = UNKNOWN
+    doing: Doing = "waiting"
+    replica: int | None = None
+    cache: Cache = "drop"  # what became of its cached tokens: on the GPU, in the host's memory, or nowhere
+    target: int | None = None  # while it moves: where it has a seat reserved
+    fresh: int = 0  # tokens of a turn whose tool is running
+
+    @property
+    def name(self) -> str:
+        return self.history.trajectory
+
+    @property
+    def in_tool(self) -> bool:
+        return self.doing == "tool"
+
+    @property
+    def context(self) -> int:
+        """Tokens that its next turn begins with."""
+        history = self.history
+        return history.prompt_tokens + history.generated + history.returned + self.fresh
+
+
+@dataclass(slots=True)
+class Replica:
+    """An engine, and what was placed on it."""
+
+    number: int
+    tp: int
+    seats: int
+    capacity: int  # tokens of its cache
+    placed: dict[str, Running] = field(default_factory=dict)
+    coming: dict[str, Running] = field(default_factory=dict)  # seats reserved for those whose caches are on the way
+    busy: int = 0  # seats taken by those that are generating (or queueing to) and by those that are coming
+    active: int = 0  # context of these
+    tokens: int = 0  # context of all whose cache is or will be on its GPUs
+
+    @property
+    def free_seats(self) -> int:
+        """Negative where requests queue."""
+        return self.seats - self.busy
+
+
+def _heedless(_: Replica) -> None:
+    pass
+
+
+class Rollouts:
+    """Who is where. Trajectories that no replica has been found for wait in line."""
+
+    def __init__(self, waiting: Line[Running] | None = None, watch: Callable[[Replica], None] = _heedless) -> None:
+        self.replicas: dict[int, Replica] = {}
+        self.running: dict[str, Running] = {}
+        self.waiting: Line[Running] = Line() if waiting is None else waiting
+        self._watch = watch  # told of each replica whose load has changed
+
+    def apply(self, event: RolloutEvent) -> Running | None:
+        """Take an event in; the trajectory that it is about, if it is about one."""
+        match event:
+            case ReplicaUp():
+                if event.replica in self.replicas:
+                    self._lose(event.replica)
+                added = Replica(event.replica, event.tp, event.seats, event.tokens)
+                self.replicas[event.replica] = added
+                self._watch(added)
+                return None
+            case ReplicaDown():
+                self._lose(event.replica)
+                return None
+            case Begun():
+                who = Running(History(event.trajectory, event.prompt, event.prompt_tokens), event.version, event.at)
+                self.running[who.name] = who
+                self._wait(who)
+            case Moved():
+                who = self.running[event.trajectory]
+                self._arrive(who)
+            case Called():
+                who = self.running[event.trajectory]
+                self._stop(who, event.generated)
+            case Returned():
+                who = self.running[event.trajectory]
+                self._returned(who, event)
+            case Ended():
+                who = self.running.pop(event.trajectory)
+                self._remove(who)
+                who.fresh = 0
+                who.history.add(event.turn)
+            case Aborted():
+                who = self.running.pop(event.trajectory)
+                self._remove(who)
+        return who
+
+    def place(self, who: Running, number: int, cache: Cache = "keep") -> int | None:
+        """Its next turn runs there; returns where it was cached before.
+
+        What moves stays on its source until it has arrived, and is reserved for on the target; should that one be
+        lost on the way, nothing else is. Whatever does not move is there at once.
+        """
+        source = who.replica
+        self.waiting.discard(who.name)
+        self._count(who, -1)
+        if source is not None and source != number and cache == "keep":
+            who.target = number
+            who.doing = "moving"
+            self.replicas[number].coming[who.name] = who
+        else:
+            self._house(who, number)
+            who.doing = "generating"
+        self._count(who, +1)
+        self._changed(source, number)
+        return source
+
+    def park(self, who: Running, cache: Cache) -> None:
+        """What becomes of its cache while its tool runs."""
+        there = who.replica
+        self._count(who, -1)
+        who.cache = cache
+        if cache == "drop":
+            self._unhouse(who)
+        self._count(who, +1)
+        self._changed(there)
+
+    def _wait(self, who: Running) -> None:
+        who.doing = "waiting"
+        self.waiting.add(who.name, who)
+
+    def _arrive(self, who: Running) -> None:
+        """Nothing to do for one that was not moving any more, since its target was lost meanwhile."""
+        source, target = who.replica, who.target
+        if target is None:
+            return
+        self._count(who, -1)
+        del self.replicas[target].coming[who.name]
+        who.target = None
+        self._house(who, target)
+        who.doing = "generating"
+        self._count(who, +1)
+        self._changed(source, target)
+
+    def _stop(self, who: Running, generated: int) -> None:
+        """Its turn is over. A turn that was thought lost with its replica counts too, if a driver has got it."""
+        self._arrive(who)
+        self.waiting.discard(who.name)
+        self._count(who, -1)
+        who.doing = "tool"
+        who.fresh = generated
+        self._count(who, +1)
+        self._changed(who.replica)
+
+    def _returned(self, who: Running, event: Returned) -> None:
+        self._count(who, -1)
+        who.fresh = 0
+        who.history.add(event.turn)
+        who.since = event.at
+        self._wait(who)
+        self._count(who, +1)
+        self._changed(who.replica)
+
+    def _remove(self, who: Running) -> None:
+        source, target = who.replica, who.target
+        self.waiting.discard(who.name)
+        self._count(who, -1)
+        if target is not None:
+            del self.replicas[target].coming[who.name]
+            who.target = None
+        self._unhouse(who)
+        self._changed(source, target)
+
+    def _lose(self, number: int) -> None:
+        """Those who generated there wait, and so do those on their way there, whose caches are where they were."""
+        lost = self.replicas[number]
+        for who in [*lost.placed.values(), *lost.coming.values()]:
+            other = who.replica if who.target == number else who.target
+            self._count(who, -1)
+            if who.target == number:
+                who.target = None
+            else:
+                self._unhouse(who)
+            if who.doing == "generating" or (who.doing == "moving" and who.target is None):
+                self._wait(who)
+            self._count(who, +1)
+            self._changed(other)
+        del self.replicas[number]
+
+    def _house(self, who: Running, number: int) -> None:
+        if who.replica != number:
+            self._unhouse(who)
+            self.replicas[number].placed[who.name] = who
+            who.replica = number
+        who.cache = "keep"
+
+    def _unhouse(self, who: Running) -> None:
+        if who.replica is not None:
+            del self.replicas[who.replica].placed[who.name]
+            who.replica = None
+        who.cache = "drop"
+
+    def _count(self, who: Running, sign: int) -> None:
+        """Add what a trajectory takes up to the replicas it touches, or take it off."""
+        context = sign * who.context
+        if who.replica is not None:
+            here = self.replicas[who.replica]
+            if who.cache == "keep":
+                here.tokens += context
+            if who.doing == "generating":
+                here.busy += sign
+                here.active += context
+        if who.target is not None:
+            there = self.replicas[who.target]
+            there.tokens += context
+            there.busy += sign
+            there.active += context
+
+    def _changed(self, *numbers: int | None) -> None:
+        for number in numbers:
+            if number is not None:
+                self._watch(self.replicas[number])

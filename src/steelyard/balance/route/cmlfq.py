@@ -1,0 +1,79 @@
+"""C-MLFQ as published: queues are tensor-parallel degrees, and tool returns move trajectories between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+
+from steelyard.balance.commands import Cache
+from steelyard.balance.rollouts import Replica, Rollouts, Running
+from steelyard.balance.route.protocol import Choice, Plain
+from steelyard.balance.route.ranking import Ranking
+
+SMALL: Mapping[int, int] = {1: 4_000, 2: 12_000, 4: 30_000}
+LARGE: Mapping[int, int] = {2: 5_000, 4: 15_000, 8: 40_000}
+_RECOMPUTED = 4_096  # contexts below are computed again rather than moved
+_QUEUE = 16  # turns that may queue on a replica beyond its seats
+
+
+class CMlfq(Plain):
+    """A new trajectory starts in the bucket for the shortest; at a tool return it moves if mean and p90 agree where to.
+
+    Inside a bucket it goes to the least connections, and stays where it was if it does not change buckets. A replica
+    whose queue is full is passed over; a bucket of such gives way to the next for longer ones, then for shorter.
+    """
+
+    def __init__(self, caps: Mapping[int, int] | None = None) -> None:
+        self._given = caps
+        self._buckets: dict[int, Ranking] = {}  # by degree, rising
+        self._degrees: dict[int, int] = {}  # by replica
+
+    def choose(self, who: Running, rollouts: Rollouts, at: float) -> Choice | None:
+        if not self._buckets:
+            return None
+        bucket = self._bucket(who)
+        home = who.replica
+        if home is not None and self._degrees[home] == bucket and not self._buckets[bucket].load(home)[0]:
+            return Choice(home)
+        degrees = list(self._buckets)
+        at_least = degrees.index(bucket)
+        for degree in (*degrees[at_least:], *reversed(degrees[:at_least])):
+            ranking = self._buckets[degree]
+            least = ranking.first()
+            if least is not None and not ranking.load(least)[0]:
+                return Choice(least, cache="drop" if who.context < _RECOMPUTED else "keep")
+        return None
+
+    def park(self, who: Running, rollouts: Rollouts) -> Cache:
+        return "offload"
+
+    def changed(self, replica: Replica) -> None:
+        if replica.tp not in self._buckets:
+            self._buckets = dict(sorted([*self._buckets.items(), (replica.tp, Ranking())]))
+        self._degrees[replica.number] = replica.tp
+        full = replica.busy >= replica.seats + _QUEUE
+        self._buckets[replica.tp].put(replica.number, full, replica.busy)
+
+    def gone(self, number: int) -> None:
+        degree = self._degrees.pop(number)
+        self._buckets[degree].remove(number)
+        if not len(self._buckets[degree]):
+            del self._buckets[degree]
+
+    def _bucket(self, who: Running) -> int:
+        if not who.history.turns:
+            return next(iter(self._buckets))
+        of_mean, of_p90 = self._fits(who.left.mean), self._fits(who.left.p90)
+        if of_mean == of_p90:
+            return of_mean
+        return next(iter(self._buckets)) if who.replica is None else self._degrees[who.replica]
+
+    def _fits(self, tokens: float) -> int:
+        """The first bucket whose cap is not exceeded; the last takes everything else."""
+        caps = self._given or (LARGE if 8 in self._buckets and 1 not in self._buckets else SMALL)
+        last = 0
+        for degree in self._buckets:
+            if tokens <= caps.get(degree, inf):
+                return degree
+            last = degree
+        return last

@@ -1,0 +1,60 @@
+"""How fast replicas of one tensor-parallel degree are, as a small table that whoever drives the core hands in."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from steelyard.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class BucketSpeed:
+    """Seconds that decoding, prompts and moves take on a replica of one bucket.
+
+    ``decode`` has (running requests, seconds a step takes) in rising order: a line joins neighbours, the last one's
+    slope goes on. Each token of context that a step attends to adds ``read``. A move has a time of its own (``reach``)
+    beside that by token.
+    """
+
+    decode: tuple[tuple[int, float], ...]
+    prefill: float  # by token computed
+    move: float  # by token brought over from another replica
+    read: float = 0.0
+    reach: float = 0.0
+
+    def __post_init__(self) -> None:
+        counts = [count for count, _ in self.decode]
+        if not counts or counts != sorted(set(counts)) or counts[0] < 1:
+            raise UserError(f"decode: running requests must rise from 1 or more (found {counts})")
+        if (
+            min(*(seconds for _, seconds in self.decode), self.prefill) <= 0
+            or min(self.move, self.read, self.reach) < 0
+        ):
+            raise UserError(f"a bucket's times must be above 0, and moving and reading at least 0 (found {self})")
+
+    def step(self, running: int, context: int) -> float:
+        """Seconds that a step of ``running`` requests takes which attend to ``context`` tokens in all."""
+        table = self.decode
+        upper = min(max(bisect_right(table, running, key=_count), 1), len(table) - 1)
+        if len(table) == 1 or running <= table[0][0]:
+            return table[0][1] + self.read * context
+        (low, less), (high, more) = table[upper - 1], table[upper]
+        return less + (more - less) * (running - low) / (high - low) + self.read * context
+
+    def bring(self, tokens: int) -> float:
+        """Seconds until a context cached elsewhere can be used here, moved or computed again, whichever is faster."""
+        return min(self.reach + self.move * tokens, self.prefill * tokens)
+
+    def moves(self, tokens: int) -> bool:
+        """Whether moving is the faster of the two."""
+        return self.reach + self.move * tokens < self.prefill * tokens
+
+
+Speeds = Mapping[int, BucketSpeed]
+"""By tensor-parallel degree."""
+
+
+def _count(row: tuple[int, float]) -> int:
+    return row[0]
