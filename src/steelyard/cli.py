@@ -17,14 +17,16 @@ from rich.table import Table
 from steelyard.errors import UserError
 from steelyard.hardware import find_gpu, gpu_names
 from steelyard.model import model_names
+from steelyard.posttrain.run import posttrain
 from steelyard.report import choose_output_dir, print_summary, summary_json, write_result
 from steelyard.report.calibration import print_calibration
 from steelyard.report.estimators import print_estimators
 from steelyard.report.fidelity import fidelity_page
 from steelyard.report.folder import write_whole
+from steelyard.report.posttrain import print_posttrain, timeline_svg
 from steelyard.report.silicon import print_silicon
 from steelyard.report.validation import print_validation, write_validation_page
-from steelyard.scenario import CostSpec, json_schema, load_scenario
+from steelyard.scenario import CostSpec, json_schema, load_posttrain, load_scenario
 from steelyard.sim import simulate, with_intervals
 from steelyard.validate.compare import validate
 from steelyard.validate.crossed import cross_calibrate, read_sources
@@ -231,6 +233,31 @@ def fidelity(
     command = f"steelyard fidelity {' '.join(map(str, folders))} --out {out}"
     write_whole(out, fidelity_page(found, command))
     _out.print(f"written to {out}", soft_wrap=True, highlight=False)
+
+
+@app.command("posttrain")
+def posttrain_command(
+    scenario: Annotated[Path, typer.Argument(help="Post-training scenario, YAML or JSON (docs/posttrain.md).")],
+    out: Annotated[Path | None, typer.Option(help="Result folder; runs/NAME-N if not given.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing result folder.")] = False,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a key: KEY.PATH=VALUE, as often as needed.")
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print summary.json to standard output.")] = False,
+) -> None:
+    """Simulate RL post-training: rollouts with tools, training and weight sync, step after step."""
+    loaded = load_posttrain(scenario, set_ or [])
+    folder = choose_output_dir(out, loaded.name, overwrite)
+    with LateProgress("training steps") as progress:
+        result = posttrain(loaded, progress)
+    text = json.dumps(result.summary, indent=2, allow_nan=False) + "\n"
+    write_whole(folder / "timeline.svg", timeline_svg(result.loop))
+    write_whole(folder / "summary.json", text)
+    if json_:
+        typer.echo(text, nl=False)
+        return
+    print_posttrain(result.summary, _out)
+    _out.print(f"written to {folder}", soft_wrap=True, highlight=False)
 
 
 @app.command("estimator-eval")

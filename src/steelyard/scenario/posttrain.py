@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from steelyard.scenario.base import Count, NonNegative, Positive, Spec, Whole, mistake
+from steelyard.scenario.base import Count, Positive, Spec, Whole, mistake
 from steelyard.scenario.engine import EngineSpec
 from steelyard.scenario.model import Model
 from steelyard.scenario.rollouts import TrajectoriesSpec
@@ -16,6 +16,19 @@ from steelyard.scenario.topology import TopologySpec
 
 Mode = Literal["colocated", "split", "one-step-off", "asynchronous"]
 SyncKind = Literal["broadcast", "shards", "disk"]
+RouterName = Literal[
+    "round-robin",
+    "least-outstanding",
+    "sticky",
+    "prefix-aware",
+    "power-of-two",
+    "shortest-first",
+    "length-predicted",
+    "least-attained",
+    "c-mlfq",
+    "heddle",
+    "cost-aware",
+]
 EstimatorName = Literal["suffix", "trie", "turn", "oracle", "noisy", "blind"]
 
 
@@ -75,13 +88,12 @@ class PosttrainScenario(Spec):
     )
     rollout: tuple[BucketSpec, ...] = Field(min_length=1, description="Rollout engines, by tensor-parallel degree.")
     training: TrainingSpec = Field(default=TrainingSpec(), description="The training job.")
-    router: str = Field(default="cost-aware", min_length=1, description="Who decides where a turn runs.")
+    router: RouterName = Field(default="cost-aware", description="Who decides where a turn runs (docs/balance.md).")
     estimator: EstimatorName = Field(default="suffix", description="Who says what a trajectory has left.")
     sync: SyncSpec = Field(default=SyncSpec(), description="Weight sync.")
     engine: EngineSpec = Field(default=EngineSpec(), description="Engine settings, in vLLM's names.")
     cost: CostSpec = Field(default=CostSpec(source="auto"), description="The source of operator times.")
     steps: Count = Field(default=5, description="Training steps.")
-    price_per_hour: NonNegative | None = Field(default=None, description="US dollars per GPU and hour.")
     seed: Whole = Field(default=0, description="Seed of everything random; the same seed gives the same result.")
 
     _base_dir: Path = PrivateAttr(default_factory=Path)

@@ -1,0 +1,90 @@
+"""Kinds of rollout engines: one to each tensor-parallel degree of a bucket, compiled once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from steelyard.balance.route.speed import BucketSpeed
+from steelyard.cost import RESTED, HostTerms
+from steelyard.engine import BlockNames, Engine, Limits
+from steelyard.engine.engine import StepCost
+from steelyard.hardware import Gpu
+from steelyard.model import kv_bytes_per_token
+from steelyard.scenario import Scenario
+from steelyard.sim.setup import Setup, set_up
+
+_START_SECONDS = 1e-3  # of a transfer
+_USUAL_CONTEXT = 4096
+
+
+@dataclass(frozen=True)
+class EngineKind:
+    """An engine that many replicas are of."""
+
+    tp: int
+    limits: Limits
+    cost: StepCost
+    host: HostTerms
+    gpu: Gpu
+    kv_bytes: float  # of one token, over all its GPUs
+
+    def engine(self, names: BlockNames) -> Engine:
+        """A new one."""
+        return Engine(
+            self.limits,
+            self.cost,
+            names,
+            wake=self.host.wake,
+            taking_in=self.host.prompt,
+            rested=RESTED,
+            reactive=True,
+        )
+
+    def move_seconds(self, source: EngineKind, tokens: int) -> float:
+        """Until so many tokens' keys and values have come from another engine, over the network of the smaller."""
+        width = min(self.tp, source.tp) * self.gpu.nic_bandwidth
+        return _START_SECONDS + tokens * self.kv_bytes / width
+
+    def fetch_seconds(self, tokens: int) -> float:
+        """Until they are back from the host's memory."""
+        return _START_SECONDS + tokens * self.kv_bytes / (self.tp * self.gpu.pcie_bandwidth)
+
+    def speed(self) -> BucketSpeed:
+        """What the decision core is told of it: decode steps at some loads, and what a prompt's token takes."""
+        counts = sorted({1, 2, 4, 8, 16, 32, 64, 128, 256, self.limits.max_num_seqs})
+        rows = [(n, *self._decode(n)) for n in counts if n <= self.limits.max_num_seqs]
+        chunk = self.limits.max_num_batched_tokens
+        prefill = self.cost.mixed(0, 0, 0, [(chunk, 0)]).gpu / chunk
+        return BucketSpeed(
+            decode=tuple((n, seconds) for n, seconds, _ in rows),
+            prefill=prefill,
+            move=self.kv_bytes / (self.tp * self.gpu.nic_bandwidth),
+            read=rows[-1][2],
+            reach=_START_SECONDS,
+        )
+
+    def _decode(self, n: int) -> tuple[float, float]:
+        """(seconds of a step that reads nothing, seconds by token read) with so many requests of usual lengths."""
+        kv = n * _USUAL_CONTEXT
+        a, b, _ = self.cost.decode_line(n, kv, _USUAL_CONTEXT)
+        prepare, launch, _ = self.cost.decode_host(n)
+        return max(a, prepare + launch - b * kv), b
+
+
+def engine_kinds(scenario: Scenario, tps: Iterable[int]) -> dict[int, EngineKind]:
+    """One kind to each degree, on the GPUs and with the settings of a scenario's only pool."""
+    (pool,) = scenario.fleet.pools
+    found = {}
+    for tp in sorted(set(tps)):
+        wanted = pool.model_copy(update={"tp": tp, "name": f"tp{tp}"})
+        one = scenario.model_copy(update={"fleet": scenario.fleet.model_copy(update={"pools": (wanted,)})})
+        setup = set_up(one)
+        found[tp] = _kind(setup.pools[0], setup.host)
+    return found
+
+
+def _kind(each: Setup, host: HostTerms) -> EngineKind:
+    layout = each.layout
+    size = kv_bytes_per_token(each.model, each.engine.kv_cache_dtype, layout) * layout.gpus
+    return EngineKind(layout.tp, each.limits, each.step_cost, host, each.gpu, size)

@@ -1,0 +1,91 @@
+"""From what a user wrote about post-training to what runs: engines, training, weight sync, all compiled beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from steelyard.errors import blaming
+from steelyard.hardware import Gpu, Topology, find_gpu, topology_of
+from steelyard.model import Layout, ModelSpec, load_model, serve_as, weight_bytes
+from steelyard.posttrain.engines import EngineKind, engine_kinds
+from steelyard.posttrain.sync import Disk, Rollouts, broadcast, point_to_point, reshard, sleep, via_disk, wake
+from steelyard.posttrain.training import TrainingCost, TrainLayout, TrainSettings, compile_training
+from steelyard.scenario import Scenario, scenario_from_dict
+from steelyard.scenario.posttrain import PosttrainScenario, TrainingSpec
+from steelyard.workload.trajectories.tasks import Trajectories, trajectories_of
+
+
+@dataclass(frozen=True)
+class PosttrainSetup:
+    """A run made concrete."""
+
+    scenario: PosttrainScenario
+    model: ModelSpec
+    gpu: Gpu
+    topology: Topology
+    kinds: Mapping[int, EngineKind]
+    training: TrainingCost
+    tasks: Trajectories
+    before_training: float  # seconds that co-located engines take to give their GPUs up
+    sync: float  # seconds from the end of a training step until engines go on with its weights
+
+
+def set_up_posttrain(scenario: PosttrainScenario) -> PosttrainSetup:
+    """Find model and GPU, compile engines and training; refuses what cannot work."""
+    source = scenario.source
+    with blaming(f"{source}: model"):
+        wanted = scenario.model
+        model = serve_as(load_model(wanted.config, base_dir=scenario.base_dir), wanted.dtype, wanted.quantization)
+    with blaming(f"{source}: gpu"):
+        gpu = find_gpu(scenario.gpu)
+    topology = topology_of(gpu, scenario.topology)
+    kinds = engine_kinds(_serving(scenario), [bucket.tp for bucket in scenario.rollout])
+    layout = train_layout(scenario.training)
+    with blaming(f"{source}: training"):
+        training = compile_training(model, gpu, topology, layout, train_settings(scenario))
+        before, sync = _weight_times(scenario, model, topology, layout)
+    tasks = trajectories_of(scenario.trajectories, scenario.seed, scenario.base_dir)
+    return PosttrainSetup(scenario, model, gpu, topology, kinds, training, tasks, before, sync)
+
+
+def train_layout(spec: TrainingSpec) -> TrainLayout:
+    """A job's layout in the training stage's terms."""
+    return TrainLayout(spec.tp, spec.pp, spec.dp, spec.ep, spec.cp, spec.zero, spec.recompute, spec.micro_batch_tokens)
+
+
+def train_settings(scenario: PosttrainScenario) -> TrainSettings:
+    """What a training step does."""
+    spec, asked = scenario.training, scenario.trajectories
+    return TrainSettings(
+        minibatches=spec.minibatches,
+        old_log_probs=spec.old_log_probs,
+        reference=spec.reference,
+        packing="best-fit",
+        batch=asked.prompts * asked.group,
+    )
+
+
+def _weight_times(
+    scenario: PosttrainScenario, model: ModelSpec, topology: Topology, layout: TrainLayout
+) -> tuple[float, float]:
+    """(before training, after it)."""
+    if scenario.mode == "colocated":
+        engines = [Layout(tp=bucket.tp) for bucket in scenario.rollout]
+        own = max(weight_bytes(model, tp=engine) for engine in engines)
+        ways = [reshard(model, topology, layout, engine).seconds for engine in engines]
+        return sleep(topology, own).seconds, max(ways) + wake(topology, 0.0).seconds
+    rollouts = [Rollouts(bucket.replicas, Layout(tp=bucket.tp)) for bucket in scenario.rollout]
+    how = scenario.sync
+    if how.kind == "disk":
+        return 0.0, via_disk(model, topology, layout, rollouts, Disk(how.disk_write, how.disk_read)).seconds
+    send = broadcast if how.kind == "broadcast" else point_to_point
+    return 0.0, send(model, topology, layout, rollouts).seconds
+
+
+def _serving(scenario: PosttrainScenario) -> Scenario:
+    """The rollout engines as a scenario of serving, of which only the engines are asked."""
+    given = scenario.model_dump(include={"model", "engine", "cost"}, exclude_unset=True)
+    fleet = {"gpu": scenario.gpu} | ({} if scenario.topology is None else {"topology": scenario.topology.model_dump()})
+    asked = {"arrivals": {"kind": "burst"}, "requests": 1, "prompt": 1, "output": 1}
+    return scenario_from_dict({**given, "fleet": fleet, "workload": asked}, scenario.source, base_dir=scenario.base_dir)

@@ -1,0 +1,100 @@
+"""A post-training run on the console, and as a figure of who was busy when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from steelyard.posttrain.loop import Loop
+from steelyard.posttrain.summary import Floats, busy_intervals
+
+_BINS = 240
+_WIDTH, _HEIGHT, _LEFT, _GAP = 960, 64, 90, 34
+_ROLLOUT, _TRAINING, _WAIT, _SYNC = "#3b7dd8", "#d9822b", "#f2d9bd", "#555555"
+
+
+def print_posttrain(summary: dict[str, Any], console: Console) -> None:
+    """The headline figures."""
+    console.print(
+        f"[bold]{summary['name']}[/bold]: {summary['steps']} steps, {summary['mode']}, {summary['gpus']} GPUs "
+        f"({summary['rollout_gpus']} roll out, {summary['training_gpus']} train)"
+    )
+    table = Table(show_header=False, box=None, pad_edge=False)
+    parts = summary["step_seconds"]
+    said = ", ".join(f"{name.replace('_', ' ')} {value:,.1f}" for name, value in parts.items() if name != "total")
+    table.add_row("a step", f"{parts['total']:,.1f} s: {said}")
+    table.add_row("samples", f"{summary['samples_per_second']:.2f}/s, {summary['tokens_per_second']:,.0f} tokens/s")
+    for stage, shares in summary["gpu_time"].items():
+        table.add_row(f"{stage} GPUs", ", ".join(f"{share:.0%} {name}" for name, share in shares.items()))
+    spread = summary["trajectory_seconds"]
+    took = f"{spread['p50']:,.1f} s (p50), {spread['p99']:,.1f} (p99), {spread['max']:,.1f} (max)"
+    table.add_row("a trajectory", took)
+    table.add_row("tail", f"{summary['tail_share']:.0%} of a batch's time is for its last tenth")
+    ages = ", ".join(f"{count} by {age}" for age, count in summary["staleness"].items())
+    table.add_row("versions behind", ages)
+    if summary["moves"]:
+        table.add_row("moves", f"{summary['moves']:,} of {summary['moved_tokens']:,} tokens")
+    console.print(table)
+
+
+def timeline_svg(loop: Loop) -> str:
+    """Shares of GPUs at work over time, rollout above and training below; sync as lines."""
+    steps = loop.record.steps
+    end = steps[-1].synced
+    edges = np.linspace(0.0, end, _BINS + 1)
+    rolling = _rollout_share(loop, edges)
+    training = _covered(edges, [(step.begun, step.trained) for step in steps])
+    waits = [(step.time.split.bubble + step.time.split.imbalance) / step.time.split.total for step in steps]
+    useful = _covered(edges, [(s.begun, s.trained) for s in steps], [1 - wait for wait in waits])
+    height = 2 * _HEIGHT + 2 * _GAP + 16
+    head = f'viewBox="0 0 {_WIDTH} {height}" font-family="sans-serif" font-size="12"'
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {head}>',
+        f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
+        *_band("rollout", 16, rolling, _ROLLOUT),
+        *_band("training", 16 + _HEIGHT + _GAP, training, _WAIT),
+        *_band("", 16 + _HEIGHT + _GAP, useful, _TRAINING),
+    ]
+    for step in steps:
+        x, bottom = _x(step.trained / end), height - _GAP + 4
+        place = f'x1="{x:.1f}" x2="{x:.1f}" y1="12" y2="{bottom}"'
+        parts.append(f'<line {place} stroke="{_SYNC}" stroke-dasharray="2 3"/>')
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        parts.append(f'<text x="{_x(share):.1f}" y="{height - 12}" text-anchor="middle">{share * end:,.0f} s</text>')
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _x(share: float) -> float:
+    return _LEFT + share * (_WIDTH - _LEFT - 20)
+
+
+def _band(name: str, top: float, shares: Sequence[float] | Floats, colour: str) -> list[str]:
+    points = [f"{_x(0):.1f},{top + _HEIGHT:.1f}"]
+    for i, share in enumerate(shares):
+        y = top + _HEIGHT * (1 - min(1.0, float(share)))
+        points += [f"{_x(i / _BINS):.1f},{y:.1f}", f"{_x((i + 1) / _BINS):.1f},{y:.1f}"]
+    points.append(f"{_x(1):.1f},{top + _HEIGHT:.1f}")
+    area = f'<polygon points="{" ".join(points)}" fill="{colour}"/>'
+    label = f'<text x="8" y="{top + _HEIGHT / 2 + 4:.1f}">{name}</text>'
+    return [area, label] if name else [area]
+
+
+def _rollout_share(loop: Loop, edges: Floats) -> Floats:
+    total = np.zeros(len(edges) - 1)
+    for number, engine in loop.stage.engines.items():
+        start, stop = busy_intervals(engine)
+        total += loop.stage.tp[number] * _covered(edges, list(zip(start.tolist(), stop.tolist(), strict=True)))
+    return total / loop.setup.scenario.rollout_gpus
+
+
+def _covered(edges: Floats, spans: Sequence[tuple[float, float]], heights: Sequence[float] | None = None) -> Floats:
+    """The share of each bin that spans cover, each counting with its height."""
+    found = np.zeros(len(edges) - 1)
+    for i, (start, stop) in enumerate(spans):
+        inside = np.clip(np.minimum(edges[1:], stop) - np.maximum(edges[:-1], start), 0.0, None)
+        found += inside * (1.0 if heights is None else heights[i])
+    return found / np.diff(edges)

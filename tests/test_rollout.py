@@ -1,0 +1,225 @@
+"""The rollout stage and the loop around it: nobody lost, turns in time, versions within bounds."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from steelyard.balance.core import RolloutCore
+from steelyard.balance.estimate import Blind
+from steelyard.balance.route.plain import LeastOutstanding, RoundRobin, Sticky
+from steelyard.cli import app
+from steelyard.engine import BlockNames, Request
+from steelyard.errors import UserError
+from steelyard.posttrain.engines import EngineKind, engine_kinds
+from steelyard.posttrain.loop import Loop, LoopRecord
+from steelyard.posttrain.rollout import RolloutStage
+from steelyard.posttrain.setup import set_up_posttrain
+from steelyard.scenario import load_posttrain, posttrain_from_dict, scenario_from_dict
+from steelyard.workload.trajectories import Trajectory, Turn
+
+SIZE = 64
+
+
+@cache
+def kinds() -> dict[int, EngineKind]:
+    asked = {"arrivals": {"kind": "burst"}, "requests": 1, "prompt": 1, "output": 1}
+    engine = {"block_size": SIZE, "max_num_seqs": 8}
+    scenario = scenario_from_dict({"model": "qwen3-14b", "fleet": {"gpu": "a800"}, "engine": engine, "workload": asked})
+    return engine_kinds(scenario, (1, 2))
+
+
+def stage(*degrees: int, router: object = None) -> RolloutStage:
+    made = RolloutStage(RolloutCore(router or Sticky(), Blind()), kinds(), SIZE)  # type: ignore[arg-type]
+    for number, tp in enumerate(degrees):
+        made.add(number, tp, 0.0)
+    return made
+
+
+def trajectory(name: str, *turns: tuple[int, int, float], prompt: str = "p", tokens: int = 300) -> Trajectory:
+    return Trajectory(name, prompt, "task", tuple(Turn(g, "tool", "ok", r, s) for g, r, s in turns), tokens)
+
+
+def alone(prompt: int, output: int, given: int, clock: float) -> float:
+    """When an idle engine is through with one request that it is asked for at ``clock``."""
+    engine = kinds()[1].engine(BlockNames(SIZE))
+    engine.clock = clock
+    r = Request(0, clock, prompt, output, given=given)
+    engine.submit(r, clock)
+    engine.advance(float("inf"))
+    return engine.end_of(r)
+
+
+def test_turns_and_tools_of_one_trajectory_follow_each_other() -> None:
+    here = stage(1)
+    here.begin([trajectory("a", (50, 200, 2.5), (20, 0, 0.0))], 0.0, 0)
+    here.run()
+    first = alone(300, 50, 0, 0.0)
+    cached = (300 + 50 - 1) // SIZE * SIZE  # the answer's last token is in no cache
+    assert here.done[0].ended == pytest.approx(alone(550, 20, cached, first + 2.5), rel=1e-6)
+
+
+def test_what_is_moved_needs_no_prompt_but_time() -> None:
+    long = trajectory("a", (50, 4000, 1.0), (5, 0, 0.0), (5, 0, 0.0))
+    apart, together = stage(1, 1, router=RoundRobin()), stage(1, router=RoundRobin())
+    for each in (apart, together):
+        each.begin([long], 0.0, 0)
+        each.run()
+    assert apart.done[0].ended > together.done[0].ended  # without its cache it computes everything again
+    assert not apart.running and not together.running
+
+
+def test_stopped_trajectories_go_on_where_they_were() -> None:
+    here = stage(1)
+    here.begin([trajectory("a", (500, 100, 1.0), (100, 0, 0.0))], 0.0, 0)
+    here.run(until=3.0)
+    here.abort(["a"], 3.0)
+    (stopped,) = here.stopped
+    assert 0 < stopped.tokens < 500 and stopped.context == 300 + stopped.tokens
+    assert not here.running and not here.core.rollouts.running
+    here.begin([stopped], 10.0, 1)
+    here.run()
+    (done,) = here.done
+    assert done.context == 300 + 500 + 100 + 100 and done.version == 0
+    whole = stage(1)
+    whole.begin([trajectory("a", (500, 100, 1.0), (100, 0, 0.0))], 0.0, 0)
+    whole.run()
+    assert done.ended - 10.0 < whole.done[0].ended < done.ended
+
+
+def test_engines_stand_still_while_weights_change() -> None:
+    ends = []
+    for pause in (0.0, 5.0):
+        here = stage(1)
+        here.begin([trajectory("a", (400, 0, 0.0))], 0.0, 0)
+        here.run(until=2.0)
+        if pause:
+            here.new_weights(2.0, 2.0 + pause)
+        here.run()
+        ends.append(here.done[0].ended)
+    assert ends[1] - ends[0] == pytest.approx(5.0, abs=0.1)
+
+
+turns = st.lists(st.tuples(st.integers(1, 300), st.integers(0, 400), st.floats(0, 3)), min_size=1, max_size=4)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(turns, min_size=1, max_size=30),
+    st.sampled_from([Sticky, LeastOutstanding, RoundRobin]),
+    st.lists(st.tuples(st.floats(0.1, 8.0), st.sampled_from(["remove", "abort", "weights"])), max_size=4),
+)
+def test_nobody_is_lost_or_served_twice(many: list[list[tuple[int, int, float]]], router: type, changes: list) -> None:  # type: ignore[type-arg]
+    here = stage(1, 2, 1, router=router())
+    asked = [trajectory(str(i), *each, prompt=str(i // 4)) for i, each in enumerate(many)]
+    here.begin(asked, 0.0, 0)
+    added = 3
+    for at, what in sorted(changes):
+        here.run(until=at)
+        if what == "remove":
+            here.remove(min(here.engines), at)
+            here.add(added, 1, at)
+            added += 1
+        elif what == "abort" and here.running:
+            name = sorted(here.running)[0]
+            here.abort([name], at)
+            here.begin([here.stopped.pop()], at, 1)
+        elif what == "weights":
+            here.new_weights(at, at + 0.5)
+    here.run()
+    assert sorted(each.trajectory.id for each in here.done) == sorted(each.id for each in asked)
+    for each in here.done:
+        given_out = each.trajectory.prompt_tokens + each.trajectory.generated
+        assert each.context == given_out + sum(turn.returned for turn in each.trajectory.turns[:-1])
+    ends = [each.ended for each in here.done]
+    assert ends == sorted(ends) and not here.running and not here.core.rollouts.running
+    assert all(not replica.placed and replica.busy == 0 for replica in here.core.rollouts.replicas.values())
+
+
+def loop(**more: object) -> LoopRecord:
+    written = {
+        "model": "qwen3-14b",
+        "gpu": "a800",
+        "trajectories": {"preset": "search", "prompts": 8, "group": 4},
+        "rollout": [{"tp": 2, "replicas": 2}],
+        "training": {"tp": 4, "dp": 2},
+        "engine": {"block_size": SIZE},
+        "steps": 4,
+    }
+    setup = set_up_posttrain(posttrain_from_dict({**written, **more}))
+    return Loop(setup, RolloutCore(Sticky(), Blind())).run()
+
+
+@pytest.mark.parametrize(("mode", "behind"), [("split", 0), ("one-step-off", 1), ("asynchronous", 2)])
+def test_samples_are_never_older_than_allowed(mode: str, behind: int) -> None:
+    record = loop(mode=mode)
+    assert len(record.samples) == 4 * 32 and len({each.trajectory.id for each in record.samples}) == 4 * 32
+    assert max(age for step in record.steps for age in step.staleness) == behind
+    for before, after in zip(record.steps, record.steps[1:], strict=False):
+        assert before.begun < before.trained < before.synced <= after.begun
+
+
+def test_overlap_saves_time_and_turns_do_not() -> None:
+    spans = {mode: loop(mode=mode).steps[-1].synced for mode in ("split", "one-step-off", "asynchronous")}
+    assert spans["asynchronous"] <= spans["one-step-off"] < spans["split"]
+
+
+def test_the_same_scenario_gives_the_same_run() -> None:
+    assert loop(mode="asynchronous").steps == loop(mode="asynchronous").steps
+
+
+def test_too_long_a_trajectory_is_refused() -> None:
+    here = stage(1)
+    with pytest.raises(UserError, match=r"trajectory a comes to 1,000,300 tokens, and engines take 40,960"):
+        here.begin([trajectory("a", (1_000_000, 0, 0.0))], 0.0, 0)
+
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "posttrain"
+SMALL = ["--set", "trajectories={preset: search, prompts: 8, group: 4}", "--set", "steps=2"]
+
+
+def test_the_command_writes_a_summary_and_a_timeline(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    ran = CliRunner().invoke(app, ["posttrain", str(EXAMPLES / "search-48.yaml"), "--out", str(out), *SMALL])
+    assert ran.exit_code == 0, ran.output
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["samples"] == 64 and summary["staleness"] == {"0": 32, "1": 32}
+    parts = summary["step_seconds"]
+    assert sum(value for name, value in parts.items() if name != "total") == pytest.approx(parts["total"])
+    for shares in summary["gpu_time"].values():
+        assert sum(shares.values()) == pytest.approx(1.0) and min(shares.values()) >= 0
+    assert (out / "timeline.svg").read_text().startswith("<svg")
+    again = CliRunner().invoke(
+        app, ["posttrain", str(EXAMPLES / "search-48.yaml"), "--json", "--out", str(tmp_path / "b"), *SMALL]
+    )
+    assert json.loads(again.stdout) == summary
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_examples_are_valid(path: Path) -> None:
+    assert load_posttrain(path).gpus == 48
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("mode=colocated", "rollout: colocated runs on the same GPUs, but rollouts have 32 and training 16"),
+        ("mode=split staleness=1", "staleness: split is synchronous"),
+        ("router=fastest", "router"),
+        ("training.tp=3", "training: "),
+        ("gpu=a900", "gpu: "),
+        ("trajectories=searching", "trajectories: not a preset; did you mean 'search'?"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, change: str, said: str) -> None:
+    changes = [part for each in change.split() for part in ("--set", each)]
+    out = tmp_path / "run"
+    ran = CliRunner().invoke(app, ["posttrain", str(EXAMPLES / "search-48.yaml"), "--out", str(out), *changes])
+    assert isinstance(ran.exception, UserError) and said in str(ran.exception)
+    assert not out.exists()
