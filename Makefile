@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench figures clean
 
 $(READY): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "python3 (3.11 or newer) is needed: apt-get install python3 python3-venv"; exit 2; }
@@ -20,12 +20,15 @@ test: $(READY) lint
 	$(BIN)/python -m pytest -n 2
 
 lint: $(READY)
-	$(BIN)/ruff check src tests bench tools
-	$(BIN)/ruff format --check src tests bench tools
+	$(BIN)/ruff check src tests bench studies tools
+	$(BIN)/ruff format --check src tests bench studies tools
 	$(BIN)/mypy
 
 bench: $(READY)
 	$(BIN)/python -m bench
+
+figures: $(READY)
+	$(BIN)/python -m studies figures
 
 clean:
 	rm -rf $(VENV) build dist runs .mypy_cache .ruff_cache .pytest_cache
