@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from steelyard.cost.compiled import AttentionPart, CompiledCost, operator_is_per_sequence
+from steelyard.cost.context_parallel import DealtOut
 from steelyard.cost.graphs import GraphPlan, graph_plan
 from steelyard.cost.host import HostCost, HostTerms
 from steelyard.cost.kernels import ExpertKernel
@@ -49,7 +50,7 @@ def compile_cost(
     """
     layout = as_layout(tp)
     check_layout(model, layout)
-    tables = _Tables(FirstOf(sources), layout, engine, routing or Routing())
+    tables = _Tables(_first_of(sources, layout), layout, engine, routing or Routing())
     sends = [send for stage in range(layout.pp - 1) for send in send_operators(model, layout, stage)]
     tables.add(model, (*embedding_operators(model, layout), *first, *sends), output_operators(model, layout))
     return tables.compiled(model, terms or HostTerms())
@@ -67,13 +68,17 @@ def compile_stages(
     check_layout(model, layout)
     found = []
     for i, stage in enumerate(stages(model, layout)):
-        tables = _Tables(FirstOf(sources), layout, engine, routing or Routing())
+        tables = _Tables(_first_of(sources, layout), layout, engine, routing or Routing())
         before = embedding_operators(model, layout) if stage.first else ()
         after = output_operators(model, layout) if stage.last else ()
         sends = () if stage.last else send_operators(model, layout, i)
         tables.add(stage.model, (*before, *sends), after)
         found.append(tables.compiled(stage.model, terms or HostTerms()))
     return tuple(found)
+
+
+def _first_of(sources: tuple[CostSource, ...], layout: Layout) -> FirstOf:
+    return FirstOf(sources) if layout.dcp == 1 else DealtOut(sources)
 
 
 class _Tables:

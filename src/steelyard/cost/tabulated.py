@@ -257,5 +257,6 @@ class Tabulated:
         return TabulatedPrefill(self.attention) if self._knows(operator, kv_bytes) else None
 
     def _knows(self, operator: AttentionOperator, kv_bytes: float) -> bool:
-        """One table cannot tell the kinds of layer of a model apart: full attention is what it holds."""
-        return operator.attention == "gqa" and operator.window is None and kv_bytes == self.kv_bytes
+        """One table cannot tell the kinds of layer of a model apart: full attention of all tokens is what it holds."""
+        plain = operator.attention == "gqa" and operator.window is None and operator.dealt is None
+        return plain and kv_bytes == self.kv_bytes

@@ -111,9 +111,10 @@ def _gemm_seconds(gemm: Gemm | GroupedGemm, gpu: Gpu) -> float:
 
 def _attention_work(operator: AttentionOperator, gpu: Gpu, layers: float, kv_bytes: float) -> AttentionWork:
     peak = gpu.peak(operator.compute)
+    ranks = 1 if operator.dealt is None else operator.dealt.ranks
     return AttentionWork(
         prefill_pair=layers * operator.prefill.flops_per_pair / peak,
-        decode_pair=layers * operator.decode.flops_per_pair / peak,
-        kv_bytes=layers * operator.kv_elements * kv_bytes,
+        decode_pair=layers * operator.decode.flops_per_pair / peak / ranks,
+        kv_bytes=layers * operator.kv_elements * kv_bytes / ranks,
         window=operator.window,
     )

@@ -2,7 +2,8 @@
 
 An engine has ``tp * pp * dp`` GPUs. Attention is split ``tp`` ways inside each of ``dp`` ranks, which have requests
 and a cache of their own; layers are dealt out to ``pp`` stages. Routed experts belong to all ``tp * dp`` GPUs of a
-stage: dealt out whole with ``expert_parallel``, each of them sliced that many ways without it.
+stage: dealt out whole with ``expert_parallel``, each of them sliced that many ways without it. Where several GPUs of a
+tensor-parallel group would cache the same values, tokens can be dealt out to ``dcp`` of them instead.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ class Layout:
     expert_parallel: bool = False
     redundant_experts: int = 0
     all2all: All2All = "allgather_reducescatter"
+    dcp: int = 1
 
     @property
     def gpus(self) -> int:
@@ -43,7 +45,7 @@ class Layout:
         return 1 if self.expert_parallel else self.tp * self.dp
 
     def __str__(self) -> str:
-        degrees = {"tp": self.tp, "pp": self.pp, "dp": self.dp}
+        degrees = {"tp": self.tp, "pp": self.pp, "dp": self.dp, "dcp": self.dcp}
         said = [f"{name}={degree}" for name, degree in degrees.items() if degree != 1] or ["tp=1"]
         return " ".join([*said, *(["expert_parallel"] if self.expert_parallel else [])])
 

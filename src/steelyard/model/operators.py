@@ -103,11 +103,20 @@ class AttentionShape:
 
 
 @dataclass(frozen=True)
+class Dealt:
+    """Cached tokens are dealt out to ``ranks`` GPUs next to each other; values between them have so many bytes."""
+
+    ranks: int
+    value_bytes: int
+
+
+@dataclass(frozen=True)
 class AttentionOperator:
     """Attention over the cache.
 
     mla runs prefill as plain multi-head attention and decode over the latent as if it had one KV
     head; the other kinds run both alike. kv_elements is what one cached token is to read at decode.
+    Where tokens are dealt out a decode has the heads of all those GPUs and the tokens of one.
     """
 
     name: str
@@ -117,6 +126,7 @@ class AttentionOperator:
     kv_elements: int
     window: int | None
     compute: str
+    dealt: Dealt | None = None
     kind: Literal["attention"] = "attention"
 
 
@@ -157,7 +167,7 @@ Operator = Gemm | GroupedGemm | AttentionOperator | Elementwise | Collective
 def operators(model: ModelSpec, layer: Layer, tp: int | Layout = 1, routing: Routing = EVEN) -> tuple[Operator, ...]:
     """The operators of one layer of this kind, in the order they run."""
     layout = _checked(model, tp)
-    return (*_attention_block(model, layer, layout.tp), *_ffn_block(model, layer, layout, routing))
+    return (*_attention_block(model, layer, layout), *_ffn_block(model, layer, layout, routing))
 
 
 def embedding_operators(model: ModelSpec, tp: int | Layout = 1) -> tuple[Operator, ...]:
@@ -215,8 +225,8 @@ def _sampler(model: ModelSpec, logits: int) -> Elementwise:
     return Elementwise("sampler", logits * model.dtype_bytes, per="sequence", kind="one_pass_sampling")
 
 
-def _attention_block(model: ModelSpec, layer: Layer, tp: int) -> Iterator[Operator]:
-    attention, size = layer.attention, model.dtype_bytes
+def _attention_block(model: ModelSpec, layer: Layer, layout: Layout) -> Iterator[Operator]:
+    attention, size, tp = layer.attention, model.dtype_bytes, layout.tp
     *inputs, output = attention_matrices(attention, model.hidden, tp)
     heads, kv_heads = attention.heads // tp, kv_heads_per_gpu(attention, tp)
     yield _residual_norm(model, "input_norm")
@@ -232,8 +242,8 @@ def _attention_block(model: ModelSpec, layer: Layer, tp: int) -> Iterator[Operat
     else:
         rotated = (heads + kv_heads) * attention.head_dim
     yield Elementwise("rope", 2 * rotated * size)
-    yield Elementwise("kv_write", 2 * kv_elements(attention, tp) * size)
-    yield _attention(model, attention, tp)
+    yield Elementwise("kv_write", 2 * kv_elements(attention, tp) * size // layout.dcp)
+    yield _attention(model, attention, layout)
     yield _gemm(model, output)
     if tp > 1:
         yield Collective("attention_allreduce", model.hidden * size, ranks=tp)
@@ -241,7 +251,8 @@ def _attention_block(model: ModelSpec, layer: Layer, tp: int) -> Iterator[Operat
         yield _norm(model, "post_attention_norm")
 
 
-def _attention(model: ModelSpec, attention: Attention, tp: int) -> AttentionOperator:
+def _attention(model: ModelSpec, attention: Attention, layout: Layout) -> AttentionOperator:
+    tp, dcp = layout.tp, layout.dcp
     heads, kv_heads = attention.heads // tp, kv_heads_per_gpu(attention, tp)
     if attention.kind == "mla":
         prefill = AttentionShape(heads, heads, attention.head_dim, attention.v_head_dim)
@@ -253,10 +264,11 @@ def _attention(model: ModelSpec, attention: Attention, tp: int) -> AttentionOper
         name="attention",
         attention=attention.kind,
         prefill=prefill,
-        decode=decode,
+        decode=replace(decode, heads=heads * dcp),
         kv_elements=kv_elements(attention, tp),
         window=attention.window,
         compute=model.compute,
+        dealt=Dealt(dcp, model.dtype_bytes) if dcp > 1 else None,
     )
 
 

@@ -14,7 +14,12 @@ _VOCAB_PADDING = 64  # vLLM pads the vocabulary to a multiple of this before spl
 _MXFP4_GROUP = 32
 _MOST_RANKS = 64  # that are tried for what would work
 
-Degree = Literal["tp", "pp", "dp"]
+Degree = Literal["tp", "pp", "dp", "dcp"]
+
+
+def kv_copies(attention: Attention, tp: int) -> int:
+    """GPUs that would keep the same cached values, were they not dealt out; mla's latent is the same on all."""
+    return tp if attention.kind == "mla" else max(1, tp // attention.kv_heads)
 
 
 def kv_heads_per_gpu(attention: Attention, tp: int) -> int:
@@ -62,15 +67,18 @@ def _check(model: ModelSpec, layout: Layout, said: str) -> None:
 
 
 def _fits(model: ModelSpec, layout: Layout, degree: Degree, size: int) -> bool:
-    sizes: dict[Degree, int] = {"tp": layout.tp, "pp": layout.pp, "dp": layout.dp, degree: size}
-    changed = replace(layout, tp=sizes["tp"], pp=sizes["pp"], dp=sizes["dp"])
+    sizes: dict[Degree, int] = {**_degrees(layout), degree: size}
+    changed = replace(layout, tp=sizes["tp"], pp=sizes["pp"], dp=sizes["dp"], dcp=sizes["dcp"])
     return next(_problems(model, changed), None) is None
+
+
+def _degrees(layout: Layout) -> dict[Degree, int]:
+    return {"tp": layout.tp, "pp": layout.pp, "dp": layout.dp, "dcp": layout.dcp}
 
 
 def _problems(model: ModelSpec, layout: Layout) -> Iterator[tuple[Degree, str]]:
     """What is wrong with a layout, each with the degree that another size of might help."""
-    sizes: dict[Degree, int] = {"tp": layout.tp, "pp": layout.pp, "dp": layout.dp}
-    for degree, size in sizes.items():
+    for degree, size in _degrees(layout).items():
         if size < 1:
             yield degree, "it must be at least 1"
             return
@@ -88,6 +96,7 @@ def _problems(model: ModelSpec, layout: Layout) -> Iterator[tuple[Degree, str]]:
     if layout.pp > model.num_layers:
         yield "pp", f"{model.num_layers} layers cannot be dealt out to {layout.pp} stages"
     yield from _expert_problems(model, layout)
+    yield from _context_problems(model, layout)
 
 
 def _ffn_problems(model: ModelSpec, ffn: DenseFfn | MoeFfn, layout: Layout) -> Iterator[tuple[Degree, str]]:
@@ -128,3 +137,17 @@ def _expert_problems(model: ModelSpec, layout: Layout) -> Iterator[tuple[Degree,
     elif layout.redundant_experts and (min(counts) + layout.redundant_experts) % ranks:
         copies = min(counts) + layout.redundant_experts
         yield degree, f"{copies} experts, redundant ones included, cannot be dealt out evenly to {ranks} ranks"
+
+
+def _context_problems(model: ModelSpec, layout: Layout) -> Iterator[tuple[Degree, str]]:
+    """Cached tokens can be dealt out to GPUs that would have copies of them, and to no others."""
+    if layout.dcp == 1:
+        return
+    for layer in model.layers:
+        copies = kv_copies(layer.attention, layout.tp)
+        if copies % layout.dcp:
+            heads = "the latent" if layer.attention.kind == "mla" else f"each of {layer.attention.kv_heads} KV heads"
+            gpus = f"{copies} GPU" if copies == 1 else f"{copies} GPUs"
+            yield "dcp", f"at tp={layout.tp} {heads} is on {gpus}, no multiple of {layout.dcp}"
+        if layer.attention.window is not None:
+            yield "dcp", f"its layers with a window of {layer.attention.window} tokens cannot deal them out"

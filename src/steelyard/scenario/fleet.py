@@ -35,6 +35,10 @@ _DP = (
     "Ranks of an engine with requests and a cache of their own, which step together and share the routed experts "
     "(data-parallel attention). Results and routers count each rank as a replica."
 )
+_DCP = (
+    "GPUs of a tensor-parallel group that cached tokens are dealt out to, where each would have a copy of them (decode "
+    "context parallel): a block then holds dcp times as many tokens."
+)
 _EP = "Whether whole experts are dealt out to an engine's tp x dp GPUs, instead of a slice of each to all."
 _REDUNDANT = "Further copies of the busiest experts, with expert_parallel."
 _ALL2ALL = "How tokens get to experts of other ranks, by vLLM's names."
@@ -74,6 +78,7 @@ class PoolSpec(Spec):
     tp: Count = Field(default=1, description=_TP)
     pp: Count = Field(default=1, description=_PP)
     dp: Count = Field(default=1, description=_DP)
+    dcp: Count = Field(default=1, description=_DCP)
     expert_parallel: bool = Field(default=False, description=_EP)
     redundant_experts: Whole = Field(default=0, description=_REDUNDANT)
     all2all: All2AllName = Field(default="allgather_reducescatter", description=_ALL2ALL)
@@ -99,6 +104,7 @@ class ShortFleet(Spec):
     tp: Count = Field(default=1, description=_TP)
     pp: Count = Field(default=1, description=_PP)
     dp: Count = Field(default=1, description=_DP)
+    dcp: Count = Field(default=1, description=_DCP)
     expert_parallel: bool = Field(default=False, description=_EP)
     redundant_experts: Whole = Field(default=0, description=_REDUNDANT)
     all2all: All2AllName = Field(default="allgather_reducescatter", description=_ALL2ALL)
@@ -176,6 +182,8 @@ class FleetSpec(Spec):
         for i, pool in enumerate(self.pools):
             if pool.model is not None and pool.role in ("attention", "ffn"):
                 raise mistake(f"a pool of role {pool.role} serves the scenario's model", "pools", i, "model")
+            if pool.dcp > 1 and pool.role != "serve":
+                raise mistake("tokens are dealt out in pools of role serve only; leave it out", "pools", i, "dcp")
             if pool.weight is not None and self.pool_router is None:
                 raise mistake("nothing asks for it; set fleet.pool_router, or leave it out", "pools", i, "weight")
             if pool.weight is None and any(each.weight is not None for each in self.of_role(pool.role)):

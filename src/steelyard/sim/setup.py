@@ -43,6 +43,7 @@ from steelyard.errors import UserError, blaming
 from steelyard.hardware import Gpu, check_fits_node, find_gpu, topology_of
 from steelyard.model import Layout, ModelSpec, check_layout, check_tp
 from steelyard.scenario import EngineSpec, PoolSpec, Scenario
+from steelyard.sim.context_parallel import check_context_parallel
 from steelyard.sim.models import Served, find_models
 from steelyard.sim.pipelines import check_pipeline
 
@@ -163,10 +164,12 @@ def _pool(
         check_fits_node(gpu, pool.tp)
         if pool.pp > 1:
             check_pipeline(pool, engine)
+        if pool.dcp > 1:
+            check_context_parallel(pool, engine)
     with blaming(scenario.source):
         draft = find_draft(engine, model, scenario.base_dir)
         memory = plan_memory(model, gpu, layout, engine, draft, pool.role)
-        limits = replace(_limits(engine, model, memory, draft), stages=pool.pp)
+        limits = replace(_limits(engine, model, memory, draft), stages=pool.pp, block_size=engine.block_size * pool.dcp)
     sources = _sources(scenario, gpu, model, layout)
     if factors:
         sources = tuple(Scaled(source, factors) for source in sources)
@@ -275,7 +278,7 @@ def _of_unit(limits: Limits, instances: int) -> Limits:
 
 def layout_of(pool: PoolSpec) -> Layout:
     """A pool's layout in the model's terms."""
-    return Layout(pool.tp, pool.pp, pool.dp, pool.expert_parallel, pool.redundant_experts, pool.all2all)
+    return Layout(pool.tp, pool.pp, pool.dp, pool.expert_parallel, pool.redundant_experts, pool.all2all, pool.dcp)
 
 
 def _sources(scenario: Scenario, gpu: Gpu, model: ModelSpec, layout: Layout) -> tuple[CostSource, ...]:
