@@ -223,3 +223,15 @@ def test_mistakes_are_named(tmp_path: Path, change: str, said: str) -> None:
     ran = CliRunner().invoke(app, ["posttrain", str(EXAMPLES / "search-48.yaml"), "--out", str(out), *changes])
     assert isinstance(ran.exception, UserError) and said in str(ran.exception)
     assert not out.exists()
+
+
+def test_a_plan_for_the_scenarios_gpus_is_recommended() -> None:
+    small = ["--set", "trajectories={preset: search, prompts: 8, group: 4}", "--set", "training.dp=2"]
+    asked = ["plan", str(EXAMPLES / "search-48.yaml"), "--set", "rollout=[{tp: 2, replicas: 4}]", *small]
+    ran = CliRunner().invoke(app, [*asked, "--json"])
+    assert ran.exit_code == 0, ran.output
+    plan = json.loads(ran.stdout)
+    rolling = sum(bucket["tp"] * bucket["replicas"] for bucket in plan["rollout"])
+    assert rolling > 0 and plan["training"]["gpus"] + rolling <= 16
+    assert plan["step_seconds"] <= plan["runner_up"]["step_seconds"]
+    assert "roll out" in CliRunner().invoke(app, asked).stdout

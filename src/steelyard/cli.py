@@ -17,13 +17,14 @@ from rich.table import Table
 from steelyard.errors import UserError
 from steelyard.hardware import find_gpu, gpu_names
 from steelyard.model import model_names
+from steelyard.posttrain.planning import recommended
 from steelyard.posttrain.run import posttrain
 from steelyard.report import choose_output_dir, print_summary, summary_json, write_result
 from steelyard.report.calibration import print_calibration
 from steelyard.report.estimators import print_estimators
 from steelyard.report.fidelity import fidelity_page
 from steelyard.report.folder import write_whole
-from steelyard.report.posttrain import print_posttrain, timeline_svg
+from steelyard.report.posttrain import plan_data, print_plan, print_posttrain, timeline_svg
 from steelyard.report.silicon import print_silicon
 from steelyard.report.validation import print_validation, write_validation_page
 from steelyard.scenario import CostSpec, json_schema, load_posttrain, load_scenario
@@ -258,6 +259,22 @@ def posttrain_command(
         return
     print_posttrain(result.summary, _out)
     _out.print(f"written to {folder}", soft_wrap=True, highlight=False)
+
+
+@app.command("plan")
+def plan_command(
+    scenario: Annotated[Path, typer.Argument(help="Post-training scenario, YAML or JSON (docs/posttrain.md).")],
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a key: KEY.PATH=VALUE, as often as needed.")
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
+) -> None:
+    """Recommend how to split a scenario's GPUs between rollout and training, and how to lay both out."""
+    plan = recommended(load_posttrain(scenario, set_ or []))
+    if json_:
+        typer.echo(json.dumps(plan_data(plan), indent=2))
+    else:
+        print_plan(plan, _out)
 
 
 @app.command("estimator-eval")

@@ -42,7 +42,7 @@ def set_up_posttrain(scenario: PosttrainScenario) -> PosttrainSetup:
     topology = topology_of(gpu, scenario.topology)
     kinds = engine_kinds(_serving(scenario), [bucket.tp for bucket in scenario.rollout])
     layout = train_layout(scenario.training)
-    with blaming(f"{source}: training"):
+    with blaming(source):
         training = compile_training(model, gpu, topology, layout, train_settings(scenario))
         before, sync = _weight_times(scenario, model, topology, layout)
     tasks = trajectories_of(scenario.trajectories, scenario.seed, scenario.base_dir)

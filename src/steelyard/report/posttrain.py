@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from steelyard.balance.plan import Plan
 from steelyard.posttrain.loop import Loop
 from steelyard.posttrain.summary import Floats, busy_intervals
 
@@ -39,6 +41,30 @@ def print_posttrain(summary: dict[str, Any], console: Console) -> None:
     if summary["moves"]:
         table.add_row("moves", f"{summary['moves']:,} of {summary['moved_tokens']:,} tokens")
     console.print(table)
+
+
+def print_plan(plan: Plan, console: Console) -> None:
+    """What is recommended, what it should take, and what came next."""
+    console.print(f"[bold]{escape(str(plan))}[/bold]", soft_wrap=True)
+    console.print(
+        f"a step: {plan.step:,.1f} s simulated (model: training {plan.train:,.1f}, rollout {plan.rollout:,.1f})"
+    )
+    if plan.runner_up is not None:
+        more = plan.runner_up.step / plan.step - 1
+        console.print(f"next: {escape(str(plan.runner_up))}: {plan.runner_up.step:,.1f} s, {more:+.1%}", soft_wrap=True)
+    console.print(escape(plan.why), soft_wrap=True)
+
+
+def plan_data(plan: Plan) -> dict[str, Any]:
+    """A plan for JSON."""
+    found: dict[str, Any] = {
+        "training": {"gpus": plan.training.gpus, "layout": plan.training.name},
+        "rollout": [{"tp": tp, "replicas": replicas} for tp, replicas in plan.replicas.items()],
+        "step_seconds": plan.step,
+        "model": {"training": plan.train, "rollout": plan.rollout},
+        "why": plan.why,
+    }
+    return found if plan.runner_up is None else {**found, "runner_up": plan_data(plan.runner_up)}
 
 
 def timeline_svg(loop: Loop) -> str:

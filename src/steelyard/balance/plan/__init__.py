@@ -1,0 +1,42 @@
+"""Who trains and who rolls out: planners that split GPUs, lay training out and choose rollout replicas."""
+
+from steelyard.balance.plan.buckets import ByLength, Frontier, Rollout
+from steelyard.balance.plan.change import Payback, Triggers
+from steelyard.balance.plan.forecast import foretold
+from steelyard.balance.plan.libra import libra
+from steelyard.balance.plan.makespan import Classes, ReplicaModel, makespans
+from steelyard.balance.plan.measured import Measured
+from steelyard.balance.plan.plain import OneAtATime, Proportional, Searching, Static
+from steelyard.balance.plan.search import Factors, Search
+from steelyard.balance.plan.simulated import Simulate, Simulated, oracle
+from steelyard.balance.plan.world import Bucket, Mode, Plan, Planner, State, TrainOption, World
+
+__all__ = [
+    "Bucket",
+    "ByLength",
+    "Classes",
+    "Factors",
+    "Frontier",
+    "Measured",
+    "Mode",
+    "OneAtATime",
+    "Payback",
+    "Plan",
+    "Planner",
+    "Proportional",
+    "ReplicaModel",
+    "Rollout",
+    "Search",
+    "Searching",
+    "Simulate",
+    "Simulated",
+    "State",
+    "Static",
+    "TrainOption",
+    "Triggers",
+    "World",
+    "foretold",
+    "libra",
+    "makespans",
+    "oracle",
+]

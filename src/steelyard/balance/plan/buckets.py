@@ -1,0 +1,176 @@
+"""Which rollout replicas to have: for every number of GPUs at once, by dynamic programming over sorted trajectories."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import Protocol
+
+import numpy as np
+
+from steelyard.balance.plan.makespan import Classes, makespans
+from steelyard.balance.plan.measured import Measured
+from steelyard.balance.plan.world import Bucket, World
+from steelyard.workload.columns import Floats, Ints
+
+_CUTS = 10  # places where one bucket's trajectories may end and the next one's begin
+_RANGES = 2  # that a degree may have
+_EVERY = 16  # numbers of replicas that are all looked at; beyond, they grow by a factor
+_FACTOR = 1.1
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """Buckets and how long a batch takes on them."""
+
+    buckets: tuple[Bucket, ...]
+    seconds: float
+
+
+class Frontier(Protocol):
+    """The best rollout for any number of GPUs."""
+
+    evaluations: int  # makespans that were worked out
+
+    def seconds(self, gpus: int) -> float:
+        """What it takes; infinite where nothing fits."""
+
+    def rollout(self, gpus: int) -> Rollout:
+        """The buckets themselves."""
+
+
+class ByLength:
+    """Buckets of different degrees, each for a range of lengths or two: few long ones may want replicas for themselves.
+
+    Trajectories are sorted by latency, and degrees take ranges of them in turn: ``_best[d][g, c]`` is the makespan of
+    the shortest ones up to cut c on g GPUs with the first d degrees. A range's makespan on some replicas is the fluid
+    model's; those of all ranges and replicas are worked out at once.
+    """
+
+    def __init__(self, world: World, measured: Measured) -> None:
+        self._world = world
+        self._classes = classes_of(world, measured)
+        self._cuts = cuts_of(len(self._classes), world.by_length)
+        usable = [tp for tp in by_speed(world) if tp <= world.gpus]
+        self._degrees = [tp for tp in usable for _ in range(_RANGES if world.by_length else 1)]
+        self.evaluations = 0
+        tables = {tp: self._table(tp) for tp in usable}
+        self._tables = [tables[tp] for tp in self._degrees]
+        self._best: list[Floats] = [np.full((world.gpus + 1, len(self._cuts)), inf)]
+        self._best[0][:, 0] = 0.0
+        for index in range(len(self._degrees)):
+            self._best.append(self._with(index, self._best[-1]) if world.by_length else self._alone(index))
+
+    def seconds(self, gpus: int) -> float:
+        return float(min(best[gpus, -1] for best in self._best))
+
+    def rollout(self, gpus: int) -> Rollout:
+        chosen: list[tuple[int, int, int, int]] = []  # degree, replicas, first and last cut
+        index = min(range(len(self._best)), key=lambda i: float(self._best[i][gpus, -1]))
+        left, upto = gpus, len(self._cuts) - 1
+        while upto > 0:
+            target = self._best[index][left, upto]
+            if self._world.by_length and self._best[index - 1][left, upto] <= target:
+                index -= 1
+                continue
+            replicas, since = self._step_back(index, left, upto)
+            chosen.append((index - 1, replicas, since, upto))
+            left, upto = left - replicas * self._degrees[index - 1], since
+            index -= 1
+        return self._buckets(self._fill(chosen[::-1], left))
+
+    def _step_back(self, index: int, left: int, upto: int) -> tuple[int, int]:
+        """The replicas and the range's begin that the last degree was used with."""
+        counts, table = self._tables[index - 1]
+        before = self._best[index - 1] if self._world.by_length else self._best[0]
+        options = [
+            (max(float(before[left - r * self._degrees[index - 1], since]), float(table[row, since, upto])), r, since)
+            for row, r in enumerate(counts.tolist())
+            if r * self._degrees[index - 1] <= left
+            for since in range(upto)
+        ]
+        _, replicas, since = min(options)
+        return replicas, since
+
+    def _fill(self, chosen: list[tuple[int, int, int, int]], left: int) -> list[tuple[int, int, int, int]]:
+        """GPUs that are left over go to whoever takes longest and can use them, a replica at a time."""
+        chosen = list(chosen)
+        while fitting := [place for place, each in enumerate(chosen) if self._degrees[each[0]] <= left]:
+            slowest = max(fitting, key=lambda place: self._about(*chosen[place]))
+            index, replicas, since, upto = chosen[slowest]
+            left -= self._degrees[index]
+            chosen[slowest] = index, replicas + 1, since, upto
+        return chosen
+
+    def _about(self, index: int, replicas: int, since: int, upto: int) -> float:
+        """A range's makespan read off the table; between numbers that were not worked out it goes straight."""
+        counts, table = self._tables[index]
+        return float(np.interp(replicas, counts, table[:, since, upto]))
+
+    def _buckets(self, chosen: list[tuple[int, int, int, int]]) -> Rollout:
+        most = np.maximum.accumulate(self._classes.most)
+        buckets = [Bucket(self._degrees[i], n, int(most[self._cuts[upto] - 1])) for i, n, _, upto in chosen]
+        order = sorted(buckets, key=lambda bucket: (bucket.tp, bucket.upto))
+        return Rollout(tuple(order), max(self._about(*each) for each in chosen))
+
+    def _table(self, tp: int) -> tuple[Ints, Floats]:
+        """(numbers of replicas, makespan by number, first and last cut)."""
+        counts = replica_counts(self._world.gpus // tp)
+        places = range(len(self._cuts))
+        ranges = np.array([(since, upto) for upto in places for since in range(upto)])
+        rows, pairs = np.arange(len(counts)).repeat(len(ranges)), np.tile(ranges, (len(counts), 1))
+        found = self._makespans(tp, counts[rows], self._cuts[pairs[:, 0]], self._cuts[pairs[:, 1]])
+        table = np.full((len(counts), len(self._cuts), len(self._cuts)), inf)
+        table[rows, pairs[:, 0], pairs[:, 1]] = found
+        return counts, np.minimum.accumulate(table, axis=0)
+
+    def _makespans(self, tp: int, replicas: Ints, first: Ints, last: Ints) -> Floats:
+        classes, model = self._classes, self._world.replicas[tp]
+        self.evaluations += len(replicas)
+        below = np.concatenate([[0.0], np.cumsum(classes.count)])
+        load = self._world.ahead * (below[last] - below[first]) / replicas
+        seconds = makespans(model, classes, load, first, last, self._world.sticky) / self._world.ahead
+        largest = np.maximum.accumulate(classes.largest)[last - 1]  # of shorter ranges too, which hardly matters
+        return np.where(largest > model.capacity, inf, seconds)
+
+    def _with(self, index: int, before: Floats) -> Floats:
+        """The makespans once a degree more may be used."""
+        tp = self._degrees[index]
+        counts, table = self._tables[index]
+        best = before.copy()
+        for row, replicas in enumerate(counts.tolist()):
+            gpus = replicas * tp
+            rest = before[: len(before) - gpus]
+            reached = np.maximum(rest[:, :, None], table[row][None, :, :]).min(axis=1)
+            np.minimum(best[gpus:], reached, out=best[gpus:])
+        return best
+
+    def _alone(self, index: int) -> Floats:
+        """The makespans if a degree has all trajectories."""
+        return self._with(index, self._best[0])
+
+
+def classes_of(world: World, measured: Measured) -> Classes:
+    """Trajectories in the order in which a cluster would end them: tokens weigh as much as on a middling degree."""
+    degrees = sorted(world.replicas)
+    table = world.replicas[degrees[len(degrees) // 2]].speed.decode
+    return Classes.of(measured, table[len(table) // 2][1])
+
+
+def by_speed(world: World) -> list[int]:
+    """Degrees, slowest first: the longer trajectories are, the faster should be who gets them."""
+    return sorted(world.replicas, key=lambda tp: (-world.replicas[tp].speed.decode[0][1], tp))
+
+
+def replica_counts(most: int) -> Ints:
+    """All small numbers of replicas, and ever fewer of the large ones; the largest is among them."""
+    counts = list(range(1, min(most, _EVERY) + 1))
+    while counts[-1] < most:
+        counts.append(min(most, max(counts[-1] + 1, int(counts[-1] * _FACTOR))))
+    return np.array(counts, dtype=np.int64)
+
+
+def cuts_of(classes: int, by_length: bool) -> Ints:
+    """Classes at which a range may begin or end; with one range for all, none but the ends."""
+    places = np.linspace(0, classes, 1 + (min(classes, _CUTS) if by_length else 1))
+    return np.unique(places.round().astype(np.int64))

@@ -1,0 +1,74 @@
+"""When to plan anew, whether a change pays, and how far foretold times were from measured ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from steelyard.balance.plan.search import Factors
+from steelyard.balance.plan.world import Plan, State, World
+from steelyard.balance.pool.learnt import Learnt
+
+
+@dataclass(frozen=True, slots=True)
+class Triggers:
+    """Libra's: every so many steps, and at once when queues, seats, rejections or the stages' ratio say so."""
+
+    every: int = 5
+    queued: float = 0.75
+    active: float = 0.85
+    ratio: float = 1.25
+
+    def due(self, state: State, last: int | None) -> bool:
+        """``last`` is the step that was planned after before."""
+        if last is None or state.plan is None or state.step - last >= self.every:
+            return True
+        slow, fast = max(state.train, state.rollout), min(state.train, state.rollout)
+        apart = fast > 0 and slow >= self.ratio * fast
+        return bool(state.queued >= self.queued or state.active >= self.active or state.rejected or apart)
+
+
+@dataclass(frozen=True, slots=True)
+class Payback:
+    """A change must gain a share of a step, so that noise moves nothing, and earn what it costs within a horizon."""
+
+    margin: float = 0.05
+    horizon: int = 10  # steps that lengths are expected to stay much the same for
+    switch: float = 15.0  # seconds that a change takes, until some were measured
+
+    def pays(self, now: float, then: float, state: State) -> bool:
+        """Whether steps of ``then`` seconds are worth changing to from those of ``now``."""
+        gain = now - then
+        return gain >= self.margin * now and self.horizon * gain > self.seconds(state)
+
+    def seconds(self, state: State) -> float:
+        """What a change takes, by those measured."""
+        learnt = Learnt(self.switch)
+        for measured in state.switches:
+            learnt.take(measured)
+        return learnt.mean
+
+
+@dataclass
+class Experience:
+    """Measured stage times against foretold ones; plans are foretold with the same factors."""
+
+    _train: Learnt = field(default_factory=lambda: Learnt(1.0))
+    _rollout: Learnt = field(default_factory=lambda: Learnt(1.0))
+
+    def take(self, state: State, bare: Plan) -> None:
+        """``bare`` is what the plan in force was to take for the measured trajectories, without any factor."""
+        if state.train > 0 and bare.train > 0:
+            self._train.take(state.train / bare.train)
+        if state.rollout > 0 and bare.rollout > 0:
+            self._rollout.take(state.rollout / bare.rollout)
+
+    @property
+    def factors(self) -> Factors:
+        return Factors(self._train.mean, self._rollout.mean)
+
+
+def step_seconds(world: World, plan: Plan, state: State) -> float:
+    """What a step took by its measured stages; what it was to take if none were measured."""
+    if state.train <= 0 or state.rollout <= 0:
+        return plan.step
+    return world.together(state.train, state.rollout) + world.sync(plan.training, plan.buckets)

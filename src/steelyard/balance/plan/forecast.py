@@ -1,0 +1,52 @@
+"""What a plan that is already there would take for other trajectories."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+
+from steelyard.balance.plan.buckets import by_speed, classes_of, cuts_of
+from steelyard.balance.plan.makespan import makespans
+from steelyard.balance.plan.measured import Measured
+from steelyard.balance.plan.search import Factors
+from steelyard.balance.plan.world import Bucket, Plan, TrainOption, World
+
+
+def foretold(world: World, plan: Plan, measured: Measured, factors: Factors | None = None) -> Plan:
+    """The same plan with the stage times that these trajectories would have."""
+    factors = factors or Factors()
+    train = world.train(plan.training, measured.context) * factors.train
+    rollout = rollout_seconds(world, plan.buckets, measured) * factors.rollout
+    step = world.together(train, rollout) + world.sync(plan.training, plan.buckets)
+    return replace(plan, train=train, rollout=rollout, step=step, why="", runner_up=None)
+
+
+def simple(world: World, option: TrainOption, tp: int, measured: Measured) -> Plan | None:
+    """A layout with replicas of one degree on all GPUs that it leaves; None if there are none."""
+    replicas = world.rollout_gpus(option) // tp
+    if not replicas:
+        return None
+    plan = Plan(option, (Bucket(tp, replicas, int(measured.generated.max())),), 0.0, 0.0, 0.0)
+    return foretold(world, plan, measured)
+
+
+def rollout_seconds(world: World, buckets: tuple[Bucket, ...], measured: Measured) -> float:
+    """A batch's makespan on buckets, shared out as well as can be: in ranges of lengths, rising with speed, or, by
+    routers that do not look at lengths, as many of any length to each replica."""
+    classes = classes_of(world, measured)
+    cuts = cuts_of(len(classes), world.by_length)
+    last, first = np.tril_indices(len(cuts), -1)
+    below = np.concatenate([[0.0], np.cumsum(classes.count)])[cuts]
+    replicas = sum(bucket.replicas for bucket in buckets)
+    best = np.where(cuts > 0, inf if world.by_length else 0.0, 0.0)
+    order = {tp: place for place, tp in enumerate(by_speed(world))}
+    for bucket in sorted(buckets, key=lambda each: (order[each.tp], each.upto)):
+        load = world.ahead * (below[last] - below[first]) / (bucket.replicas if world.by_length else replicas)
+        table = np.full((len(cuts), len(cuts)), inf)
+        model = world.replicas[bucket.tp]
+        table[first, last] = makespans(model, classes, load, cuts[first], cuts[last], world.sticky) / world.ahead
+        reached = np.maximum(best[:, None], table).min(axis=0)
+        best = np.minimum(best, reached) if world.by_length else np.maximum(best, np.where(cuts > 0, reached, 0.0))
+    return float(best[-1])

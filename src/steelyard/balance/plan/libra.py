@@ -1,0 +1,131 @@
+"""Libra's global planner: a pruned tree of training layouts, and replicas by dynamic programming over requests.
+
+As published it reads weights as if a replica's GPUs divided them twice, holds as many times more tokens as it has GPUs,
+and takes every request of a replica for its mean. Corrected, the same search asks the fluid model instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, inf
+
+import numpy as np
+
+from steelyard.balance.plan.buckets import Rollout
+from steelyard.balance.plan.makespan import Classes, ReplicaModel, makespans, stratified
+from steelyard.balance.plan.measured import Measured
+from steelyard.balance.plan.search import Search
+from steelyard.balance.plan.world import Bucket, TrainOption, World
+from steelyard.workload.columns import Floats, Ints
+
+REQUESTS = 64
+_BUBBLE = 0.3  # of a pipeline, above which a layout is not looked at
+
+
+def libra(world: World, published: bool = False) -> Search:
+    """A search as `Searching` takes it."""
+    costs = Published if published else Corrected
+    return Search(
+        world,
+        frontier=lambda w, measured: ByReplica(w, measured, costs(w)),
+        usable=_unpruned,
+        lengths=_means if published else lambda measured: measured.context,
+    )
+
+
+def _unpruned(option: TrainOption, lengths: Ints) -> bool:
+    batches = max(1, ceil(int(lengths.sum()) / (option.budget * option.dp)))
+    return (option.pp - 1) / (option.pp + batches - 1) <= _BUBBLE
+
+
+def _means(measured: Measured) -> Ints:
+    return np.full(len(measured), round(float(measured.context.mean())), dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Published:
+    """One replica's seconds for a range of requests: mean tokens times a step, in as many waves as its cache needs."""
+
+    world: World
+
+    def seconds(self, tp: int, requests: Classes, first: Ints, last: Ints) -> Floats:
+        model = self.world.replicas[tp]
+        sums = [np.concatenate([[0.0], np.cumsum(column * requests.count)]) for column in _columns(requests)]
+        count, tokens, context = (column[last] - column[first] for column in sums)
+        waves = np.ceil(np.maximum(context / (tp * model.capacity), count / model.seats))
+        step = self._step(tp) + model.speed.read / tp * context / waves
+        return np.asarray(tokens / count * waves * step)
+
+    def _step(self, tp: int) -> float:
+        """A step that reads weights: what reading takes on one GPU, divided by the degree twice."""
+        times = {degree: model.speed.decode[0][1] for degree, model in self.world.replicas.items()}
+        if len(times) < 2:
+            return times[tp]
+        less, more = sorted(times)[:2]
+        weights = (times[less] - times[more]) / (1 / less - 1 / more)
+        return max(times[tp] - weights / tp, 0.0) + weights / tp**2
+
+
+@dataclass(frozen=True)
+class Corrected:
+    """The same by the fluid model."""
+
+    world: World
+
+    def seconds(self, tp: int, requests: Classes, first: Ints, last: Ints) -> Floats:
+        below = np.concatenate([[0.0], np.cumsum(requests.count)])
+        model: ReplicaModel = self.world.replicas[tp]
+        return makespans(model, requests, below[last] - below[first], first, last, self.world.sticky)
+
+
+class ByReplica:
+    """``_best[g, i]`` is the least makespan of the first i requests on g GPUs: the last replica has some degree and
+    takes some of the requests before i. A request stands for as many trajectories as there are strata."""
+
+    def __init__(self, world: World, measured: Measured, costs: Published | Corrected) -> None:
+        self._requests = stratified(measured, REQUESTS)
+        self._degrees = sorted(tp for tp in world.replicas if tp <= world.gpus)
+        number = len(self._requests)
+        last, first = np.tril_indices(number + 1, -1)
+        self.evaluations = len(first) * len(self._degrees)
+        self._tables = {}
+        for tp in self._degrees:
+            table = np.full((number + 1, number + 1), inf)
+            table[first, last] = costs.seconds(tp, self._requests, first, last)
+            self._tables[tp] = table
+        self._best: Floats = np.full((world.gpus + 1, number + 1), inf)
+        self._best[:, 0] = 0.0
+        for gpus in range(1, world.gpus + 1):
+            for tp in self._degrees:
+                if tp <= gpus:
+                    reached = np.maximum(self._best[gpus - tp][:, None], self._tables[tp]).min(axis=0)
+                    np.minimum(self._best[gpus], reached, out=self._best[gpus])
+
+    def seconds(self, gpus: int) -> float:
+        return float(self._best[gpus, -1])
+
+    def rollout(self, gpus: int) -> Rollout:
+        upto, left = len(self._requests), gpus
+        replicas: dict[int, int] = {}
+        most: dict[int, int] = {}
+        while upto > 0:
+            tp, first = self._last_replica(left, upto)
+            replicas[tp] = replicas.get(tp, 0) + 1
+            most[tp] = max(most.get(tp, 0), int(self._requests.most[first:upto].max()))
+            left, upto = left - tp, first
+        buckets = tuple(Bucket(tp, replicas[tp], most[tp]) for tp in sorted(replicas))
+        return Rollout(buckets, self.seconds(gpus))
+
+    def _last_replica(self, gpus: int, upto: int) -> tuple[int, int]:
+        """Its degree, and where its requests begin; the fewest GPUs where several do."""
+        for tp in self._degrees:
+            if tp <= gpus:
+                reached = np.maximum(self._best[gpus - tp], self._tables[tp][:, upto])
+                first = int(reached.argmin())
+                if reached[first] <= self._best[gpus, upto]:
+                    return tp, first
+        raise AssertionError("no replica leads here")
+
+
+def _columns(requests: Classes) -> tuple[Floats, Floats, Floats]:
+    return np.ones(len(requests)), requests.generated, requests.context

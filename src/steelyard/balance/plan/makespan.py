@@ -1,0 +1,219 @@
+"""How long a batch of trajectories keeps replicas busy, from its lengths: a fluid model of continuous batching.
+
+Trajectories of about the same latency make a class. While a class is still under way, so are all longer ones: they
+decode together, or are in their tools, and what a step takes follows from how many decode, what they read and which
+prompts fall in between. As classes end, steps get shorter. What a step takes and how long classes last depend on
+each other; a few rounds settle both, for many loads at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard.balance.plan.measured import Measured
+from steelyard.balance.route.speed import BucketSpeed
+from steelyard.workload.columns import Floats, Ints
+
+_ROUNDS = 12
+_GROWTH = 1.2  # of classes, from the longest trajectory on, which is one by itself
+_TINY = 1e-9
+_AT_ONCE = 512  # cases, so that their columns stay in a core's cache
+_FAR = 1 << 20  # tokens of a step beyond which nobody looks
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaModel:
+    """A rollout replica of one degree: how fast it is, and what it holds."""
+
+    speed: BucketSpeed
+    seats: int
+    capacity: int  # tokens of its cache
+    launch: float = 0.0  # seconds that a step with a prompt takes at least, since the host is no faster
+
+
+@dataclass(frozen=True, eq=False)
+class Classes:
+    """Trajectories by latency, shortest first; those of a class are taken for equal. Columns have a row a class."""
+
+    count: Floats
+    generated: Floats
+    tools: Floats
+    turns: Floats
+    prompt: Floats
+    context: Floats
+    read: Floats
+    most: Floats  # tokens that any of a class generates
+    largest: Floats  # context that any of them ends with
+    group: int
+
+    def __len__(self) -> int:
+        return len(self.count)
+
+    @staticmethod
+    def of(measured: Measured, step: float) -> Classes:
+        """``step`` is about what a decode step takes: tokens and tools are weighed against each other by it."""
+        order = np.argsort(measured.generated * step + measured.tools, kind="stable")
+        return Classes.from_order(measured, order, _boundaries(len(order)))
+
+    @staticmethod
+    def from_order(measured: Measured, order: Ints, first: Ints) -> Classes:
+        """Classes begin at these places of an order."""
+        count = np.diff(np.append(first, len(order))).astype(np.float64)
+
+        def mean(column: Ints | Floats) -> Floats:
+            sums: Floats = np.add.reduceat(column[order].astype(np.float64), first) / count
+            return sums
+
+        return Classes(
+            count,
+            mean(measured.generated),
+            mean(measured.tools),
+            mean(measured.turns),
+            mean(measured.prompt),
+            mean(measured.context),
+            mean(measured.read),
+            np.maximum.reduceat(measured.generated[order], first).astype(np.float64),
+            np.maximum.reduceat(measured.context[order], first).astype(np.float64),
+            measured.group,
+        )
+
+
+def _boundaries(total: int) -> Ints:
+    """Where classes begin: few trajectories in those of the longest, more and more below."""
+    firsts, size = [total], 1.0
+    while firsts[-1] > 0:
+        firsts.append(max(0, firsts[-1] - int(size)))
+        size *= _GROWTH
+    return np.array(firsts[:0:-1], dtype=np.int64)
+
+
+def stratified(measured: Measured, number: int) -> Classes:
+    """At most so many classes of about as many trajectories each, by tokens generated."""
+    order = np.argsort(measured.generated, kind="stable")
+    number = min(number, len(order))
+    return Classes.from_order(measured, order, np.arange(number) * len(order) // number)
+
+
+def makespans(
+    model: ReplicaModel, classes: Classes, load: Floats, first: Ints, last: Ints, sticky: bool = True
+) -> Floats:
+    """Seconds until all trajectories of classes ``first`` to ``last`` (exclusive) have ended, for each case.
+
+    ``load`` is how many of them a replica gets. ``sticky``: turns run where the one before left its cache; if not,
+    they do so by chance.
+    """
+    parts = [slice(start, start + _AT_ONCE) for start in range(0, len(load), _AT_ONCE)]
+    found: Floats = np.concatenate([_some(model, classes, load[p], first[p], last[p], sticky) for p in parts])
+    return found
+
+
+def _some(model: ReplicaModel, classes: Classes, load: Floats, first: Ints, last: Ints, sticky: bool) -> Floats:
+    which = np.arange(len(classes))
+    inside = (which >= first[:, None]) & (which < last[:, None])
+    weight = inside * classes.count
+    total = weight.sum(1)
+    share = (load / total)[:, None]  # of each trajectory, to a replica
+    weight *= share
+    work = _work(classes, (total / load)[:, None], sticky)
+    latest = _settle(model, work, weight, np.minimum(share, 1.0), inside)
+    found: Floats = latest[np.arange(len(load)), last - 1]
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Work:
+    """What one trajectory of each class asks for: a column a class, a row a case where cases differ."""
+
+    generated: Floats
+    tools: Floats
+    turns: Floats
+    fresh: Floats  # tokens of prompts that were never computed, by token generated
+    stale: Floats  # those that were, and are again if they are no longer cached
+    prompt: Floats
+    grown: Floats  # context in the end, less the prompt
+
+
+def _work(classes: Classes, replicas: Floats, sticky: bool) -> _Work:
+    generated = classes.generated
+    context = classes.context
+    asked = classes.read
+    # Members of a group spread over replicas, which compute their prompt once each.
+    alone = replicas * (1 - (1 - 1 / np.maximum(replicas, 1)) ** classes.group) / classes.group
+    prompts = classes.prompt * np.minimum(alone, 1.0)
+    fresh = context - generated - classes.prompt + prompts
+    stale = np.maximum(asked - (context - generated), 0.0)
+    if not sticky:  # the prompt itself is known everywhere, as others of the group were there
+        stale = np.maximum(stale - (classes.turns - 1) * classes.prompt, 0.0)
+        elsewhere = 1 - 1 / np.maximum(replicas, 1)
+        fresh, stale = fresh + elsewhere * stale, (1 - elsewhere) * stale
+    return _Work(
+        generated,
+        classes.tools,
+        classes.turns,
+        fresh / generated,
+        stale / generated,
+        classes.prompt,
+        context - classes.prompt,
+    )
+
+
+def _settle(model: ReplicaModel, work: _Work, weight: Floats, share: Floats, inside: NDArray[np.bool_]) -> Floats:
+    """When each class ends."""
+    latest = work.tools + work.generated * model.speed.decode[0][1] + np.zeros_like(weight)
+    seated = np.ones_like(weight)
+    for _ in range(_ROUNDS):
+        latest = np.maximum.accumulate(np.where(inside, latest, 0.0), axis=1)
+        lasts = np.maximum(latest, _TINY)
+        step, wait = _pace(model, work, weight, share, latest, seated)
+        spans = np.diff(latest, axis=1, prepend=0.0)
+        decode = work.generated * lasts / np.maximum(np.cumsum(spans / step, axis=1), _TINY)
+        queue = (work.turns - 0.5) * np.cumsum(spans * wait, axis=1) / lasts
+        found = work.tools + decode + queue
+        seated = decode / np.maximum(decode + queue, _TINY)
+        latest = np.where(inside, np.sqrt(found * latest), 0.0)  # halfway, or loads and latencies chase each other
+    settled: Floats = np.maximum.accumulate(latest, axis=1)
+    return settled
+
+
+def _pace(
+    model: ReplicaModel, work: _Work, weight: Floats, share: Floats, latest: Floats, seated: Floats
+) -> tuple[Floats, Floats]:
+    """While each class is the next to end: (seconds of a step, seconds that a turn waits for a seat).
+
+    ``seated`` is the part of its time out of tools that a class has a seat for.
+    """
+    lasts = np.maximum(latest, _TINY)
+    awake = np.clip(1.0 - work.tools / lasts, 0.0, 1.0)
+    busy = awake * seated
+
+    def under_way(each: Floats) -> Floats:
+        """Summed up over a replica that has one of the class itself."""
+        sums: Floats = (1.0 - share) * each + np.cumsum((weight * each)[:, ::-1], axis=1)[:, ::-1]
+        return sums
+
+    middle = (latest + np.concatenate([np.zeros_like(latest[:, :1]), latest[:, :-1]], axis=1)) / 2
+    wanting, demand = under_way(awake), np.maximum(under_way(busy), _TINY)
+    held = (under_way(busy * work.prompt) + middle * under_way(busy * work.grown / lasts)) / demand
+    running = np.minimum(wanting, np.minimum(model.seats, model.capacity / np.maximum(held, 1.0)))
+    part = running / demand
+    read = held * running
+    known = under_way(work.prompt + 0.0 * awake) + middle * under_way(work.grown / lasts)
+    lost = 1.0 - np.clip((model.capacity - read) / np.maximum(known - read, _TINY), 0.0, 1.0)
+    turns = np.maximum(part * under_way(busy * work.turns / work.generated), _TINY)
+    prompts = part * (under_way(busy * work.fresh) + lost * under_way(busy * work.stale))
+    bare = _steps(model.speed, running)
+    with_prompts = np.maximum(_steps(model.speed, running + prompts / np.minimum(turns, 1.0)), model.launch)
+    step = bare + np.minimum(turns, 1.0) * (with_prompts - bare) + model.speed.read * read
+    return step, np.maximum(wanting - running, 0.0) * step / turns
+
+
+def _steps(speed: BucketSpeed, tokens: Floats) -> Floats:
+    """Seconds of steps with so many tokens, of prompts or not, apart from what they read."""
+    counts = [count for count, _ in speed.decode]
+    seconds = [seconds for _, seconds in speed.decode]
+    end = seconds[-1] + (_FAR - counts[-1]) * speed.prefill
+    found: Floats = np.interp(tokens, [*counts, _FAR], [*seconds, end])
+    return found

@@ -1,0 +1,57 @@
+"""What was measured of a batch of trajectories, as columns that planners work on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from steelyard.errors import UserError
+from steelyard.workload.columns import Floats, Ints
+from steelyard.workload.trajectories import Trajectory
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Trajectories that have ended, one row each."""
+
+    generated: Ints
+    tools: Floats  # seconds in tools, between its turns
+    turns: Ints
+    prompt: Ints  # tokens before the first turn
+    context: Ints  # tokens in the end: what training gets
+    read: Ints  # tokens that its turns begin with, summed up: what is computed if nothing stays cached
+    group: int = 1  # trajectories that share a prompt
+
+    def __post_init__(self) -> None:
+        if not len(self.generated) or min(self.generated.min(), self.turns.min()) < 1:
+            raise UserError("planner: trajectories are needed, each with at least one turn and one generated token")
+
+    def __len__(self) -> int:
+        return len(self.generated)
+
+    @staticmethod
+    def of(trajectories: Iterable[Trajectory], group: int = 1) -> Measured:
+        """The columns of records; tools of unknown latency count as instant."""
+        rows = [_row(each) for each in trajectories]
+        generated, tools, turns, prompt, context, read = zip(*rows, strict=True) if rows else ((),) * 6
+        return Measured(
+            np.array(generated, dtype=np.int64),
+            np.array(tools, dtype=np.float64),
+            np.array(turns, dtype=np.int64),
+            np.array(prompt, dtype=np.int64),
+            np.array(context, dtype=np.int64),
+            np.array(read, dtype=np.int64),
+            group,
+        )
+
+
+def _row(each: Trajectory) -> tuple[int, float, int, int, int, int]:
+    context, read, tools = each.prompt_tokens, 0, 0.0
+    for turn in each.turns[:-1]:
+        read += context
+        context += turn.generated + turn.returned
+        tools += turn.latency or 0.0
+    read += context
+    return each.generated, tools, len(each.turns), each.prompt_tokens, context + each.turns[-1].generated, read

@@ -1,0 +1,133 @@
+"""Planners that simulate nothing: the static bound, shares by measured work, and one unit at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from steelyard.balance.plan.change import Experience, Payback, Triggers, step_seconds
+from steelyard.balance.plan.forecast import foretold, simple
+from steelyard.balance.plan.measured import Measured
+from steelyard.balance.plan.search import Search
+from steelyard.balance.plan.world import Plan, Planner, State, World
+from steelyard.errors import UserError
+
+
+@dataclass
+class Static:
+    """What another planner chooses after the first batch that was measured, for ever: the static bound."""
+
+    planner: Planner
+    _asked: bool = False
+
+    def plan(self, state: State) -> Plan | None:
+        if self._asked:
+            return None
+        self._asked = True
+        return self.planner.plan(state)
+
+
+@dataclass
+class Searching:
+    """The model's best plan whenever it is time, if it pays. Measured stage times correct the model."""
+
+    search: Search
+    triggers: Triggers = field(default_factory=Triggers)
+    payback: Payback = field(default_factory=Payback)
+    _experience: Experience = field(default_factory=Experience)
+    _last: int | None = None
+
+    def plan(self, state: State) -> Plan | None:
+        world = self.search.world
+        if state.plan is not None:
+            self._experience.take(state, foretold(world, state.plan, state.measured))
+        if not self.triggers.due(state, self._last):
+            return None
+        self._last = state.step
+        factors = self._experience.factors
+        best = self.search.best(state.measured, factors)
+        if state.plan is None:
+            return best
+        now = foretold(world, state.plan, state.measured, factors)
+        if best.layout == now.layout or not self.payback.pays(now.step, best.step, state):
+            return None
+        return replace(best, why=f"{best.why}; as it is: {now.step:.1f} s")
+
+
+@dataclass
+class Proportional:
+    """Greedy: each stage gets GPUs by the GPU-seconds it was measured to need; rollout keeps one degree."""
+
+    world: World
+    tp: int | None = None  # of rollout; the least that holds the longest trajectory if not given
+    triggers: Triggers = field(default_factory=Triggers)
+    payback: Payback = field(default_factory=Payback)
+    _last: int | None = None
+
+    def plan(self, state: State) -> Plan | None:
+        if not self.triggers.due(state, self._last):
+            return None
+        self._last = state.step
+        world, now = self.world, state.plan
+        if now is None:
+            return split_at(world, world.gpus / 2, self._degree(state.measured), state.measured)
+        train, rollout = state.train * now.training.gpus, state.rollout * now.rollout_gpus
+        if train <= 0 or rollout <= 0:
+            return None
+        wanted = world.gpus * train / (train + rollout)
+        then = split_at(world, wanted, self._degree(state.measured), state.measured)
+        if then.layout == now.layout:
+            return None
+        guess = world.together(train / then.training.gpus, rollout / then.rollout_gpus)
+        return then if self.payback.pays(step_seconds(world, now, state), guess, state) else None
+
+    def _degree(self, measured: Measured) -> int:
+        return least_degree(self.world, measured) if self.tp is None else self.tp
+
+
+@dataclass
+class OneAtATime:
+    """After verl's dynamic schedule: one unit of GPUs towards the slower stage, as long as the stages are apart."""
+
+    world: World
+    tp: int | None = None
+    ratio: float = 1.1  # of the stages, above which a unit moves
+    every: int = 1
+    _last: int | None = None
+
+    def plan(self, state: State) -> Plan | None:
+        world, now = self.world, state.plan
+        degree = least_degree(world, state.measured) if self.tp is None else self.tp
+        if now is None:
+            return split_at(world, world.gpus / 2, degree, state.measured)
+        if self._last is not None and state.step - self._last < self.every:
+            return None
+        self._last = state.step
+        if min(state.train, state.rollout) <= 0:
+            return None
+        counts = {each.gpus for each in world.options if world.rollout_gpus(each) >= degree}
+        if state.train >= self.ratio * state.rollout:
+            wanted = min((gpus for gpus in counts if gpus > now.training.gpus), default=None)
+        elif state.rollout >= self.ratio * state.train:
+            wanted = max((gpus for gpus in counts if gpus < now.training.gpus), default=None)
+        else:
+            return None
+        return None if wanted is None else split_at(world, wanted, degree, state.measured)
+
+
+def split_at(world: World, wanted: float, tp: int, measured: Measured) -> Plan:
+    """The fastest training layout of the number of GPUs nearest to what is wanted; the rest rolls out."""
+    longest = int(measured.context.max())
+    usable = [each for each in world.options if world.rollout_gpus(each) >= tp and each.budget >= longest]
+    if not usable:
+        raise UserError(f"planner: no training layout leaves {tp} of {world.gpus} GPUs to roll out")
+    gpus = min((each.gpus for each in usable), key=lambda each: (abs(each - wanted), each))
+    plans = [simple(world, each, tp, measured) for each in usable if each.gpus == gpus]
+    best = min((plan for plan in plans if plan is not None), key=lambda plan: plan.train)
+    return replace(best, why=f"{wanted:.1f} GPUs were wanted for training")
+
+
+def least_degree(world: World, measured: Measured) -> int:
+    """The least degree that holds the longest trajectory; the highest if none does."""
+    longest = int(measured.context.max())
+    holding = [tp for tp, model in world.replicas.items() if model.capacity >= longest]
+    return min(holding, default=max(world.replicas))

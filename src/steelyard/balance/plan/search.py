@@ -1,0 +1,95 @@
+"""The joint search: every training layout with the best rollout on the GPUs it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import inf
+
+import numpy as np
+
+from steelyard.balance.plan.buckets import ByLength, Frontier
+from steelyard.balance.plan.measured import Measured
+from steelyard.balance.plan.world import Plan, TrainOption, World
+from steelyard.errors import UserError
+from steelyard.workload.columns import Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """What measured stage times were against foretold ones."""
+
+    train: float = 1.0
+    rollout: float = 1.0
+
+
+@dataclass
+class Search:
+    """Looks at numbers of training GPUs in rising order, and passes over those whose rollout alone is too slow.
+
+    ``asked`` counts training layouts that were timed, ``evaluations`` makespans.
+    """
+
+    world: World
+    frontier: Callable[[World, Measured], Frontier] = ByLength
+    usable: Callable[[TrainOption, Ints], bool] = lambda option, lengths: True
+    lengths: Callable[[Measured], Ints] = lambda measured: measured.context
+    asked: int = 0
+    evaluations: int = 0
+
+    def plans(self, measured: Measured, keep: int = 2, factors: Factors | None = None) -> list[Plan]:
+        """The best plans with different numbers of training GPUs, best first; none if nothing fits."""
+        world, factors, lengths = self.world, factors or Factors(), self.lengths(measured)
+        frontier = self.frontier(world, measured)
+        found: list[Plan] = []
+        for gpus, options in self._by_split(measured, lengths):
+            rollout = frontier.seconds(gpus) * factors.rollout
+            limit = found[keep - 1].step if len(found) >= keep else inf
+            if rollout >= limit:
+                continue
+            train, _, option = min((world.train(each, lengths), i, each) for i, each in enumerate(options))
+            self.asked += len(options)
+            if world.together(train * factors.train, rollout) < limit:
+                chosen = frontier.rollout(gpus)
+                times = train * factors.train, chosen.seconds * factors.rollout
+                step = world.together(*times) + world.sync(option, chosen.buckets)
+                found.append(Plan(option, chosen.buckets, *times, step))
+                found = sorted(found, key=lambda plan: (plan.step, plan.train + plan.rollout))[:keep]
+        self.evaluations += frontier.evaluations
+        return found
+
+    def _by_split(self, measured: Measured, lengths: Ints) -> list[tuple[int, list[TrainOption]]]:
+        """Training layouts by the GPUs that they leave to rollout, most first; none that a sequence would not fit."""
+        longest = int(measured.context.max())
+        splits: dict[int, list[TrainOption]] = {}
+        for option in self.world.options:
+            gpus = self.world.rollout_gpus(option)
+            if gpus and option.budget >= longest and self.usable(option, lengths):
+                splits.setdefault(gpus, []).append(option)
+        return sorted(splits.items(), reverse=True)
+
+    def best(self, measured: Measured, factors: Factors | None = None) -> Plan:
+        """The best one, saying why, with its runner-up."""
+        found = self.plans(measured, 2, factors)
+        if not found:
+            raise nothing_fits(self.world, measured)
+        return explained(*found)
+
+
+def explained(plan: Plan, runner_up: Plan | None = None) -> Plan:
+    """A plan that says which stage governs it and what the next best would take."""
+    slower = "rollout" if plan.rollout >= plan.train else "training"
+    why = f"{slower} is the longer stage ({plan.rollout:.1f} s rollout, {plan.train:.1f} s training)"
+    if runner_up is not None:
+        other = replace(runner_up, runner_up=None)
+        why += f"; {other} would take {100 * (other.step / plan.step - 1):+.1f} %"
+        return replace(plan, why=why, runner_up=other)
+    return replace(plan, why=why)
+
+
+def nothing_fits(world: World, measured: Measured) -> UserError:
+    """What to tell a user whose cluster is too small."""
+    return UserError(
+        f"planner: none of {len(world.options)} training layouts holds the longest trajectory "
+        f"({int(np.max(measured.context))} tokens) and leaves replicas of {world.gpus} GPUs that do"
+    )

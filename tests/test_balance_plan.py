@@ -1,0 +1,429 @@
+"""Planners: the makespan model against the simulator, the search against all there is, and when plans change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.planner_model import CASES, OVERLOADED, Case
+from steelyard.balance.plan import (
+    Bucket,
+    Classes,
+    Measured,
+    OneAtATime,
+    Payback,
+    Plan,
+    Proportional,
+    ReplicaModel,
+    Search,
+    Searching,
+    Simulated,
+    State,
+    Static,
+    TrainOption,
+    Triggers,
+    World,
+    foretold,
+    libra,
+    makespans,
+    oracle,
+)
+from steelyard.balance.plan.buckets import ByLength, classes_of, replica_counts
+from steelyard.balance.route.speed import BucketSpeed
+from steelyard.errors import UserError
+from steelyard.workload.columns import Floats, Ints
+from steelyard.workload.trajectories import Trajectory, Turn
+
+
+def replica(tp: int, weights: float = 0.016, rest: float = 0.002, capacity: int = 400_000) -> ReplicaModel:
+    """One whose step reads weights over its GPUs, beside what no GPU more makes faster."""
+    bare = weights / tp + rest
+    rows = tuple((n, bare + n * 1e-4 / tp) for n in (1, 8, 64, 256))
+    return ReplicaModel(BucketSpeed(rows, prefill=1e-4 / tp, move=1e-6, read=1e-7 / tp), 256, capacity * tp)
+
+
+def batch(seed: int = 0, size: int = 256, median: float = 800.0, spread: float = 0.8) -> Measured:
+    dice = np.random.default_rng(seed)
+    generated = np.maximum(1, dice.lognormal(np.log(median), spread, size)).astype(np.int64)
+    turns = dice.integers(1, 6, size)
+    prompt = np.full(size, 200)
+    context = prompt + generated + 300 * (turns - 1)
+    return Measured(
+        generated, (turns - 1) * dice.exponential(1.0, size), turns, prompt, context, turns * context // 2, 8
+    )
+
+
+def options(gpus: int) -> list[TrainOption]:
+    return [TrainOption(f"dp{n}", n, dp=n, budget=1 << 20) for n in (1, 2, 4, 8, 16, 32) if n < gpus]
+
+
+def train(option: TrainOption, lengths: Ints) -> float:
+    return float(lengths.sum()) * 2e-3 / option.gpus + 1.0
+
+
+def squared(option: TrainOption, lengths: Ints) -> float:
+    """Training that needs more GPUs than rollout does as lengths grow."""
+    return float((lengths.astype(float) ** 2).sum()) * 3e-8 / option.gpus
+
+
+def world(gpus: int = 16, **more: object) -> World:
+    given = {"mode": "overlapped", "replicas": {tp: replica(tp) for tp in (1, 2, 4, 8)}, "train": train, **more}
+    return World(gpus, options=given.pop("options", options(gpus)), **given)  # type: ignore[arg-type]
+
+
+def one(model: ReplicaModel, classes: Classes, load: float, **more: bool) -> float:
+    return float(makespans(model, classes, np.array([load]), np.array([0]), np.array([len(classes)]), **more)[0])
+
+
+# -- the makespan model ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_model_is_near_the_simulator(case: Case) -> None:
+    assert case.foretold() == pytest.approx(case.simulated(), rel=0.10)
+
+
+@pytest.mark.parametrize("case", OVERLOADED[:2], ids=str)
+def test_it_is_not_far_where_turns_queue(case: Case) -> None:
+    assert case.foretold() == pytest.approx(case.simulated(), rel=0.15)
+
+
+def test_columns_of_trajectories() -> None:
+    turns = (Turn(10, "a", "ok", 5, 2.0), Turn(20, "a", "ok", 7, None), Turn(30))
+    found = Measured.of([Trajectory("x", "p", "t", turns, 100)], 4)
+    assert (found.generated[0], found.turns[0], found.prompt[0]) == (60, 3, 100)
+    assert found.tools[0] == 2.0
+    assert found.context[0] == 100 + 60 + 12
+    assert found.read[0] == 100 + 115 + 142
+    with pytest.raises(UserError, match="trajectories are needed"):
+        Measured.of([])
+
+
+def test_alone_a_trajectory_takes_its_own_steps_and_tools() -> None:
+    model = replica(2)
+    turns = (Turn(500, "a", "ok", 0, 30.0), Turn(500))
+    classes = Classes.of(Measured.of([Trajectory("x", "p", "t", turns, 1)]), 0.01)
+    assert one(model, classes, 1.0) == pytest.approx(30.0 + 1000 * model.speed.step(1, 500), rel=0.01)
+
+
+def test_the_longest_trajectory_and_tools_bound_it() -> None:
+    """One trajectory of 20,000 tokens among short ones: neither mean lengths nor more replicas hide it."""
+    few = batch(size=200, median=100, spread=0.1)
+    long = replace(few, generated=np.append(few.generated[1:], 20_000), context=np.append(few.context[1:], 20_300))
+    model = replica(1)
+    classes = Classes.of(long, 0.018)
+    assert one(model, classes, 1.0) > 20_000 * model.speed.step(1, 0)
+    slow = replace(long, tools=long.tools + 500.0)
+    assert one(model, Classes.of(slow, 0.018), 1.0) == pytest.approx(one(model, classes, 1.0) + 500.0, rel=0.02)
+
+
+def test_seats_and_cache_make_turns_wait() -> None:
+    classes, roomy = Classes.of(batch(spread=0.3), 0.018), replica(1)
+    free = one(roomy, classes, 200.0)
+    assert one(replace(roomy, seats=20), classes, 200.0) > 1.5 * free
+    assert one(replace(roomy, capacity=30_000), classes, 200.0) > 1.5 * free
+    assert one(replace(roomy, launch=0.2), classes, 200.0) > free
+    assert one(roomy, classes, 20.0, sticky=False) > one(roomy, classes, 20.0)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 1000), st.integers(2, 300), st.floats(0.1, 1.5), st.sampled_from([1, 2, 4, 8]))
+def test_more_load_is_never_faster(seed: int, size: int, spread: float, tp: int) -> None:
+    classes = Classes.of(batch(seed, size, spread=spread), 0.018)
+    loads = size / np.arange(1, size + 1)
+    zeros = np.zeros(size, dtype=np.int64)
+    found = makespans(replica(tp), classes, loads, zeros, zeros + len(classes))
+    assert np.isfinite(found).all()
+    assert (found[1:] <= found[:-1] * 1.02).all()
+    assert (found >= classes.tools.max()).all()
+
+
+# -- the search -----------------------------------------------------------------------------------------------------
+
+
+def every_rollout(here: World, measured: Measured, gpus: int, tables: dict[int, Floats]) -> float:
+    """The best of up to four groups of replicas, of any degrees in any order, with cuts between any two classes."""
+    number = len(classes_of(here, measured))
+    nothing = np.full(number + 1, inf)  # makespans of the classes up to each cut
+    nothing[0] = 0.0
+
+    def best(worst: Floats, left: int, groups: int) -> float:
+        found = float(worst[number])
+        if groups:
+            for tp in here.replicas:
+                for n in range(1, left // tp + 1):
+                    with_these = np.maximum(worst[:, None], tables[tp][n]).min(axis=0)
+                    found = min(found, best(with_these, left - n * tp, groups - 1))
+        return found
+
+    return best(nothing, gpus, 4)
+
+
+def all_makespans(here: World, measured: Measured) -> dict[int, Floats]:
+    classes = classes_of(here, measured)
+    below = np.concatenate([[0.0], np.cumsum(classes.count)])
+    tables = {}
+    for tp, model in here.replicas.items():
+        n, first, last = (
+            axis.ravel() for axis in np.mgrid[1 : here.gpus // tp + 1, 0 : len(classes), 1 : len(classes) + 1]
+        )
+        kept = first < last
+        n, first, last = n[kept], first[kept], last[kept]
+        table = np.full((here.gpus + 1, len(classes) + 1, len(classes) + 1), inf)
+        table[n, first, last] = makespans(model, classes, (below[last] - below[first]) / n, first, last)
+        tables[tp] = table
+    return tables
+
+
+def small_instances() -> Iterator[tuple[World, Measured]]:
+    for seed in range(200):
+        dice = np.random.default_rng([7, seed])
+        gpus = int(dice.integers(2, 7))
+        measured = batch(seed, int(dice.integers(4, 24)), float(dice.uniform(50, 3000)), float(dice.uniform(0.2, 1.4)))
+        tps = [1, *(tp for tp in (2, 4) if tp <= gpus and dice.random() < 0.7)]
+        models = {tp: replica(tp, float(dice.uniform(0.004, 0.03)), float(dice.uniform(0.001, 0.008))) for tp in tps}
+        share = float(dice.uniform(0.2, 5.0)) * 1e-3
+        here = World(
+            gpus,
+            "overlapped" if dice.random() < 0.5 else "split",
+            models,
+            options(gpus),
+            lambda option, lengths, share=share: share * float(lengths.sum()) / option.gpus,  # type: ignore[misc]
+        )
+        yield here, measured
+
+
+def test_within_two_percent_of_exhaustive_search() -> None:
+    """200 small clusters. The search looks at a few cuts only, the exhaustive one at all of them."""
+    worse = []
+    for here, measured in small_instances():
+        tables = all_makespans(here, measured)
+        best = min(
+            here.together(
+                here.train(option, measured.context), every_rollout(here, measured, here.gpus - option.gpus, tables)
+            )
+            for option in here.options
+        )
+        worse.append(Search(here).best(measured).step / best - 1)
+    assert len(worse) == 200
+    assert max(worse) < 0.02
+
+
+def test_what_is_foretold_is_what_the_model_says_of_the_plan() -> None:
+    here, measured = world(48), batch(3, 1024)
+    best = Search(here).best(measured)
+    again = foretold(here, best, measured)
+    assert again.step == pytest.approx(best.step, rel=0.03)
+    assert best.rollout_gpus + best.training.gpus <= 48
+    assert best.runner_up is not None
+    assert best.runner_up.step >= best.step
+    assert str(best.runner_up) in best.why
+
+
+def test_work_does_not_grow_with_the_cluster() -> None:
+    for gpus, most in ((48, 5_000), (1024, 15_000)):
+        search = Search(world(gpus))
+        search.best(batch(0, 2048))
+        assert 0 < search.evaluations < most
+        assert search.asked <= len(search.world.options)
+    assert len(replica_counts(1024)) < 70
+    assert replica_counts(1024)[-1] == 1024
+
+
+def test_a_degree_whose_cache_is_too_small_is_not_used() -> None:
+    measured = batch()
+    tight = {1: replica(1, capacity=int(measured.context.max()) - 1), 4: replica(4)}
+    plan = Search(world(16, replicas=tight, by_length=False)).best(measured)
+    assert list(plan.replicas) == [4]
+    simulated = Simulated(world(16, replicas=tight, by_length=False), lambda plan, _: plan.step)
+    assert {tuple(each.replicas) for each in simulated.candidates(measured)} == {(4,)}
+    for small in ({1: tight[1]}, {1: tight[1], 32: replica(32)}):
+        with pytest.raises(UserError, match="holds the longest trajectory"):
+            Search(world(16, replicas=small)).best(measured)
+        with pytest.raises(UserError, match="holds the longest trajectory"):
+            Simulated(world(16, replicas=small), lambda plan, _: plan.step).plan(State(0, measured))
+    with pytest.raises(UserError, match="holds the longest trajectory"):
+        Search(world(16, options=[TrainOption("short", 4, budget=100)])).best(measured)
+
+
+def test_long_ones_get_the_higher_degree() -> None:
+    measured = batch(1, 512, median=300, spread=1.3)
+    quick = {"train": lambda option, lengths: train(option, lengths) / 20}
+    plan = Search(world(24, **quick)).best(measured)
+    assert len(plan.replicas) > 1
+    assert [bucket.upto for bucket in plan.buckets] == sorted(bucket.upto for bucket in plan.buckets)
+    assert plan.buckets[-1].upto == measured.generated.max()
+    blind = Search(world(24, by_length=False, **quick)).best(measured)
+    assert len(blind.replicas) == 1
+    assert blind.step >= plan.step
+
+
+def test_modes() -> None:
+    measured = batch()
+    same = Search(world(16, mode="colocated", options=[TrainOption("all", 16, budget=1 << 20), *options(16)]))
+    plan = same.best(measured)
+    assert plan.training.gpus == plan.rollout_gpus == 16
+    assert plan.step == pytest.approx(plan.train + plan.rollout)
+    apart = Search(world(16, sync=lambda option, buckets: 9.0)).best(measured)
+    assert apart.step == pytest.approx(max(apart.train, apart.rollout) + 9.0)
+    ahead = Search(world(16, ahead=3)).best(measured)
+    assert ahead.step <= apart.step - 9.0
+
+
+# -- Libra ----------------------------------------------------------------------------------------------------------
+
+
+def test_dividing_twice_picks_the_highest_degree_everywhere() -> None:
+    """As published the plan is TP8 throughout, and foretells steps that no GPU can do; corrected it is not."""
+    here, measured = world(48, train=lambda option, lengths: train(option, lengths) / 20), batch(0, 2048)
+    published, corrected = libra(here, published=True).best(measured), libra(here).best(measured)
+    assert list(published.replicas) == [8]
+    assert list(corrected.replicas) != [8]
+    assert published.rollout < 0.5 * foretold(here, published, measured).rollout
+    assert foretold(here, corrected, measured).step <= foretold(here, published, measured).step
+
+
+def test_deep_pipelines_are_pruned() -> None:
+    deep = TrainOption("pp8", 8, pp=8, dp=1, budget=1 << 20)
+    flat = TrainOption("dp8", 8, dp=8, budget=1 << 20)
+    here = world(16, options=[deep, flat], train=lambda option, lengths: 1.0 if option.pp == 8 else 2.0)
+    measured = batch(0, 20)
+    assert libra(here).best(measured).training == flat
+    assert Search(here).best(measured).training == deep
+
+
+# -- when plans change ----------------------------------------------------------------------------------------------
+
+
+def test_triggers() -> None:
+    plan = Search(world()).best(batch())
+    calm = State(3, batch(), plan, train=10.0, rollout=11.0)
+    triggers = Triggers(every=5)
+    assert not triggers.due(calm, 1)
+    assert triggers.due(calm, None)
+    assert triggers.due(replace(calm, step=6), 1)
+    for change in ({"queued": 0.75}, {"active": 0.85}, {"rejected": 1}, {"rollout": 12.5}, {"train": 13.75}):
+        assert triggers.due(replace(calm, **change), 1), change
+
+
+def test_a_change_has_to_pay_for_what_it_was_measured_to_cost() -> None:
+    state = State(0, batch(), None)
+    pays = Payback(margin=0.05, horizon=10, switch=15.0).pays
+    assert pays(100.0, 90.0, state)
+    assert not pays(100.0, 96.0, state)
+    assert not pays(10.0, 9.0, state)
+    assert pays(10.0, 9.0, replace(state, switches=(2.0,)))
+    assert not pays(100.0, 90.0, replace(state, switches=(150.0, 150.0)))
+
+
+def test_static_never_changes() -> None:
+    planner = Static(Searching(Search(world())))
+    plan = planner.plan(State(0, batch()))
+    assert plan is not None
+    assert planner.plan(State(50, batch(1, median=8000), plan, 1.0, 900.0, rejected=5)) is None
+
+
+def test_searching_follows_lengths_and_leaves_small_gains() -> None:
+    planner = Searching(Search(world(32, train=squared)))
+    plan = planner.plan(State(0, batch(0, 1024, spread=0.5)))
+    assert plan is not None
+    assert planner.plan(State(10, batch(1, 1024, spread=0.5), plan)) is None
+    longer = planner.plan(State(20, batch(2, 1024, 4000, 0.5), plan))
+    assert longer is not None
+    assert longer.layout != plan.layout
+    assert "as it is" in longer.why
+
+
+def test_searching_learns_that_a_stage_is_slower_than_foretold() -> None:
+    """Training takes four times what the model says: more GPUs go to it than at first."""
+    planner, measured = Searching(Search(world(32, train=lambda o, x: train(o, x) / 20))), batch(0, 1024)
+    first = planner.plan(State(0, measured))
+    assert first is not None
+    then = planner.plan(State(5, measured, first, train=4 * first.train, rollout=first.rollout))
+    assert then is not None
+    assert then.training.gpus > first.training.gpus
+
+
+def test_one_unit_at_a_time_towards_the_slower_stage() -> None:
+    here, measured = world(32), batch()
+    planner = OneAtATime(here)
+    plan = planner.plan(State(0, measured))
+    assert plan is not None
+    assert plan.training.gpus == 16
+    fewer = planner.plan(State(1, measured, plan, train=10.0, rollout=100.0))
+    more = OneAtATime(here).plan(State(1, measured, fewer, train=100.0, rollout=10.0))
+    assert fewer is not None
+    assert more is not None
+    assert (fewer.training.gpus, more.training.gpus) == (8, 16)
+    assert planner.plan(State(2, measured, fewer, train=100.0, rollout=105.0)) is None
+
+
+def test_proportional_splits_by_measured_work() -> None:
+    here, measured = world(32), batch()
+    planner = Proportional(here)
+    plan = planner.plan(State(0, measured))
+    assert plan is not None
+    then = planner.plan(State(5, measured, plan, train=20.0, rollout=150.0))
+    assert then is not None
+    assert then.training.gpus == 4
+    assert planner.plan(State(10, measured, plan, train=100.0, rollout=101.0)) is None
+
+
+def test_simulations_decide_among_the_shortlist() -> None:
+    """A router that ruins mixed buckets is seen by simulations alone."""
+    here, measured = world(24, train=lambda o, x: train(o, x) / 10), batch(1, 512, median=300, spread=1.3)
+    asked: list[Plan] = []
+
+    def simulate(plan: Plan, _: State) -> float:
+        asked.append(plan)
+        return plan.step * (3.0 if len(plan.replicas) > 1 else 1.0)
+
+    planner = Simulated(here, simulate)
+    plan = planner.plan(State(0, measured))
+    assert plan is not None
+    assert len(plan.replicas) == 1
+    assert any(len(each.replicas) > 1 for each in asked)
+    assert len({each.layout for each in asked}) == len(asked) == planner.simulations <= 15
+    assert plan.step == min(simulate(each, State(0, measured)) for each in list(asked))
+    assert planner.plan(State(9, measured, plan)) is None
+
+
+def test_hopeless_plans_are_not_simulated() -> None:
+    here, measured = world(24), batch()
+    best = Simulated(here, lambda plan, _: plan.step)
+    best.plan(State(0, measured))
+    assert best.simulations < len(best.candidates(measured))
+
+
+def test_the_oracle_plans_for_what_comes() -> None:
+    here = world(32, train=squared, replicas={tp: replica(tp) for tp in (2, 4)})
+    now, then = batch(0, 1024, spread=0.5), batch(2, 1024, 4000, 0.5)
+    knows = oracle(here, lambda plan, _: foretold(here, plan, then).step, lambda _: then)
+    chosen = knows.plan(State(0, now))
+    guessed = Simulated(here, lambda plan, _: foretold(here, plan, now).step).plan(State(0, now))
+    assert chosen is not None
+    assert guessed is not None
+    assert foretold(here, chosen, then).step < foretold(here, guessed, then).step
+
+
+def test_worlds_without_choices_are_refused() -> None:
+    with pytest.raises(UserError, match="at least one degree"):
+        world(8, options=[])
+    with pytest.raises(UserError, match="leaves 1 of 1 GPUs"):
+        Proportional(world(1, options=[TrainOption("dp1", 1)])).plan(State(0, batch()))
+
+
+def test_buckets_and_frontier_agree() -> None:
+    here, measured = world(20), batch(5, 700)
+    frontier = ByLength(here, measured)
+    for gpus in range(1, 21):
+        rollout = frontier.rollout(gpus)
+        assert sum(bucket.gpus for bucket in rollout.buckets) <= gpus
+        assert rollout.seconds <= frontier.seconds(gpus) * 1.001
+        assert all(isinstance(bucket, Bucket) and bucket.replicas > 0 for bucket in rollout.buckets)
