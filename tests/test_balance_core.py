@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_worlds import settled
-from steelyard.balance.beginnings import ByPrompt, Foretold
+from steelyard.balance.beginnings import ByPrompt
 from steelyard.balance.commands import Abort, Park, Place, RolloutCommand
 from steelyard.balance.core import RolloutCore
 from steelyard.balance.estimate import UNKNOWN, ByTurn, Estimator, History, Left, Oracle, PaperTrie, SuffixBackoff
@@ -65,7 +65,7 @@ def core_of(name: str, everyone: Iterable[Trajectory], estimator: Callable[[], E
     everyone = list(everyone)
     router = make_router(name, speeds=SPEEDS)
     if name in ORACLES:
-        return RolloutCore(router, Oracle(everyone), Foretold(everyone))
+        return RolloutCore(router, Oracle(everyone), Oracle(everyone))
     return RolloutCore(router, estimator())
 
 

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_worlds import settled
-from steelyard.balance.beginnings import Foretold
 from steelyard.balance.commands import Park, Place, RolloutCommand
 from steelyard.balance.core import RolloutCore
 from steelyard.balance.estimate import UNKNOWN, History, Left, Oracle
@@ -414,7 +413,7 @@ def test_the_outlook_chooses_as_a_plain_scan_would(
 
 def rollout_seconds(router: str, everyone: list[Trajectory], degrees: Sequence[int]) -> float:
     """A step's length where replicas share their speed among all that run, and prompts and moves are free."""
-    core = RolloutCore(make_router(router, speeds=SPEEDS), Oracle(everyone), Foretold(everyone))
+    core = RolloutCore(make_router(router, speeds=SPEEDS), Oracle(everyone), Oracle(everyone))
     plan = {each.id: each for each in everyone}
     turn = dict.fromkeys(plan, 0)
     going: dict[str, tuple[int, float]] = {}  # replica, tokens to go in this turn

@@ -5,9 +5,7 @@ Estimators answer for tool returns; these answer the same question for an empty 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from steelyard.balance.estimate import UNKNOWN, History, Left
+from steelyard.balance.estimate import History, Left
 from steelyard.balance.estimate.recent import Recent
 from steelyard.workload.trajectories import Trajectory
 
@@ -38,17 +36,3 @@ class ByPrompt:
         self._prompts[done.prompt] = count + 1, mean + (done.generated - mean) / (count + 1)
         if len(self._prompts) > _PROMPTS:
             del self._prompts[next(iter(self._prompts))]
-
-
-class Foretold:
-    """Knows how long each of the given trajectories will be; goes with the oracle. Others are unknown."""
-
-    def __init__(self, trajectories: Iterable[Trajectory]) -> None:
-        self._generated = {each.id: float(each.generated) for each in trajectories}
-
-    def observe(self, history: History) -> Left:
-        known = self._generated.get(history.trajectory)
-        return UNKNOWN if known is None else Left(known, known)
-
-    def learn(self, done: Trajectory) -> None:
-        """Nothing to learn."""

@@ -43,7 +43,6 @@ class LoopRecord:
 
     steps: list[StepRecord] = field(default_factory=list)
     samples: list[Attempt] = field(default_factory=list)  # in the order in which they ended
-    pauses: list[tuple[float, float]] = field(default_factory=list)  # of rollout engines, for new weights
 
 
 class Loop:
@@ -141,7 +140,6 @@ class Loop:
         synced = trained + setup.sync
         self.stage.new_weights(trained, synced)
         self.stage.run(until=synced)
-        self.record.pauses.append((trained, synced))
         self.record.steps.append(
             StepRecord(
                 step=self._version,

@@ -61,11 +61,6 @@ class Attempt:
         """The one it is in, or the tool of which is running."""
         return self.trajectory.turns[self.turns]
 
-    @property
-    def generated(self) -> int:
-        """Tokens so far."""
-        return sum(turn.generated for turn in self.trajectory.turns[: self.turns]) + self.tokens
-
 
 class RolloutStage:
     """Engines side by side, the trajectories on them, and a clock that moves when it is run.
