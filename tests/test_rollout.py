@@ -6,7 +6,9 @@ import json
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -19,6 +21,7 @@ from steelyard.engine import BlockNames, Request
 from steelyard.errors import UserError
 from steelyard.posttrain.engines import EngineKind, engine_kinds
 from steelyard.posttrain.loop import Loop, LoopRecord
+from steelyard.posttrain.planning import Training
 from steelyard.posttrain.rollout import RolloutStage
 from steelyard.posttrain.setup import set_up_posttrain
 from steelyard.scenario import load_posttrain, posttrain_from_dict, scenario_from_dict
@@ -235,3 +238,17 @@ def test_a_plan_for_the_scenarios_gpus_is_recommended() -> None:
     assert rolling > 0 and plan["training"]["gpus"] + rolling <= 16
     assert plan["step_seconds"] <= plan["runner_up"]["step_seconds"]
     assert "roll out" in CliRunner().invoke(app, asked).stdout
+
+
+def test_a_plan_reckons_with_what_the_scenario_trains() -> None:
+    small = {"preset": "search", "prompts": 8, "group": 4}
+    steps = []
+    for more in ({}, {"reference": "resident"}):
+        written = yaml.safe_load((EXAMPLES / "search-48.yaml").read_text())
+        training = {"tp": 4, "dp": 2, "micro_batch_tokens": 16384, **more}
+        scenario = posttrain_from_dict({**written, "trajectories": small, "training": training})
+        steps.append(Training(set_up_posttrain(scenario), 16))
+    plain, judged = steps
+    option = next(iter(judged.layouts))
+    lengths = np.full(32, 2000)
+    assert judged.seconds(option, lengths) > 1.1 * plain.seconds(option, lengths)

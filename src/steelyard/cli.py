@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from steelyard.balance.estimate import ESTIMATORS
 from steelyard.errors import UserError
 from steelyard.hardware import find_gpu, gpu_names
 from steelyard.model import model_names
@@ -31,7 +32,7 @@ from steelyard.scenario import CostSpec, json_schema, load_posttrain, load_scena
 from steelyard.sim import simulate, with_intervals
 from steelyard.validate.compare import validate
 from steelyard.validate.crossed import cross_calibrate, read_sources
-from steelyard.validate.estimators import DEFAULT, ESTIMATORS, evaluate_file
+from steelyard.validate.estimators import DEFAULT, evaluate_file
 from steelyard.validate.llmservingsim import is_bench_folder, validate_bench
 from steelyard.validate.parity import Verdict, compare, read_golden
 from steelyard.validate.rival import find_rival
@@ -51,6 +52,12 @@ _err = Console(stderr=True)
 
 _SMALL = 5000  # requests of a run that is repeated for its intervals without being asked
 _QUIET_SECONDS = 2.0  # anything longer shows a progress bar
+
+
+_Out = Annotated[Path | None, typer.Option(help="Result folder; runs/NAME-N if not given.")]
+_Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing result folder.")]
+_Set = Annotated[list[str] | None, typer.Option("--set", help="Override a key, such as engine.max_num_seqs=64.")]
+_Posttrain = Annotated[Path, typer.Argument(help="Post-training scenario, YAML or JSON (docs/posttrain.md).")]
 
 
 class LateProgress:
@@ -90,11 +97,9 @@ class LateProgress:
 @app.command("simulate")
 def simulate_command(
     scenario: Annotated[Path, typer.Argument(help="Scenario file, YAML or JSON.")],
-    out: Annotated[Path | None, typer.Option(help="Result folder; runs/NAME-N if not given.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing result folder.")] = False,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Override a key, such as engine.max_num_seqs=64.")
-    ] = None,
+    out: _Out = None,
+    overwrite: _Overwrite = False,
+    set_: _Set = None,
     json_: Annotated[bool, typer.Option("--json", help="Print summary.json to standard output.")] = False,
     trace: Annotated[bool, typer.Option("--trace", help="Also write a trace for Perfetto.")] = False,
     intervals: Annotated[
@@ -238,12 +243,10 @@ def fidelity(
 
 @app.command("posttrain")
 def posttrain_command(
-    scenario: Annotated[Path, typer.Argument(help="Post-training scenario, YAML or JSON (docs/posttrain.md).")],
-    out: Annotated[Path | None, typer.Option(help="Result folder; runs/NAME-N if not given.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing result folder.")] = False,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Change a key: KEY.PATH=VALUE, as often as needed.")
-    ] = None,
+    scenario: _Posttrain,
+    out: _Out = None,
+    overwrite: _Overwrite = False,
+    set_: _Set = None,
     json_: Annotated[bool, typer.Option("--json", help="Print summary.json to standard output.")] = False,
 ) -> None:
     """Simulate RL post-training: rollouts with tools, training and weight sync, step after step."""
@@ -263,10 +266,8 @@ def posttrain_command(
 
 @app.command("plan")
 def plan_command(
-    scenario: Annotated[Path, typer.Argument(help="Post-training scenario, YAML or JSON (docs/posttrain.md).")],
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Change a key: KEY.PATH=VALUE, as often as needed.")
-    ] = None,
+    scenario: _Posttrain,
+    set_: _Set = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
     """Recommend how to split a scenario's GPUs between rollout and training, and how to lay both out."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 
 from steelyard.balance.beginnings import ByPrompt
@@ -13,15 +14,14 @@ from steelyard.balance.plan.world import Mode
 from steelyard.balance.route.cost_aware import CostAware
 from steelyard.errors import UserError
 from steelyard.model import Layout
-from steelyard.posttrain.engines import EngineKind
+from steelyard.posttrain.engines import EngineKind, engine_kinds
 from steelyard.posttrain.rollout import RolloutStage
-from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
-from steelyard.posttrain.sync import Rollouts, broadcast
+from steelyard.posttrain.setup import PosttrainSetup, serving, set_up_posttrain, train_settings, weight_seconds
+from steelyard.posttrain.sync import Rollouts
 from steelyard.posttrain.training import (
     Packing,
     TrainingCost,
     TrainLayout,
-    TrainSettings,
     compile_training,
     refusal,
 )
@@ -62,17 +62,18 @@ def planner_mode(scenario: PosttrainScenario) -> Mode:
 
 def _of_every_degree(scenario: PosttrainScenario) -> PosttrainScenario:
     """The same with engines of every degree that the model can have on its GPUs, to choose from."""
-    found = []
+    found, refused = [], None
     for tp in DEGREES:
-        one = scenario.model_copy(update={"rollout": (BucketSpec(tp=tp, replicas=1),), "mode": "split"})
         try:
-            set_up_posttrain(one)
-        except UserError:  # heads that cannot be split so, weights that do not fit, a node that is too small
-            continue
-        found.append(BucketSpec(tp=tp, replicas=1))
+            engine_kinds(serving(scenario), [tp])
+        except UserError as error:  # heads that cannot be split so, weights that do not fit, a node that is too small
+            refused = error
+        else:
+            found.append(BucketSpec(tp=tp, replicas=1))
     if not found:
-        set_up_posttrain(scenario)  # says why
-    return scenario.model_copy(update={"rollout": tuple(found), "mode": "split"})
+        assert refused is not None
+        raise refused
+    return scenario.model_copy(update={"rollout": tuple(found)})
 
 
 def replica_model(kind: EngineKind) -> ReplicaModel:
@@ -93,8 +94,7 @@ class Training:
     """Training layouts that fit, compiled when first asked for."""
 
     def __init__(self, setup: PosttrainSetup, gpus: int) -> None:
-        asked = setup.scenario.trajectories
-        self._setup, self._batch = setup, asked.prompts * asked.group
+        self._setup, self._settings = setup, train_settings(setup.scenario)
         self.layouts = {
             TrainOption(
                 f"{layout} {layout.micro_batch_tokens // 1024}k", layout.gpus, layout.pp, layout.dp, layout.budget
@@ -108,12 +108,12 @@ class Training:
         return self._compiled(option, packing).step(lengths).seconds
 
     def sync(self, option: TrainOption, buckets: Sequence[Bucket]) -> float:
-        """New weights to all engines."""
-        engines = [Rollouts(bucket.replicas, Layout(tp=bucket.tp)) for bucket in buckets]
-        return broadcast(self._setup.model, self._setup.topology, self.layouts[option], engines).seconds
+        """New weights to all engines, and what goes before training where they share its GPUs."""
+        setup, engines = self._setup, [Rollouts(bucket.replicas, Layout(tp=bucket.tp)) for bucket in buckets]
+        return sum(weight_seconds(setup.scenario, setup.model, setup.topology, self.layouts[option], engines))
 
     def _fitting(self, gpus: int) -> Iterator[TrainLayout]:
-        setup, settings = self._setup, TrainSettings(batch=self._batch)
+        setup, settings = self._setup, self._settings
         for tp in DEGREES:
             for pp in _STAGES:
                 for dp in (2**power for power in range((gpus // (tp * pp)).bit_length())):
@@ -124,7 +124,7 @@ class Training:
                                 yield layout
 
     def _compile(self, option: TrainOption, packing: Packing) -> TrainingCost:
-        setup, settings = self._setup, TrainSettings(packing=packing, batch=self._batch)
+        setup, settings = self._setup, replace(self._settings, packing=packing)
         return compile_training(setup.model, setup.gpu, setup.topology, self.layouts[option], settings)
 
 

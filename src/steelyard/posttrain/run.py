@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from steelyard.balance.core import RolloutCore
-from steelyard.balance.estimate import Blind, ByTurn, Estimator, Noisy, Oracle, PaperTrie, SuffixBackoff
+from steelyard.balance.estimate import ESTIMATORS, Oracle
 from steelyard.balance.estimate.sparing import Sparing
 from steelyard.balance.route import ORACLES, make_router
 from steelyard.errors import blaming
@@ -16,9 +14,9 @@ from steelyard.posttrain.loop import Loop, Progress
 from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
 from steelyard.posttrain.summary import summarise_posttrain
 from steelyard.scenario.posttrain import PosttrainScenario
+from steelyard.sim.run import no_collector
 
-_LEARNT = 8  # one of so many trajectories is learnt from: teaching all takes longer than simulating them
-_NOISE = 0.5
+_LEARNT = 8  # ours is taught by one of so many trajectories: all would take longer than simulating them
 
 
 @dataclass(frozen=True)
@@ -35,13 +33,8 @@ def posttrain(scenario: PosttrainScenario, progress: Progress | None = None) -> 
     setup = set_up_posttrain(scenario)
     truth = Oracle()
     loop = Loop(setup, _core(setup, truth), truth.foresee)
-    enabled = gc.isenabled()
-    gc.disable()  # millions of objects and no cycles
-    try:
+    with no_collector():
         loop.run(progress)
-    finally:
-        if enabled:
-            gc.enable()
     return PosttrainResult(scenario, summarise_posttrain(setup, loop), loop)
 
 
@@ -50,15 +43,7 @@ def _core(setup: PosttrainSetup, truth: Oracle) -> RolloutCore:
     speeds = {tp: kind.speed() for tp, kind in setup.kinds.items()}
     with blaming(scenario.source):
         router = make_router(scenario.router, speeds=speeds, seed=scenario.seed)
-    told = scenario.router in ORACLES or scenario.estimator == "oracle"
-    return RolloutCore(router, truth if told else _ESTIMATORS[scenario.estimator](truth), truth if told else None)
-
-
-_ESTIMATORS: dict[str, Callable[[Oracle], Estimator]] = {
-    "suffix": lambda _: Sparing(SuffixBackoff(), _LEARNT),
-    "trie": lambda _: PaperTrie(),
-    "turn": lambda _: ByTurn(),
-    "blind": lambda _: Blind(),
-    "noisy": lambda truth: Noisy(truth, _NOISE),
-    "oracle": lambda truth: truth,
-}
+    if scenario.router in ORACLES or scenario.estimator == "oracle":
+        return RolloutCore(router, truth, truth)
+    estimator = ESTIMATORS[scenario.estimator](truth)
+    return RolloutCore(router, Sparing(estimator, _LEARNT) if scenario.estimator == "suffix" else estimator)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from steelyard.errors import blaming
@@ -40,11 +40,12 @@ def set_up_posttrain(scenario: PosttrainScenario) -> PosttrainSetup:
     with blaming(f"{source}: gpu"):
         gpu = find_gpu(scenario.gpu)
     topology = topology_of(gpu, scenario.topology)
-    kinds = engine_kinds(_serving(scenario), [bucket.tp for bucket in scenario.rollout])
+    kinds = engine_kinds(serving(scenario), [bucket.tp for bucket in scenario.rollout])
     layout = train_layout(scenario.training)
     with blaming(source):
         training = compile_training(model, gpu, topology, layout, train_settings(scenario))
-        before, sync = _weight_times(scenario, model, topology, layout)
+        rollouts = [Rollouts(bucket.replicas, Layout(tp=bucket.tp)) for bucket in scenario.rollout]
+        before, sync = weight_seconds(scenario, model, topology, layout, rollouts)
     tasks = trajectories_of(scenario.trajectories, scenario.seed, scenario.base_dir)
     return PosttrainSetup(scenario, model, gpu, topology, kinds, training, tasks, before, sync)
 
@@ -66,16 +67,19 @@ def train_settings(scenario: PosttrainScenario) -> TrainSettings:
     )
 
 
-def _weight_times(
-    scenario: PosttrainScenario, model: ModelSpec, topology: Topology, layout: TrainLayout
+def weight_seconds(
+    scenario: PosttrainScenario,
+    model: ModelSpec,
+    topology: Topology,
+    layout: TrainLayout,
+    rollouts: Sequence[Rollouts],
 ) -> tuple[float, float]:
-    """(before training, after it)."""
+    """What it takes these engines to give their GPUs up before training, and to have the new weights after it."""
     if scenario.mode == "colocated":
-        engines = [Layout(tp=bucket.tp) for bucket in scenario.rollout]
+        engines = [each.layout for each in rollouts]
         own = max(weight_bytes(model, tp=engine) for engine in engines)
         ways = [reshard(model, topology, layout, engine).seconds for engine in engines]
         return sleep(topology, own).seconds, max(ways) + wake(topology, 0.0).seconds
-    rollouts = [Rollouts(bucket.replicas, Layout(tp=bucket.tp)) for bucket in scenario.rollout]
     how = scenario.sync
     if how.kind == "disk":
         return 0.0, via_disk(model, topology, layout, rollouts, Disk(how.disk_write, how.disk_read)).seconds
@@ -83,7 +87,7 @@ def _weight_times(
     return 0.0, send(model, topology, layout, rollouts).seconds
 
 
-def _serving(scenario: PosttrainScenario) -> Scenario:
+def serving(scenario: PosttrainScenario) -> Scenario:
     """The rollout engines as a scenario of serving, of which only the engines are asked."""
     given = scenario.model_dump(include={"model", "engine", "cost"}, exclude_unset=True)
     fleet = {"gpu": scenario.gpu} | ({} if scenario.topology is None else {"topology": scenario.topology.model_dump()})

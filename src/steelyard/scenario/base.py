@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, get_args
+from pathlib import Path
+from typing import Annotated, Any, Self, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 from pydantic_core import PydanticCustomError
 
 from steelyard.errors import did_you_mean
@@ -25,6 +26,38 @@ class Spec(BaseModel):
     @classmethod
     def _only_known_keys(cls, data: Any) -> Any:
         return refuse_unknown_keys(data, cls.model_fields)
+
+
+class Written(Spec):
+    """A whole file's worth: it has a name, and knows where it came from."""
+
+    name: str = Field(default="scenario", min_length=1, description="Name of the run; the file's name if not given.")
+
+    _base_dir: Path = PrivateAttr(default_factory=Path)
+    _source: str = PrivateAttr(default="scenario")
+
+    @property
+    def base_dir(self) -> Path:
+        """The folder that relative paths start from."""
+        return self._base_dir
+
+    @property
+    def source(self) -> str:
+        """What messages call it: its file, if it came from one."""
+        return self._source
+
+    def based_in(self, folder: Path, source: str | None = None) -> Self:
+        """The same with its relative paths starting from another folder, and told to be from ``source``."""
+        copy = self.model_copy()
+        copy._base_dir = folder
+        copy._source = source or self._source
+        return copy
+
+    @model_validator(mode="after")
+    def _names_a_folder(self) -> Self:
+        if {"/", "\\"} & set(self.name) or self.name in (".", ".."):
+            raise mistake("must be usable as a folder's name: no slashes", "name")
+        return self
 
 
 def refuse_unknown_keys(data: Any, known: Mapping[str, Any]) -> Any:

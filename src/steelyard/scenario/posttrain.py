@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, model_validator
 
-from steelyard.scenario.base import Count, Positive, Spec, Whole, mistake
+from steelyard.scenario.base import Count, Positive, Spec, Whole, Written, mistake
 from steelyard.scenario.engine import EngineSpec
 from steelyard.scenario.model import Model
 from steelyard.scenario.rollouts import TrajectoriesSpec
@@ -68,10 +67,9 @@ class SyncSpec(Spec):
     disk_read: Positive = Field(default=2e10, description="Bytes per second that it gives.")
 
 
-class PosttrainScenario(Spec):
+class PosttrainScenario(Written):
     """A whole post-training run: rollouts with tools, training, weight sync, step after step."""
 
-    name: str = Field(default="posttrain", min_length=1, description="Name of the run; the file's name if not given.")
     model: Model = Field(description="The policy.")
     gpu: str = Field(min_length=1, description="GPU type, by its name in the catalog.")
     topology: TopologySpec | None = Field(default=None, description="How GPUs are wired; the GPU's usual nodes if not.")
@@ -96,25 +94,6 @@ class PosttrainScenario(Spec):
     steps: Count = Field(default=5, description="Training steps.")
     seed: Whole = Field(default=0, description="Seed of everything random; the same seed gives the same result.")
 
-    _base_dir: Path = PrivateAttr(default_factory=Path)
-    _source: str = PrivateAttr(default="scenario")
-
-    @property
-    def base_dir(self) -> Path:
-        """The folder that relative paths start from."""
-        return self._base_dir
-
-    @property
-    def source(self) -> str:
-        """What messages call it: its file, if it came from one."""
-        return self._source
-
-    def based_in(self, folder: Path, source: str) -> PosttrainScenario:
-        """The same with its relative paths starting from a folder, and told to be from ``source``."""
-        copy = self.model_copy()
-        copy._base_dir, copy._source = folder, source
-        return copy
-
     @property
     def rollout_gpus(self) -> int:
         """GPUs that roll out."""
@@ -134,8 +113,6 @@ class PosttrainScenario(Spec):
 
     @model_validator(mode="after")
     def _coherent(self) -> PosttrainScenario:
-        if {"/", "\\"} & set(self.name) or self.name in (".", ".."):
-            raise mistake("must be usable as a folder's name: no slashes", "name")
         degrees = [bucket.tp for bucket in self.rollout]
         for i, tp in enumerate(degrees):
             if tp in degrees[:i]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, PrivateAttr, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from steelyard.errors import did_you_mean
-from steelyard.scenario.base import Spec, Whole, mistake
+from steelyard.scenario.base import Spec, Whole, Written, mistake
 from steelyard.scenario.dynamics import ChangeSpec, check_dynamics
 from steelyard.scenario.engine import EngineSpec
 from steelyard.scenario.fleet import Fleet, PoolSpec, Role
@@ -38,10 +37,9 @@ class CostSpec(Spec):
     )
 
 
-class Scenario(Spec):
+class Scenario(Written):
     """What is simulated: a model on a fleet under a workload."""
 
-    name: str = Field(default="scenario", min_length=1, description="Name of the run; the file's name if not given.")
     model: Model = Field(description="The model to serve.")
     fleet: Fleet = Field(description="What serves it. Short form: {gpu, replicas, tp, router, price_per_hour}.")
     engine: EngineSpec = Field(default=EngineSpec(), description="Engine settings, in vLLM's names.")
@@ -53,30 +51,8 @@ class Scenario(Spec):
     cost: CostSpec = Field(default=CostSpec(source="auto"), description="The source of step times.")
     seed: Whole = Field(default=0, description="Seed of everything random; the same seed gives the same result.")
 
-    _base_dir: Path = PrivateAttr(default_factory=Path)
-    _source: str = PrivateAttr(default="scenario")
-
-    @property
-    def base_dir(self) -> Path:
-        """The folder that relative paths of the scenario start from."""
-        return self._base_dir
-
-    @property
-    def source(self) -> str:
-        """What messages about the scenario call it: its file, if it came from one."""
-        return self._source
-
-    def based_in(self, folder: Path, source: str | None = None) -> Scenario:
-        """The same scenario with its relative paths starting from another folder, and told to be from ``source``."""
-        copy = self.model_copy()
-        copy._base_dir = folder
-        copy._source = source or self._source
-        return copy
-
     @model_validator(mode="after")
     def _coherent(self) -> Scenario:
-        if {"/", "\\"} & set(self.name) or self.name in (".", ".."):
-            raise mistake("must be usable as a folder's name: no slashes", "name")
         for key, router in (("router", self.fleet.router), ("decode_router", self.fleet.decode_router)):
             if router == "slo-aware" and self.slo.ttft is None:
                 raise mistake("slo-aware needs a limit to keep; set slo.ttft", "fleet", key)

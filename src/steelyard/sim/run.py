@@ -57,7 +57,7 @@ def simulate(
     dynamics = make_dynamics(setup, handover)
     total = len(workload)
     report = None if progress is None else lambda done: progress(done, total)
-    with _no_collector():
+    with no_collector():
         run_fleet(engines, desk, router, report, handover, dynamics)
     logs = [engine.log for engine in engines]
     parts = parts_of(setup)
@@ -134,7 +134,7 @@ def _first_uses(engines: Sequence[Engine]) -> dict[str, Any]:
 
 
 @contextmanager
-def _no_collector() -> Iterator[None]:
+def no_collector() -> Iterator[None]:
     """The run makes millions of objects and no cycles; looking for some would take a fifth of the time."""
     enabled = gc.isenabled()
     gc.disable()

@@ -7,7 +7,6 @@ histories only, neither the policy's name nor the task's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from time import process_time
@@ -16,24 +15,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from steelyard.balance.estimate import Blind, ByTurn, Estimator, Noisy, Oracle, PaperTrie, SuffixBackoff
+from steelyard.balance.estimate import ESTIMATORS, Oracle
 from steelyard.balance.estimate.history import tool_returns
 from steelyard.errors import UserError, did_you_mean
 from steelyard.workload.trajectories import Trajectory, read_trajectories
 
 Array = npt.NDArray[np.float64]
-Maker = Callable[[list[Trajectory]], Estimator]
 
 LONGEST = 0.2  # share of tool returns that AUC asks for
-NOISE = 0.5
-ESTIMATORS: dict[str, Maker] = {
-    "blind": lambda _: Blind(),
-    "turn": lambda _: ByTurn(),
-    "trie": lambda _: PaperTrie(),
-    "suffix": lambda _: SuffixBackoff(),
-    "noisy": lambda every: Noisy(Oracle(every), NOISE),
-    "oracle": lambda every: Oracle(every),
-}
 DEFAULT = "suffix"
 
 
@@ -112,7 +101,7 @@ def _score(name: str, parts: list[list[Trajectory]], left: Array) -> Score:
     learning = asking = 0.0
     for fold, held_out in enumerate(parts):
         others = [each for number, part in enumerate(parts) if number != fold for each in part]
-        estimator = ESTIMATORS[name]([*others, *held_out])
+        estimator = ESTIMATORS[name](Oracle([*others, *held_out]))
         began = process_time()
         for index in np.random.default_rng(fold).permutation(len(others)):
             estimator.learn(others[index])

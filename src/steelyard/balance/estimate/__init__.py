@@ -1,5 +1,7 @@
 """Estimators of what a trajectory has left to generate, asked at each tool return and taught by each that ends."""
 
+from collections.abc import Callable
+
 from steelyard.balance.estimate.history import History, Signal, signal
 from steelyard.balance.estimate.plain import Blind, ByTurn
 from steelyard.balance.estimate.protocol import UNKNOWN, Estimator, Left
@@ -7,7 +9,21 @@ from steelyard.balance.estimate.suffix import SuffixBackoff
 from steelyard.balance.estimate.trie import PaperTrie
 from steelyard.balance.estimate.truth import Noisy, Oracle
 
+NOISE = 0.5  # sigma of the noisy one
+
+ESTIMATORS: dict[str, Callable[[Oracle], Estimator]] = {
+    "blind": lambda _: Blind(),
+    "turn": lambda _: ByTurn(),
+    "trie": lambda _: PaperTrie(),
+    "suffix": lambda _: SuffixBackoff(),
+    "noisy": lambda truth: Noisy(truth, NOISE),
+    "oracle": lambda truth: truth,
+}
+"""By name, made from one that knows the answer, for those that are told it."""
+
 __all__ = [
+    "ESTIMATORS",
+    "NOISE",
     "UNKNOWN",
     "Blind",
     "ByTurn",
