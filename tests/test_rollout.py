@@ -20,8 +20,9 @@ from steelyard.cli import app
 from steelyard.engine import BlockNames, Request
 from steelyard.errors import UserError
 from steelyard.posttrain.engines import EngineKind, engine_kinds
-from steelyard.posttrain.loop import Loop, LoopRecord
+from steelyard.posttrain.loop import Loop
 from steelyard.posttrain.planning import Training
+from steelyard.posttrain.record import LoopRecord
 from steelyard.posttrain.rollout import RolloutStage
 from steelyard.posttrain.setup import set_up_posttrain
 from steelyard.scenario import load_posttrain, posttrain_from_dict, scenario_from_dict

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.engine import Engine
-from steelyard.posttrain.loop import Loop, LoopRecord
+from steelyard.posttrain.loop import Loop
+from steelyard.posttrain.record import LoopRecord
 from steelyard.posttrain.setup import PosttrainSetup
 from steelyard.workload.trajectories.drift import Learning
 
