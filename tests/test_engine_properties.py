@@ -652,10 +652,12 @@ def test_new_requests_hold_up_the_next_step(plain: bool) -> None:
     """Three at once are taken in before the first step; one that comes later delays the step that it comes before."""
     limits = Limits(blocks=100, max_model_len=100, async_scheduling=False)
     cost = LinearCost(1.0, 0.0, 0.0)
-    together = steps_of(Engine(limits, cost, taking_in=0.25, plain=plain), [(0.0, 4, 3)] * 3)
+    together = steps_of(Engine(limits, cost, taking_in=(0.25, 0.0), plain=plain), [(0.0, 4, 3)] * 3)
     assert together == [1.75, 2.75, 3.75]
-    later = steps_of(Engine(limits, cost, taking_in=0.25, plain=plain), [(0.0, 4, 4), (1.5, 4, 2)])
+    later = steps_of(Engine(limits, cost, taking_in=(0.25, 0.0), plain=plain), [(0.0, 4, 4), (1.5, 4, 2)])
     assert later == [1.25, 2.25, 3.5, 4.5]
+    long = steps_of(Engine(limits, cost, taking_in=(0.25, 0.0625), plain=plain), [(0.0, 8, 4), (1.5, 4, 2)])
+    assert long == [1.25, 2.25, 3.75, 4.75]  # the first one's tokens were read while nobody was waiting
 
 
 @pytest.mark.parametrize("plain", [False, True])
@@ -669,7 +671,7 @@ def test_the_first_step_after_a_pause_is_faster(plain: bool) -> None:
 @given(st.one_of(ANY_WORLD, crowds()), SHORT_STRETCHES)
 def test_fast_path_takes_the_same_steps_beside_a_busy_host(world: World, vector: int) -> None:
     def busy(engine: Engine, names: BlockNames) -> None:
-        engine.taking_in, engine.rested, engine.wake = 0.03, 0.7, 0.05
+        engine.taking_in, engine.rested, engine.wake = (0.03, 0.001), 0.7, 0.05
 
     with vectorised_from(vector):
         fast = serve(world, plain=False, prepare=busy)

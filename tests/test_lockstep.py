@@ -56,7 +56,7 @@ def submit_all(engines: list[Engine], asked: list[Asked]) -> None:
 
 def lockstep(dp: int, asked: list[Asked], room: Limits, *, plain: bool = False) -> list[Engine]:
     cost = cost_of(dp)
-    ranks = [Rank(room, cost, wake=0.4e-3, taking_in=0.3e-3, plain=plain) for _ in range(dp)]
+    ranks = [Rank(room, cost, wake=0.4e-3, taking_in=(0.3e-3, 0.0), plain=plain) for _ in range(dp)]
     LockStep(ranks, cost)
     submit_all([*ranks], asked)
     return [*ranks]
@@ -79,7 +79,7 @@ WORLD = st.lists(
 def test_one_rank_alone_is_an_engine(asked: list[Asked], asynchronous: bool) -> None:
     room = limits(asynchronous=asynchronous)
     alone = [(0, *rest) for _, *rest in asked]
-    engine = Engine(room, cost_of(1), wake=0.4e-3, taking_in=0.3e-3)
+    engine = Engine(room, cost_of(1), wake=0.4e-3, taking_in=(0.3e-3, 0.0))
     submit_all([engine], alone)  # type: ignore[arg-type]
     (rank,) = lockstep(1, alone, room)  # type: ignore[arg-type]
     found, expected = times(rank), times(engine)
@@ -210,7 +210,7 @@ def test_two_real_ranks_with_experts_spread_are_foretold_from_their_profile() ->
     workload = build_workload(scenario.workload, 0, Path(), None)
     desk = Desk(workload, [room], host=host)
     ranks = [
-        Rank(room, cost, desk.names, wake=host.wake, taking_in=host.prompt, rested=RESTED) for _ in range(layout.dp)
+        Rank(room, cost, desk.names, wake=host.wake, taking_in=host.taking_in, rested=RESTED) for _ in range(layout.dp)
     ]
     LockStep(ranks, cost)
     run_fleet(ranks, desk, LeastOutstanding(layout.dp))

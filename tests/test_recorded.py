@@ -1,4 +1,4 @@
-"""Two captures of a real vLLM 0.26 on an H200, made with our own recorder: what the package says of them by itself."""
+"""Captures of a real vLLM 0.26 on an H200, made with our own recorder: what the package says of them by itself."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from steelyard.validate.compare import Validation, validate
 from steelyard.validate.crossed import cross_calibrate, read_sources
 
 RECORDED = Path(__file__).parent / "data" / "h200-recorded"
+GIVEN = Path(__file__).resolve().parents[2] / "shared" / "data" / "h200-vllm-0.26"
 FOLDERS = sorted(path for path in RECORDED.iterdir())
 
 
@@ -20,7 +21,7 @@ def found(request: pytest.FixtureRequest) -> Validation:
 
 def test_real_runs_are_foretold_from_the_profile_alone(found: Validation) -> None:
     for each in found.workloads:
-        bounds = {"tpot": 0.15, "e2e": 0.15, "ttft": 0.25}
+        bounds = {"tpot": 0.15, "e2e": 0.15, "ttft": 0.3}
         for metric, bound in bounds.items():
             error = each.latency[metric]["mean"].error
             assert error is not None and abs(error) < bound, (each.name, metric, error)
@@ -40,3 +41,23 @@ def test_terms_of_a_real_host_are_found_and_sensible() -> None:
     assert 1.0e-3 < terms.step < 3.0e-3 and 10e-6 < terms.request < 60e-6
     assert 0.15e-3 < terms.pieces < 0.45e-3
     assert terms.pieces < terms.eager < terms.experts < 3e-3
+
+
+def test_a_run_is_foretold_by_other_runs_of_its_engine() -> None:
+    """Within the bars for an engine that was calibrated: 2 % in the mean, 5 % for first tokens."""
+    crossed = cross_calibrate(read_sources([RECORDED / "llama-3.1-8b"], None))
+    for name in ("batches", "burst", "poisson"):
+        found = crossed.held_out[f"{RECORDED / 'llama-3.1-8b'}/{name}"]
+        assert not isinstance(found, str)
+        for metric, bound in {"tpot": 0.02, "e2e": 0.02, "ttft": 0.05}.items():
+            error = found.latency[metric]["mean"].error
+            assert error is not None and abs(error) < bound, (name, metric, error)
+        assert abs(found.figures["throughput"].error or 0.0) < 0.02
+
+
+@pytest.mark.skipif(not GIVEN.exists(), reason="captures of others are not here")
+def test_batches_that_came_at_once_do_not_mislead() -> None:
+    """Launches go slowly while requests are read; taken for launches as such they made this run half as long again."""
+    short = [source for source in read_sources([GIVEN / "llama-3.1-8b"], "h200") if source.run.name != "rollout-burst"]
+    terms = cross_calibrate(short).calibration.terms
+    assert terms.request < 40e-6 and terms.eager < 0.85e-3

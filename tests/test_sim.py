@@ -351,7 +351,7 @@ def watched(run: Scenario, plain: bool) -> Tokens:
             setup.cost,
             desk.names,
             wake=fleet.host.wake,
-            taking_in=fleet.host.prompt,
+            taking_in=fleet.host.taking_in,
             rested=RESTED,
             reactive=bool(desk.followers),
             plain=plain,

@@ -43,6 +43,12 @@ class HostTerms:
     output_request: float = 30e-6  # and for each request of the step
     compile: float = 1.4  # compile a kernel that a freshly started engine has not run before
 
+    @property
+    def taking_in(self) -> tuple[float, float]:
+        """What a new request costs a running engine, and each token of its prompt: a thread of the engine's process
+        reads it, and that can do one thing at a time."""
+        return self.prompt, self.ingest_token
+
 
 NO_HOST = HostTerms(**{term.name: 0.0 for term in fields(HostTerms)})  # a host that takes no time
 

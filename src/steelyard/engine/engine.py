@@ -84,7 +84,7 @@ class Engine:
         names: BlockNames | None = None,
         *,
         wake: float = 0.0,
-        taking_in: float = 0.0,
+        taking_in: tuple[float, float] = (0.0, 0.0),
         rested: float = 1.0,
         first_uses: FirstUses | None = None,
         policy: MakePolicy | None = None,
@@ -96,7 +96,7 @@ class Engine:
         self.limits = limits
         self.cost = cost
         self.wake = wake  # seconds until an idle engine looks at what it was handed
-        self.taking_in = taking_in  # seconds by which a new request holds up the next step
+        self.taking_in = taking_in  # seconds by which a new request holds up the next step, and each of its tokens
         self.rested = rested  # share of its GPU time that a step takes after a pause
         self.first_uses = first_uses  # kernels that steps may have to compile; None: all are there
         self.reactive = reactive  # stop after each completion, since it may cause an arrival
@@ -117,7 +117,7 @@ class Engine:
         self._stuck = False  # nothing can run before a fetch is through, here or from here
         self._gpu_free = 0.0
         self._flight: Batch | None = None
-        self._arrived = 0  # requests since the last step was launched
+        self._late = 0.0  # seconds that requests since the last step was launched hold up the next
         self._aborts: list[tuple[float, int, int, Request]] = []
         self._tickets = count()  # a request may come again, as another attempt
         self._loads = [] if self.tiers is None else self.tiers.loads
@@ -138,11 +138,13 @@ class Engine:
 
     def submit(self, r: Request, at: float, abort_at: float = float("inf")) -> None:
         """Hand over a request; the engine must have been run up to ``at`` before."""
+        request, token = self.taking_in
         if self.idle or self._stuck:
             self._stuck = False
             self.clock = max(self.clock, at + self.wake)
+            token = 0.0  # its tokens were read while nobody else had anything to do
         self.outstanding += 1
-        self._arrived += 1
+        self._late += request + token * r.prompt
         self.scheduler.enqueue(r)
         if abort_at != float("inf"):
             heappush(self._aborts, (abort_at, r.index, next(self._tickets), r))
@@ -223,7 +225,8 @@ class Engine:
         self.scheduler = self._new_scheduler()
         self.to_load = self.scheduler.to_load
         self.clock = self._gpu_free = at
-        self.outstanding = self._kept = self._arrived = 0
+        self.outstanding = self._kept = 0
+        self._late = 0.0
         self._stuck = False
         self._flight = None
         for waiting in (self._aborts, self._held, self._heirs):
@@ -263,8 +266,7 @@ class Engine:
             if self._loads and self._loads[0][0] <= self.clock:
                 self._take_loaded()
             horizon = min(until, self._due) if self._aborts or self._loads else until
-            held_up = self._arrived and self.taking_in
-            if held_up or not (self.scheduler.only_decodes() and self._stretch(horizon)):
+            if self._late or not (self.scheduler.only_decodes() and self._stretch(horizon)):
                 self._one_step()
             if len(self.finished) >= pause or self.to_load:
                 return
@@ -360,8 +362,7 @@ class Engine:
 
     def _delay(self, batch: Batch) -> float:
         """Seconds by which the host is late with a step: requests to take in, kernels to compile first."""
-        delay = self._arrived * self.taking_in
-        self._arrived = 0
+        delay, self._late = self._late, 0.0
         if self.first_uses is not None:
             tokens = batch.decodes + sum(chunk for chunk, _ in batch.chunks)
             delay += self.first_uses.seconds * self.first_uses.compile(tokens, not batch.chunks)

@@ -78,7 +78,7 @@ class Pipeline(Engine):
         names: BlockNames | None = None,
         *,
         wake: float = 0.0,
-        taking_in: float = 0.0,
+        taking_in: tuple[float, float] = (0.0, 0.0),
         rested: float = 1.0,
         reactive: bool = False,
         plain: bool = False,

@@ -72,7 +72,7 @@ class Rank(Engine):
     def decodes_ahead(self) -> int:
         """Steps before the next that is anything but one token for each of its requests; 0 if that one is not."""
         scheduler, group, flight = self.scheduler, self.scheduler.group, self._flight
-        if flight is None or flight.entries or self._arrived or not scheduler.only_decodes():
+        if flight is None or flight.entries or self._late or not scheduler.only_decodes():
             return 0
         if self.first_uses is not None and self.first_uses.missing(group.size, decode_only=True):
             return 0

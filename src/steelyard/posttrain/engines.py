@@ -36,7 +36,7 @@ class EngineKind:
             self.cost,
             names,
             wake=self.host.wake,
-            taking_in=self.host.prompt,
+            taking_in=self.host.taking_in,
             rested=RESTED,
             reactive=True,
         )

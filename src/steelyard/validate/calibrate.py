@@ -31,6 +31,9 @@ _VAGUE = 0.4  # of a term: with a larger standard error the captures do not tell
 _TOGETHER = 0.9  # correlation of two estimates from which on only their sum is known
 _IDLE = 5e-3  # a request that finds the engine idle for so long is seen at once
 _SCATTER = 0.05  # of a launch's time, at the least: no host is steadier
+_DRIFT = 0.08  # of a launch's time, from one run of the same engine to the next
+_SPREAD = {"request": 0.4, "prompt": 0.4}  # of a term, from host to host, about its default
+_USUAL_SPREAD = 0.2
 _MINOR = ("prompt",)  # keeps its default rather than being a reason to refuse
 _SHOWS = {
     "request": "steps with few and with many requests",
@@ -89,7 +92,7 @@ def evidence(capture: Capture, run: CapturedRun, gpu: str, terms: HostTerms) -> 
     if isinstance(cost, SpeculativeCost):
         raise UserError(f"{scenario.source}: an engine with drafts cannot be calibrated; use a capture without")
     steps = read_steps(run.stepped)
-    waits = tuple((wait, wait.step.launch(cost.graphs)) for wait in host_waits(steps, cost))
+    waits = tuple((wait, wait.step.launch(cost.graphs)) for wait in host_waits(steps, cost) if _undisturbed(wait, run))
     return Evidence(
         waits=waits,
         layers=cost.host.layers,
@@ -97,6 +100,15 @@ def evidence(capture: Capture, run: CapturedRun, gpu: str, terms: HostTerms) -> 
         ingests=tuple(_ingests(steps, run)),
         outputs=tuple(_outputs(steps, run)),
     )
+
+
+def _undisturbed(wait: HostWait, run: CapturedRun) -> bool:
+    """Whether nobody came meanwhile: the engine's process reads requests while it launches, and launches wait for that.
+
+    What a kernel took to compile is so much longer that it does not matter there.
+    """
+    at = run.answers.at
+    return bool(wait.kernels) or not np.any((at >= wait.since) & (at < wait.since + wait.seconds))
 
 
 def ran_before(capture: Capture, run: CapturedRun, gpu: str) -> set[int]:
@@ -131,28 +143,41 @@ def _launches(found: Sequence[Evidence]) -> dict[str, Fit]:
     fitted = [i for i, count in enumerate(seen) if count >= _FEWEST]
     defaults = np.array([asdict(HostTerms())[name] for name in _LAUNCH_TERMS])
     defaults[0] += HostTerms().sample
-    while True:
+    spread = defaults * [_SPREAD.get(name, _USUAL_SPREAD) for name in _LAUNCH_TERMS]
+    _check_known(table, times, of_kind, fitted, defaults)
+    rest = [i for i in range(len(_LAUNCH_TERMS)) if i not in fitted]
+    known = Known(defaults[fitted], spread[fitted])
+    solution, covariance = _weighted(table[:, fitted], times - table[:, rest] @ defaults[rest], of_kind, known)
+    errors = np.sqrt(np.diag(covariance))
+    return {
+        _LAUNCH_TERMS[i]: Fit(float(value), float(error), int(seen[i]))
+        for i, value, error in zip(fitted, solution, errors, strict=True)
+    }
+
+
+def _check_known(
+    table: Floats, times: Floats, of_kind: NDArray[np.str_], fitted: Sequence[int], defaults: Floats
+) -> None:
+    """Refuse captures that by themselves show two terms only together; what is lost among scatter may stay vague."""
+    fitted = list(fitted)
+    while fitted:
         rest = [i for i in range(len(_LAUNCH_TERMS)) if i not in fitted]
         solution, covariance = _weighted(table[:, fitted], times - table[:, rest] @ defaults[rest], of_kind)
         names = [_LAUNCH_TERMS[i] for i in fitted]
         errors = np.sqrt(np.diag(covariance))
         vague = int(np.argmax(errors / np.maximum(solution, 1e-9)))
         if errors[vague] <= _VAGUE * solution[vague]:
-            break
+            return
         if names[vague] not in _MINOR:
             _check_apart(vague, names, solution, covariance)
-        del fitted[vague]  # lost among the scatter of the others
-    return {
-        name: Fit(float(value), float(error), int(seen[i]))
-        for i, name, value, error in zip(fitted, names, solution, errors, strict=True)
-    }
+        del fitted[vague]
 
 
 def _observations(found: Sequence[Evidence]) -> tuple[list[list[float]], list[float], list[str]]:
     rows: list[list[float]] = []
     seconds: list[float] = []
     kinds: list[str] = []
-    for each in found:
+    for run, each in enumerate(found):
         for kind in ("whole", "pieces", "eager"):
             waits = [wait for wait, how in each.waits if how == kind and not wait.kernels]
             if not waits:
@@ -162,7 +187,7 @@ def _observations(found: Sequence[Evidence]) -> tuple[list[list[float]], list[fl
                 if wait.seconds <= most:
                     rows.append([1.0, wait.step.requests, len(wait.step.chunks), *_launched(each, kind, wait.alone)])
                     seconds.append(wait.seconds)
-                    kinds.append(kind)
+                    kinds.append(f"{kind} of {run}")
     return rows, seconds, kinds
 
 
@@ -199,19 +224,39 @@ def _check_apart(vague: int, names: Sequence[str], solution: Floats, covariance:
     )
 
 
-def _weighted(design: Floats, times: Floats, kinds: NDArray[np.str_]) -> tuple[Floats, Floats]:
-    """Least squares, where slow kinds of launch scatter more and so count less; and the covariance of the terms."""
-    weights = np.ones(len(times))
+@dataclass(frozen=True)
+class Known:
+    """What other hosts say of terms: their mean, and how far one host is from it."""
+
+    mean: Floats
+    spread: Floats
+
+
+def _weighted(
+    design: Floats, times: Floats, kinds: NDArray[np.str_], known: Known | None = None
+) -> tuple[Floats, Floats]:
+    """Least squares, where slow kinds of launch scatter more and so count less; and the covariance of the terms.
+
+    With what is ``known`` of other hosts, that counts like one more observation of each term, and launches of a kind in
+    one run, being slow or quick together, count little more than a few of them would. So neither few observations in a
+    corner nor many that are alike carry a term to where no host is.
+    """
+    own = np.zeros(design.shape[1]) if known is None else 1.0 / known.spread
+    mean = np.zeros(design.shape[1]) if known is None else known.mean
+    weights = np.full(len(times), 1.0 / np.mean(times) ** 2)
     solution: Floats = np.zeros(design.shape[1])
-    for _ in range(3):
+    for _ in range(5):
         root = np.sqrt(weights)[:, None]
-        solution = np.linalg.lstsq(design * root, times * root[:, 0], rcond=None)[0].astype(np.float64)
+        rows, targets = np.vstack([design * root, np.diag(own)]), np.concatenate([times * root[:, 0], own * mean])
+        solution = np.linalg.lstsq(rows, targets, rcond=None)[0].astype(np.float64)
         residual = times - design @ solution
         for kind in np.unique(kinds):
             of_kind = kinds == kind
-            least = _SCATTER * float(np.mean(times[of_kind]))
-            weights[of_kind] = 1.0 / max(float(np.mean(residual[of_kind] ** 2)), least**2)
-    information = (design * weights[:, None]).T @ design
+            usual, count = float(np.mean(times[of_kind])), int(np.count_nonzero(of_kind))
+            scatter = max(float(np.mean(residual[of_kind] ** 2)), (_SCATTER * usual) ** 2)
+            drift = 0.0 if known is None else _DRIFT * usual
+            weights[of_kind] = 1.0 / (scatter + count * drift**2)
+    information = (design * weights[:, None]).T @ design + np.diag(own**2)
     barely = 1e-12 * np.trace(information) * np.eye(len(information))  # what cannot be told at all becomes very vague
     covariance: Floats = np.linalg.inv(information + barely)
     return solution, covariance
@@ -250,7 +295,7 @@ def _outputs(steps: Sequence[RecordedStep], run: CapturedRun) -> list[tuple[floa
 def _ingest(found: Sequence[Evidence]) -> dict[str, Fit]:
     pairs = [pair for each in found for pair in each.ingests]
     fits = _line(pairs)
-    if fits is None:
+    if fits is None or fits[1].error > _VAGUE * fits[1].seconds:
         return {}
     base, slope = fits
     known = HostTerms()  # a request that meets an idle engine shows the sum of three delays

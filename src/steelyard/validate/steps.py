@@ -13,7 +13,7 @@ from steelyard.cost.step import StepTime
 from steelyard.errors import UserError
 from steelyard.workload.traces.lines import json_lines, required, seconds, tokens
 
-_BEHIND = 0.6  # of the host's time for a step: with no more work than that left to the GPU, the host is what counts
+_BEHIND = 0.85  # of the host's time for a step: with no more work than that left to the GPU, the host is what counts
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,7 @@ class HostWait:
     """A step whose launch the engine was seen waiting for: the host's seconds from one result to the next."""
 
     step: RecordedStep
+    since: float
     seconds: float
     alone: bool  # after a pause, nothing else in flight
     foretold: float  # its seconds by the cost model, with nothing to compile
@@ -106,7 +107,7 @@ def host_waits(steps: Sequence[RecordedStep], cost: CompiledCost) -> list[HostWa
             if not alone:
                 start = steps[k - 2].updated
             if gpu_end - start < _BEHIND * host:
-                found.append(HostWait(step, result - start, False, usual, kernels))
+                found.append(HostWait(step, start, result - start, False, usual, kernels))
                 launched = result
             else:
                 launched = min(launched, result)
@@ -116,6 +117,6 @@ def host_waits(steps: Sequence[RecordedStep], cost: CompiledCost) -> list[HostWa
             alone = True
             if k + 1 < len(steps) and steps[k + 1].scheduled < step.updated:
                 launched = steps[k + 1].scheduled
-                found.append(HostWait(step, launched - start, True, usual, kernels))
+                found.append(HostWait(step, start, launched - start, True, usual, kernels))
         gpu_end = max(max(gpu_end, start + time.prepare) + time.gpu, launched + time.tail)
     return found
