@@ -92,6 +92,9 @@ def show(rows: list[dict[str, Any]], peers: list[dict[str, Any]]) -> None:
         if len(times) > 1:
             spread = max(times) / min(times)
             console.print(f"{series}: largest over smallest time per request {spread:.2f} (flat up to {FLAT})")
+    for row in rows:
+        if "cpu_s_per_training_step" in row:
+            console.print(f"{row['case']}: {row['cpu_s_per_training_step']:.2f} CPU seconds a training step")
     if peers:
         table = Table("same work", "Dynamo s", "Steelyard CPU s", "times faster", box=None, pad_edge=False)
         for peer in peers:

@@ -6,14 +6,22 @@ import resource
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from steelyard import Result, Scenario, scenario_from_dict, simulate
+from steelyard.posttrain.run import posttrain
+from steelyard.scenario import load_posttrain
+
+_EXAMPLES = Path(__file__).parents[1] / "examples" / "posttrain"
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One run: CPU seconds of ``simulate`` (compiling costs and computing all metrics included)."""
+    """One run: CPU seconds of ``simulate`` (compiling costs and computing all metrics included).
+
+    Of post-training the same of ``posttrain``, and requests are turns of trajectories.
+    """
 
     case: str
     requests: int
@@ -21,11 +29,13 @@ class Measured:
     steps: int
     cpu_s: float
     peak_gib: float
+    training_steps: int = 0
 
     def row(self) -> dict[str, Any]:
         """JSON-ready, with the rates people ask for."""
         rates = {"requests_per_cpu_s": self.requests / self.cpu_s, "steps_per_cpu_s": self.steps / self.cpu_s}
-        return {**asdict(self), **rates, "us_per_request": self.cpu_s / self.requests * 1e6}
+        row = {**asdict(self), **rates, "us_per_request": self.cpu_s / self.requests * 1e6}
+        return row | ({"cpu_s_per_training_step": self.cpu_s / self.training_steps} if self.training_steps else {})
 
 
 def serving(replicas: int, requests: int, router: str = "round-robin") -> Scenario:
@@ -101,9 +111,28 @@ def timed(scenario: Scenario, repeats: int = 1, *, plain: bool = False) -> tuple
 
 def _measure(case: str, scenario: Scenario, repeats: int, *, plain: bool = False) -> Measured:
     cpu, result = timed(scenario, repeats, plain=plain)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     summary = result.summary
-    return Measured(case, summary["requests"], summary["replicas"], summary["steps"], cpu, peak)
+    return Measured(case, summary["requests"], summary["replicas"], summary["steps"], cpu, _peak_gib())
+
+
+def _peak_gib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def _post_train(example: str, steps: int) -> Callable[[str], Measured]:
+    """An example of post-training, for so many training steps: 2,048 trajectories each, and a router that looks."""
+
+    def measure(case: str) -> Measured:
+        scenario = load_posttrain(_EXAMPLES / f"{example}.yaml", [f"steps={steps}"])
+        began = time.process_time()
+        loop = posttrain(scenario).loop
+        cpu = time.process_time() - began
+        engines = loop.stage.engines.values()
+        turns = sum(len(each.trajectory.turns) for each in loop.record.samples)
+        ran = sum(engine.step for engine in engines)
+        return Measured(case, turns, len(engines), ran, cpu, _peak_gib(), steps)
+
+    return measure
 
 
 def _serve(replicas: int, requests: int, repeats: int = 1, router: str = "round-robin") -> Callable[[str], Measured]:
@@ -124,6 +153,8 @@ CASES: dict[str, Callable[[str], Measured]] = {
     "grow-replicas-1024": _serve(1024, 200_000, 2),
     "million-on-1024": _serve(1024, 1_000_000),
     "apart-1024-gpus": lambda case: _measure(case, apart(200_000), 1),
+    "posttrain-search-48": _post_train("search-48", 5),
+    "posttrain-swe-48": _post_train("swe-48", 1),
     "long-tail": lambda case: _measure(case, long_tail(), 3),
     "long-tail-plain": lambda case: _measure(case, long_tail(), 1, plain=True),
 }

@@ -30,8 +30,8 @@ from steelyard.balance.plan import (
     oracle,
 )
 from steelyard.balance.plan.world import Mode
-from steelyard.posttrain.planning import DEGREES, Training, rolled_out, world_of
-from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
+from steelyard.posttrain.planning import Training, rolled_out, world_of
+from steelyard.posttrain.setup import DEGREES, PosttrainSetup, set_up_posttrain
 from steelyard.scenario.posttrain import PosttrainScenario
 
 _TAUGHT = 512  # trajectories that the estimator has learnt

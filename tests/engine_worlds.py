@@ -19,6 +19,7 @@ from steelyard.cost import GraphPlan
 from steelyard.cost.kernels import ExpertKernel, FirstUses
 from steelyard.cost.step import StepTime
 from steelyard.engine import FINISHED, BlockNames, Chain, Engine, EngineLog, Limits, Pipeline, Request, StepCost, extend
+from steelyard.engine.content import Names
 from steelyard.engine.scheduler import Batch, Scheduler
 from steelyard.engine.tiers import Tiers
 from steelyard.validate.parity import LinearCost
@@ -169,7 +170,7 @@ class World:
             ask.prompt,
             self.output(i),
             ask.priority,
-            keys=names.names(chain or ask.content, ask.prompt) if caching else (),
+            keys=names.names(chain or ask.content, ask.prompt) if caching else Names(),
             chain=chain if caching else None,
             accept=ask.accept or None,
         )

@@ -20,12 +20,11 @@ from steelyard.balance.admission import (
     Admit,
     BatchWanted,
     Discard,
-    Generated,
     TrainOn,
     Versions,
     WeightsPublished,
 )
-from steelyard.balance.events import Aborted, Begun, Ended
+from steelyard.balance.events import Aborted, Begun, Ended, Generated
 from steelyard.errors import UserError
 from steelyard.workload.trajectories import Turn
 

@@ -26,7 +26,7 @@ from steelyard.balance.events import (
     RolloutEvent,
 )
 from steelyard.balance.line import Line
-from steelyard.balance.log import Entry, read_log, record, replay, to_line, write_log
+from steelyard.balance.log import Told, read_log, replay, to_line, write_log
 from steelyard.balance.rollouts import Rollouts
 from steelyard.balance.route import ORACLES, ROUTERS, BucketSpeed, make_router
 from steelyard.errors import UserError
@@ -85,7 +85,7 @@ class World:
         self.cached: dict[str, int] = {}
         self.ended: list[str] = []
         self.aborted: list[str] = []
-        self.log: list[Entry] = []
+        self.log: list[Told] = []
         self.clock = 0.0
 
     @property
@@ -94,7 +94,7 @@ class World:
 
     def tell(self, event: RolloutEvent) -> None:
         commands = self.core.decide(event)
-        self.log += [event, *commands]
+        self.log += [("rollout", entry) for entry in (event, *commands)]
         for command in commands:
             self.carry_out(command, event)
         self.check()
@@ -254,8 +254,7 @@ def test_nobody_is_lost_or_placed_twice(
     assert sorted([*world.ended, *world.aborted]) == sorted(each.id for each in everyone)
     for replica in world.core.rollouts.replicas.values():
         assert (replica.busy, replica.active, replica.tokens, replica.placed, replica.coming) == (0, 0, 0, {}, {})
-    again = replay(world.log, core_of(name, everyone))
-    assert again == [entry for entry in world.log if isinstance(entry, RolloutCommand)]
+    assert list(replay(world.log, {"rollout": core_of(name, everyone)})) == world.log
 
 
 @settled(25)
@@ -274,8 +273,7 @@ def test_the_log_is_written_again_byte_for_byte(
     write_log(folder / "first", world.log)
     read = read_log(folder / "first")
     assert read == world.log
-    events = [entry for entry in read if isinstance(entry, RolloutEvent)]
-    write_log(folder / "second", record(events, core_of("cost-aware", everyone, estimator)))
+    write_log(folder / "second", replay(read, {"rollout": core_of("cost-aware", everyone, estimator)}))
     assert (folder / "first").read_bytes() == (folder / "second").read_bytes()
 
 
@@ -298,7 +296,7 @@ def test_a_bad_log_says_where(tmp_path: Path, line: str, wrong: str) -> None:
 
 
 def test_a_line_is_kind_and_fields() -> None:
-    assert to_line(Returned(1.5, "a", Turn(3, "ls", "ok", 7))) == (
+    assert to_line("rollout", Returned(1.5, "a", Turn(3, "ls", "ok", 7))) == (
         '{"kind":"Returned","at":1.5,"trajectory":"a",'
         '"turn":{"generated":3,"tool":"ls","outcome":"ok","returned":7,"latency":null}}'
     )

@@ -305,11 +305,12 @@ def test_triggers() -> None:
     plan = Search(world()).best(batch())
     calm = State(3, batch(), plan, train=10.0, rollout=11.0)
     triggers = Triggers(every=5)
-    assert not triggers.due(calm, 1)
+    before = replace(calm, step=1)
+    assert not triggers.due(calm, before)
     assert triggers.due(calm, None)
-    assert triggers.due(replace(calm, step=6), 1)
+    assert triggers.due(replace(calm, step=6), before)
     for change in ({"queued": 0.75}, {"active": 0.85}, {"rejected": 1}, {"rollout": 12.5}, {"train": 13.75}):
-        assert triggers.due(replace(calm, **change), 1), change
+        assert triggers.due(replace(calm, **change), before), change
 
 
 def test_a_change_has_to_pay_for_what_it_was_measured_to_cost() -> None:

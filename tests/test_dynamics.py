@@ -565,7 +565,7 @@ def test_gpus_of_a_pool_that_grows_count_from_when_they_are_asked_for() -> None:
     start, end = float(result.requests["arrival"].min()), float(result.requests["finish"].max())
     drained = sum(min(at, end) - 4.0 for at in (gone if len(gone) == 2 else gone * 2))
     assert result.summary["gpu_hours"] == pytest.approx((end - start + drained) / 3600)
-    assert result.summary["gpus"] == 3 and result.summary["cost"]["usd_per_gpu_hour"] == 3.0
+    assert result.summary["gpus"] == 3 and result.summary["cost"]["usd_per_gpu_hour"] == pytest.approx(3.0)
 
 
 def test_prompts_and_answers_apart_under_faults() -> None:

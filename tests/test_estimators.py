@@ -191,6 +191,20 @@ def test_the_surface_online_is_ridge_in_one_batch(monkeypatch: pytest.MonkeyPatc
     assert backwards.expect(waves) == pytest.approx(expected, rel=1e-6)
 
 
+def test_one_point_is_worth_the_same_alone_and_among_many() -> None:
+    rng = np.random.default_rng(5)
+    plain = rng.normal(size=(40, PLAIN)).tolist()
+    tools: list[dict[str | None, float]] = [{"grep": 3.0 * i / 40, "edit": 3.0 - 3.0 * i / 40} for i in range(40)]
+    learner = Surface()
+    learner.add(learner.waves(plain, tools), rng.normal(size=40) * 30)
+    together = learner.expect(learner.waves(plain, tools))
+    alone = [learner.value(point, shares) for point, shares in zip(plain, tools, strict=True)]
+    assert np.ptp(together) > 1.0
+    np.testing.assert_allclose(alone, together, rtol=1e-12)
+    one = learner.expect(learner.waves(plain[:1], tools[:1]))
+    assert alone[0] == one[0]
+
+
 def test_the_surface_follows_drift() -> None:
     """What was learnt long ago gives way: after a change it comes to the new values, not to a mean of both."""
     points = [(plain_features(history), tool_shares(history)) for history, _ in tool_returns(world(1, 1)[0])]

@@ -91,7 +91,9 @@ def test_fast_path_takes_the_same_steps(world: World, vector: int) -> None:
 def _queue(run: Run) -> list[tuple[int | None, int]]:
     """The free blocks in the order in which they will be taken: (name, blocks), neighbours without one together."""
     found: list[tuple[int | None, int]] = []
-    for block, size in vllm(run.engine).kv._queue.items():
+    kv = vllm(run.engine).kv
+    assert isinstance(kv, KVGroups)
+    for block, size in kv._queue.items():
         if found and block.name is None and found[-1][0] is None:
             size += found.pop()[1]
         found.append((block.name, size))

@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_worlds import Ask, World, serve, settled, vectorised_from, vllm, worlds
 from steelyard.engine import BlockNames, Chain, Engine, Limits, Request, extend
+from steelyard.engine.content import Names
 from steelyard.engine.kv import KVCache
+from steelyard.engine.kv_runs import RunCache
 from steelyard.validate.parity import LinearCost
 
 # -- the reference ----------------------------------------------------------------------------------------------------
@@ -48,15 +51,16 @@ class PlainKV:
     def free(self) -> int:
         return len(self.queue)
 
-    def match(self, r: Request) -> list[PlainBlock]:
-        hits = []
+    def match(self, r: Request) -> int:
+        hits = 0
         for name in r.keys[: (r.prompt + r.outputs - 1) // self.block_size]:
             if name not in self.table:
                 break
-            hits.append(self.table[name][0])
+            hits += 1
         return hits
 
-    def admit(self, r: Request, hits: list[PlainBlock], tokens: int, whole: int, watermark: bool) -> bool:
+    def admit(self, r: Request, found: int, tokens: int, whole: int, watermark: bool) -> bool:
+        hits = [self.table[name][0] for name in r.keys[:found]]
         spare = self.free - sum(1 for block in hits if not block.users) - (self.watermark if watermark else 0)
         if self._blocks(max(tokens, whole)) - len(hits) > spare:
             return False
@@ -86,7 +90,7 @@ class PlainKV:
             self.table.setdefault(block.name, []).append(block)
         r.cached = max(r.cached, full)
 
-    def keep(self, r: Request, names: Sequence[int]) -> None:
+    def keep(self, r: Request, names: Names) -> None:
         """Blocks have their names already; the request only learns them, to find its own blocks again."""
         if len(names) > len(r.keys):
             r.keys = names
@@ -108,7 +112,7 @@ class PlainKV:
     def _name(self, r: Request, i: int) -> int:
         if r.chain is not None:
             return self.names.names(r.chain, (i + 1) * self.block_size)[i]
-        return r.keys[i] if i < len(r.keys) else -((r.index + 1) << 24) - i
+        return r.keys[i] if i < len(r.keys) else -((r.index + 1) << 24) + i
 
     def _take(self, r: Request, count: int) -> None:
         for _ in range(count):
@@ -158,7 +162,7 @@ def test_an_engine_remembers_the_same_afterwards(world: World) -> None:
         counts = []
         for run in (plain, fast):
             again = world.request(i, 0.0, vllm(run.engine).names)
-            counts.append(len(vllm(run.engine).kv.match(again)))
+            counts.append(vllm(run.engine).kv.match(again))
         assert counts[0] == counts[1]
 
 
@@ -180,7 +184,7 @@ OPENINGS: list[Chain] = [((0, 40),), ((0, 4), (1, 8)), ((0, 40),), ((0, 4), (1, 
 class Bench:
     """One cache and its own requests, some with equal prompts, as far as the calls have brought them."""
 
-    def __init__(self, kv: KVCache, names: BlockNames) -> None:
+    def __init__(self, kv: KVCache | RunCache, names: BlockNames) -> None:
         self.kv = kv
         self.names = names
         self.requests = [self._request(i, opening) for i, opening in enumerate(OPENINGS)]
@@ -194,10 +198,9 @@ class Bench:
         """Make one call where it is allowed; the answer is whatever a scheduler would see of it."""
         r, kv = self.requests[i], self.kv
         if kind == "admit" and not self.room[i]:
-            hits = kv.match(r)
-            found = len(hits)
+            found = kv.match(r)
             tokens = found * kv.block_size + n
-            if kv.admit(r, hits, tokens, 2 * n if n > 6 else 0, watermark=n % 2 == 0):
+            if kv.admit(r, found, tokens, 2 * n if n > 6 else 0, watermark=n % 2 == 0):
                 self.room[i] = tokens
             return found, self.room[i], r.blocks, kv.free
         if not self.room[i]:
@@ -218,19 +221,21 @@ class Bench:
         if r.chain is not None:
             names = self.names.names(r.chain, r.cached * self.kv.block_size)
         else:
-            names = [*r.keys, *(-((r.index + 1) << 24) - i for i in range(len(r.keys), r.cached))]
+            base = -((r.index + 1) << 24)
+            own = range(base + len(r.keys), base + r.cached)
+            names = Names([*r.keys.ranges, own]) if own else r.keys
         if len(names) > len(r.keys):
             self.kv.keep(r, names)
 
     def reach(self) -> list[int]:
         """How many leading blocks each request that is not admitted would hit."""
-        return [len(self.kv.match(r)) for r, room in zip(self.requests, self.room, strict=True) if not room]
+        return [self.kv.match(r) for r, room in zip(self.requests, self.room, strict=True) if not room]
 
     def drain(self) -> list[tuple[int, list[int]]]:
         """Take the free blocks one by one: the order of eviction, as those see it who lose their blocks."""
         taker = Request(99, 0.0, 1000, 1)
         seen = []
-        if self.kv.admit(taker, [], 1, 0, watermark=False):
+        if self.kv.admit(taker, 0, 1, 0, watermark=False):
             while True:
                 seen.append((self.kv.free, self.reach()))
                 if not self.kv.grow(taker, (taker.blocks + 1) * self.kv.block_size):
@@ -242,87 +247,96 @@ class Bench:
 @given(CALLS, st.integers(1, 30), st.integers(1, 4), st.booleans(), st.sampled_from([0.0, 0.3]))
 def test_each_call_answers_the_same(calls: list[Call], blocks: int, size: int, caching: bool, mark: float) -> None:
     names = BlockNames(size)
-    counted = KVCache(blocks, size, caching, mark)
     plain = PlainKV(blocks, size, caching, int(mark * (blocks + 1)), names)
-    one, other = Bench(counted, names), Bench(cast(KVCache, plain), names)
+    caches = KVCache(blocks, size, caching, mark), RunCache(blocks, size, caching, mark), cast(KVCache, plain)
+    counted, runs, single = (Bench(kv, names) for kv in caches)
     for call in calls:
-        assert one.call(*call) == other.call(*call), call
-        assert one.reach() == other.reach(), call
-    assert one.drain() == other.drain()
+        assert counted.call(*call) == single.call(*call) == runs.call(*call), call
+        assert counted.reach() == single.reach() == runs.reach(), call
+    assert counted.drain() == single.drain() == runs.drain()
 
 
 # -- by hand ----------------------------------------------------------------------------------------------------------
 
 
+BOTH = pytest.mark.parametrize("kind", [KVCache, RunCache])
+Kind = type[KVCache] | type[RunCache]
+
+
 def request(i: int, keys: Sequence[int], tokens: int) -> Request:
-    return Request(i, 0.0, tokens, 8, keys=keys)
+    return Request(i, 0.0, tokens, 8, keys=Names([range(key, key + 1) for key in keys]))
 
 
-def run_through(kv: KVCache, r: Request) -> None:
+def run_through(kv: KVCache | RunCache, r: Request) -> None:
     """Compute a whole prompt and let go of it."""
     assert kv.admit(r, kv.match(r), r.prompt, 0, watermark=False)
     kv.complete(r, r.prompt)
     kv.release(r)
 
 
-def test_tails_are_forgotten_before_heads_and_old_ones_before_new_ones() -> None:
-    kv = KVCache(6, block_size=4, caching=True)
+@BOTH
+def test_tails_are_forgotten_before_heads_and_old_ones_before_new_ones(kind: Kind) -> None:
+    kv = kind(6, block_size=4, caching=True)
     run_through(kv, request(0, [1, 2, 3], 13))
     run_through(kv, request(1, [7, 8], 9))
     taker = request(2, [], 8)
-    assert kv.admit(taker, [], 8, 0, watermark=False)  # one block never had content, the other held 3
-    assert len(kv.match(request(3, [1, 2, 3], 13))) == 2
+    assert kv.admit(taker, 0, 8, 0, watermark=False)  # one block never had content, the other held 3
+    assert kv.match(request(3, [1, 2, 3], 13)) == 2
     assert kv.grow(taker, 16)
-    assert len(kv.match(request(3, [1, 2, 3], 13))) == 0
-    assert len(kv.match(request(4, [7, 8], 9))) == 2
+    assert kv.match(request(3, [1, 2, 3], 13)) == 0
+    assert kv.match(request(4, [7, 8], 9)) == 2
 
 
-def test_a_hit_is_kept_from_eviction() -> None:
-    kv = KVCache(3, block_size=4, caching=True)
+@BOTH
+def test_a_hit_is_kept_from_eviction(kind: Kind) -> None:
+    kv = kind(3, block_size=4, caching=True)
     run_through(kv, request(0, [1, 2], 9))
     sharer = request(1, [1, 2], 9)
     assert kv.admit(sharer, kv.match(sharer), 9, 0, watermark=False)
     assert sharer.cached == 2 and kv.free == 0
-    assert not kv.admit(request(2, [], 4), [], 4, 0, watermark=False)
+    assert not kv.admit(request(2, [], 4), 0, 4, 0, watermark=False)
     kv.release(sharer)
-    assert kv.free == 3 and len(kv.match(request(3, [1, 2], 9))) == 2
+    assert kv.free == 3 and kv.match(request(3, [1, 2], 9)) == 2
 
 
-def test_equal_content_computed_twice_outlives_one_of_its_blocks() -> None:
-    kv = KVCache(4, block_size=4, caching=True)
+@BOTH
+def test_equal_content_computed_twice_outlives_one_of_its_blocks(kind: Kind) -> None:
+    kv = kind(4, block_size=4, caching=True)
     first, second = request(0, [1], 5), request(1, [1], 5)
     for r in (first, second):  # neither can hit the other: both are admitted before any block is complete
-        assert kv.admit(r, [], 5, 0, watermark=False)
+        assert kv.admit(r, 0, 5, 0, watermark=False)
     for r in (first, second):
         kv.complete(r, 5)
         kv.release(r)
     taker = request(2, [], 12)
-    assert kv.admit(taker, [], 12, 0, watermark=False)  # two without content, and the first one's block
-    assert len(kv.match(request(3, [1], 5))) == 1
+    assert kv.admit(taker, 0, 12, 0, watermark=False)  # two without content, and the first one's block
+    assert kv.match(request(3, [1], 5)) == 1
     assert kv.grow(taker, 16)
-    assert len(kv.match(request(3, [1], 5))) == 0
+    assert kv.match(request(3, [1], 5)) == 0
 
 
-def test_a_hit_takes_the_block_that_was_complete_first() -> None:
-    kv = KVCache(4, block_size=4, caching=True)
+@BOTH
+def test_a_hit_takes_the_block_that_was_complete_first(kind: Kind) -> None:
+    kv = kind(4, block_size=4, caching=True)
     equals, other = [request(i, [1], 4) for i in range(3)], request(3, [9], 4)
     for r in (*equals, other):
-        assert kv.admit(r, [], 4, 0, watermark=False)
+        assert kv.admit(r, 0, 4, 0, watermark=False)
         kv.complete(r, 4)
     for r in (equals[0], equals[1], other, equals[2]):
         kv.release(r)
-    assert kv.admit(request(4, [], 4), [], 4, 0, watermark=False)  # the oldest goes
+    assert kv.admit(request(4, [], 4), 0, 4, 0, watermark=False)  # the oldest goes
     hitter = request(5, [1], 5)
     assert kv.admit(hitter, kv.match(hitter), 5, 0, watermark=False)  # takes the second, and a new block
-    assert len(kv.match(request(6, [9], 5))) == 0
-    assert kv.free == 1 and len(kv.match(request(7, [1], 5))) == 1
+    assert kv.match(request(6, [9], 5)) == 0
+    assert kv.free == 1 and kv.match(request(7, [1], 5)) == 1
 
 
-def test_the_last_token_is_always_computed() -> None:
-    kv = KVCache(8, block_size=4, caching=True)
+@BOTH
+def test_the_last_token_is_always_computed(kind: Kind) -> None:
+    kv = kind(8, block_size=4, caching=True)
     run_through(kv, request(0, [1, 2], 8))
-    assert len(kv.match(request(1, [1, 2], 8))) == 1
-    assert len(kv.match(request(2, [1, 2], 9))) == 2
+    assert kv.match(request(1, [1, 2], 8)) == 1
+    assert kv.match(request(2, [1, 2], 9)) == 2
 
 
 def test_a_conversation_finds_its_own_answer() -> None:

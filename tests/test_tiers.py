@@ -27,6 +27,7 @@ from engine_worlds import (
 )
 from steelyard.cost.step import StepTime
 from steelyard.engine import BlockNames, Chain, Engine, Limits, Request, StepCost
+from steelyard.engine.content import Names
 from steelyard.engine.kv import KVCache
 from steelyard.engine.scheduler import Scheduler
 from steelyard.engine.tiers import Lane, Tier, Tiers
@@ -160,9 +161,9 @@ def test_no_room_is_made_by_what_is_being_read_or_written() -> None:
 def test_a_block_goes_down_with_its_last_copy() -> None:
     cache = KVCache(2, block_size=4, caching=True)
     cache.gone = []
-    twins = [Request(i, 0.0, 4, 1, keys=[7]) for i in range(2)]
+    twins = [Request(i, 0.0, 4, 1, keys=Names([range(7, 8)])) for i in range(2)]
     for r in twins:
-        assert cache.admit(r, [], 4, 0, watermark=False)
+        assert cache.admit(r, 0, 4, 0, watermark=False)
     for r in twins:
         cache.complete(r, 4)
         cache.release(r)
@@ -450,7 +451,7 @@ def test_a_tier_without_limits_forgets_nothing(world: World) -> None:
     for i in run.ended:
         again = world.request(i, 0.0, names)
         assert engine.tiers is not None
-        hits = len(engine.tiers.above.match(again))
+        hits = engine.tiers.above.match(again)
         found = engine.tiers.find(again, hits, inf)
         assert found is not None
         assert hits + len(found) == min(len(again.keys), (again.prompt - 1) // world.limits.block_size)

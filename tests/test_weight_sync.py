@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from steelyard.errors import UserError
 from steelyard.hardware import find_gpu, topology_of
 from steelyard.model import Layout, load_model, parameters, weight_bytes
+from steelyard.posttrain.changes import engines_begin, relayout, replica_to_rollout, replica_to_training
 from steelyard.posttrain.sync import (
     Disk,
     Rollouts,
@@ -19,8 +20,6 @@ from steelyard.posttrain.sync import (
     checkpoint_bytes,
     load_checkpoint,
     point_to_point,
-    replica_to_rollout,
-    replica_to_training,
     reshard,
     save_checkpoint,
     sleep,
@@ -160,3 +159,23 @@ def test_more_bandwidth_is_never_slower_and_more_engines_never_faster(more: floa
     for way in (broadcast, point_to_point):
         assert way(MODEL, faster, TRAINING, engines).seconds <= way(MODEL, NODES, TRAINING, engines).seconds
         assert way(MODEL, NODES, TRAINING, engines).seconds <= way(MODEL, NODES, TRAINING, further).seconds + 1e-9
+
+
+def test_a_new_layout_is_fetched_by_each_gpu_from_those_that_had_the_states() -> None:
+    more = TrainLayout(tp=4, dp=8, zero=1)
+    wider = relayout(MODEL, NODES, TRAINING, more, Startup(groups=2.0))
+    assert wider.parts["groups"] == 2.0 and wider.bytes == pytest.approx(more.gpus * _kept(more))
+    sending = more.gpus * _kept(more) / TRAINING.gpus  # fewer send than fetch
+    assert wider.parts["fetch"] == pytest.approx(sending / NIC, rel=0.05)
+    narrower = relayout(MODEL, NODES, more, TRAINING, Startup(groups=2.0))
+    assert narrower.parts["fetch"] == pytest.approx(_kept(TRAINING) / NIC, rel=0.05)
+
+
+def _kept(layout: TrainLayout) -> float:
+    return parameters(MODEL).total * (2 / layout.tp + 12 / layout.gpus)
+
+
+def test_engines_that_sleep_are_sooner_there_than_those_that_start() -> None:
+    woken, started = (engines_begin(MODEL, NODES, 16, 4, Layout(tp=4), asleep=asleep) for asleep in (True, False))
+    assert started.seconds - woken.seconds == pytest.approx(Startup().engine - Startup().wake)
+    assert woken.bytes == 4 * weight_bytes(MODEL, tp=Layout(tp=4))

@@ -6,6 +6,7 @@ import io
 import json
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,16 +16,22 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from steelyard.balance.estimate import ESTIMATORS
+from steelyard.balance.log import Journal
 from steelyard.errors import UserError
 from steelyard.hardware import find_gpu, gpu_names
 from steelyard.model import model_names
-from steelyard.posttrain.planning import recommended
+from steelyard.posttrain.compare import compare as compare_runs
+from steelyard.posttrain.compare_cases import scaled
+from steelyard.posttrain.compare_choices import DIMENSIONS, chosen, contenders
+from steelyard.posttrain.foresight import recommended
 from steelyard.posttrain.run import posttrain
 from steelyard.report import choose_output_dir, print_summary, summary_json, write_result
 from steelyard.report.calibration import print_calibration
+from steelyard.report.compare import comparison_page, print_comparison
+from steelyard.report.compare_figure import comparison_svg
 from steelyard.report.estimators import print_estimators
 from steelyard.report.fidelity import fidelity_page
-from steelyard.report.folder import write_whole
+from steelyard.report.folder import check_writable, write_whole
 from steelyard.report.posttrain import plan_data, print_plan, print_posttrain, timeline_svg
 from steelyard.report.silicon import print_silicon
 from steelyard.report.validation import print_validation, write_validation_page
@@ -248,12 +255,19 @@ def posttrain_command(
     overwrite: _Overwrite = False,
     set_: _Set = None,
     json_: Annotated[bool, typer.Option("--json", help="Print summary.json to standard output.")] = False,
+    log: Annotated[
+        bool, typer.Option("--log", help="Also write events.jsonl: what the decision core was told, and its commands.")
+    ] = False,
 ) -> None:
     """Simulate RL post-training: rollouts with tools, training and weight sync, step after step."""
     loaded = load_posttrain(scenario, set_ or [])
     folder = choose_output_dir(out, loaded.name, overwrite)
-    with LateProgress("training steps") as progress:
-        result = posttrain(loaded, progress)
+    with LateProgress("training steps") as progress, ExitStack() as files:
+        journal = None
+        if log:
+            folder.mkdir(parents=True, exist_ok=True)
+            journal = Journal(files.enter_context((folder / "events.jsonl").open("w", encoding="utf-8")))
+        result = posttrain(loaded, progress, journal)
     text = json.dumps(result.summary, indent=2, allow_nan=False) + "\n"
     write_whole(folder / "timeline.svg", timeline_svg(result.loop))
     write_whole(folder / "summary.json", text)
@@ -276,6 +290,65 @@ def plan_command(
         typer.echo(json.dumps(plan_data(plan), indent=2))
     else:
         print_plan(plan, _out)
+
+
+def _names(dimension: str) -> Any:
+    return typer.Option(help=f"Of {', '.join(map(str, DIMENSIONS[dimension]))}; with commas [default: all].")
+
+
+@app.command("compare")
+def compare_command(
+    scenarios: Annotated[list[Path], typer.Argument(help="Post-training scenarios (docs/posttrain.md).")],
+    out: Annotated[Path, typer.Option(help="Folder that keeps results; what it has is not run again.")] = Path(
+        "runs/comparison"
+    ),
+    set_: _Set = None,
+    modes: Annotated[str | None, _names("mode")] = None,
+    routers: Annotated[str | None, _names("router")] = None,
+    estimators: Annotated[str | None, _names("estimator")] = None,
+    planners: Annotated[str | None, _names("planner")] = None,
+    tails: Annotated[str | None, _names("tail")] = None,
+    pools: Annotated[str | None, _names("pool")] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Every mode with every router, planner and tail: thousands of runs.")
+    ] = False,
+    rivals: Annotated[bool, typer.Option(help="Whether what others do is run, too.")] = True,
+    steps: Annotated[int | None, typer.Option(min=1, help="Training steps; the scenario's own if not given.")] = None,
+    scale: Annotated[
+        float, typer.Option(min=0.001, max=1, help="Part of the prompts, engines and training replicas to run with.")
+    ] = 1.0,
+    workers: Annotated[int, typer.Option(min=1, help="Runs at a time, each in a process of its own.")] = 1,
+    page: Annotated[Path | None, typer.Option(help="Also write a Markdown page, with figures beside it.")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print all figures as JSON to standard output.")] = False,
+) -> None:
+    """Compare ways to run post-training: ours, bounds, what others do, and ours with one thing changed."""
+    given = zip(
+        ("mode", "router", "estimator", "planner", "tail", "pool"),
+        (modes, routers, estimators, planners, tails, pools),
+        strict=True,
+    )
+    limits = {dimension: chosen(dimension, text) for dimension, text in given if text is not None}
+    changes = [*(set_ or []), *([] if steps is None else [f"steps={steps}"])]
+    loaded = [scaled(load_posttrain(path, changes), scale) for path in scenarios]
+    check_writable(out)
+    with LateProgress("comparing") as progress:
+        found = compare_runs(loaded, contenders(limits, full, rivals), out, workers, progress)
+    if page is not None:
+        folder = page.parent / "images" / "comparison"
+        for each in found:
+            write_whole(folder / f"{each.scenario.name}.svg", comparison_svg(each))
+        said = [
+            *(f"--set {each}" for each in changes),
+            *(f"--{name}s {','.join(names)}" for name, names in limits.items()),
+        ]
+        said += ["--full"] * full + ["--no-rivals"] * (not rivals) + ([] if scale == 1 else [f"--scale {scale:g}"])
+        command = " ".join(["steelyard compare", *map(str, scenarios), *said, f"--page {page}"])
+        write_whole(page, comparison_page(found, command, "images/comparison"))
+    if json_:
+        typer.echo(json.dumps([each.as_dict() for each in found], indent=2, allow_nan=False))
+        return
+    for each in found:
+        print_comparison(each, _out)
 
 
 @app.command("estimator-eval")

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-from steelyard.balance.events import Aborted, Begun, Ended
+from steelyard.balance.events import Aborted, Begun, Ended, Generated, GivenUp
 from steelyard.errors import UserError
 
 Measure = Literal["start", "oldest token"]
@@ -20,14 +20,12 @@ Late = Literal["drop", "train"]
 
 
 @dataclass(frozen=True, slots=True)
-class Generated:
-    """A trajectory has so many more tokens, all by weights of one version. Tell it before weights change, and before
-    it ends."""
+class Gathering:
+    """Samples are gathered for the step that trains weights of this version, which may still be to come: whoever will
+    be too stale by then can go now."""
 
     at: float
-    trajectory: str
     version: int
-    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ class Admit:
 
 @dataclass(frozen=True, slots=True)
 class TrainOn:
-    """A batch for the trainer, which has weights of this version."""
+    """A batch for the trainer, which has weights of this version, or will have them by then."""
 
     version: int
     trajectories: tuple[str, ...]
@@ -68,7 +66,7 @@ class Discard:
     trajectories: tuple[str, ...]
 
 
-AdmissionEvent = Generated | WeightsPublished | BatchWanted | Begun | Ended | Aborted
+AdmissionEvent = Generated | Gathering | WeightsPublished | BatchWanted | Begun | Ended | Aborted | GivenUp
 AdmissionCommand = Admit | TrainOn | Discard
 
 
@@ -125,6 +123,7 @@ class Admission:
         self._measure: Measure = measure
         self._late: Late = late
         self.version = 0
+        self._due = 0  # the version of the step that samples are gathered for
         self.running = self.accepted = self.stopped = 0
         self._granted = 0  # samples let in that have not begun yet
         self._wanted = False
@@ -154,7 +153,15 @@ class Admission:
         match event:
             case WeightsPublished():
                 self.version = max(self.version, event.version)
+                self._due = max(self._due, self.version)
                 commands += self._discard(list(self._groups.values()))
+            case Gathering():
+                self._due = max(self._due, event.version)
+                commands += self._discard(list(self._groups.values()))
+            case GivenUp():
+                for name in event.groups:
+                    if name in self._groups:
+                        self._drop(self._groups[name])
             case BatchWanted() if event.trajectories:
                 chosen = dict.fromkeys(self._homes[name].name for name in event.trajectories if name in self._homes)
                 commands += self._hand_out([name for name in chosen if name in self._ready])
@@ -166,7 +173,7 @@ class Admission:
                 self._apply(event)
         if self._wanted and len(self._ready) * self._size >= self._batch:
             self._wanted = False
-            oldest = sorted(self._ready, key=lambda name: -self._groups[name].staleness(self.version, self._measure))
+            oldest = sorted(self._ready, key=lambda name: -self._groups[name].staleness(self._due, self._measure))
             commands += self._hand_out(oldest[: self._batch // self._size])
         free = (self.capacity - self._granted) // self._size * self._size
         if free > 0:
@@ -222,26 +229,30 @@ class Admission:
         batch: list[str] = []
         for group in [self._forget(name) for name in names]:
             for name, versions in group.done.items():
-                self.trained[versions.staleness(self.version, self._measure)] += 1
+                self.trained[versions.staleness(self._due, self._measure)] += 1
                 for version, tokens in versions.tokens.items():
-                    self.trained_tokens[self.version - version] += tokens
+                    self.trained_tokens[self._due - version] += tokens
                 batch.append(name)
-        return [TrainOn(self.version, tuple(batch))] if batch else []
+        return [TrainOn(self._due, tuple(batch))] if batch else []
 
     def _discard(self, groups: list[_Group]) -> list[AdmissionCommand]:
         """Those of these groups that have missed the bound. They make room for others."""
         late: list[str] = []
         for group in groups if self._late == "drop" else []:
-            staleness = group.staleness(self.version, self._measure)
+            staleness = group.staleness(self._due, self._measure)
             if staleness <= self._eta:
                 continue
-            self._forget(group.name)
-            self.accepted -= len(group.done)
-            if group.coming:
-                self._gone[group.name] = group.coming
+            self._drop(group)
             self.dropped[staleness] += len(group.running) + group.missing + len(group.done)
             late += (*group.running, *group.stopped, *group.done)
         return [Discard(tuple(late))] if late else []
+
+    def _drop(self, group: _Group) -> None:
+        """It makes room for others."""
+        self._forget(group.name)
+        self.accepted -= len(group.done)
+        if group.coming:
+            self._gone[group.name] = group.coming
 
     def _forget(self, name: str) -> _Group:
         group = self._groups.pop(name)

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from steelyard.balance.beginnings import ByPrompt
 from steelyard.balance.commands import Park, Place, RolloutCommand
-from steelyard.balance.estimate import Estimator
+from steelyard.balance.estimate import Estimator, Left
 from steelyard.balance.events import (
     Aborted,
     Begun,
     Called,
     Ended,
+    Paused,
     ReplicaDown,
     ReplicaUp,
+    Resumed,
     Returned,
     RolloutEvent,
+    Sent,
 )
 from steelyard.balance.line import Line
 from steelyard.balance.rollouts import Rollouts, Running
 from steelyard.balance.route import Router
 from steelyard.workload.trajectories import Trajectory
+
+_COMES_OR_GOES = ReplicaUp, ReplicaDown
 
 
 class RolloutCore:
@@ -38,17 +43,22 @@ class RolloutCore:
     def decide(self, event: RolloutEvent) -> list[RolloutCommand]:
         """Take an event in; what is to be done now, in this order."""
         commands: list[RolloutCommand] = []
-        if isinstance(event, ReplicaUp | ReplicaDown) and event.replica in self.rollouts.replicas:
+        if isinstance(event, _COMES_OR_GOES) and event.replica in self.rollouts.replicas:
             self._router.gone(event.replica)
         who = self.rollouts.apply(event)
         if who is not None:
             match event:
                 case Begun():
-                    who.left = self._beginnings.observe(who.history)
+                    asked = self._estimator if event.turns else self._beginnings
+                    who.left = asked.observe(who.history)
                 case Returned():
                     who.left = self._estimator.observe(who.history)
-                case Called():
+                case Resumed() if event.left is not None:
+                    who.left = Left(event.left, event.left)
+                case Called() | Paused():
                     commands += self._park(who)
+                case Sent() if who.doing == "moving":
+                    commands.append(Place(who.name, event.replica, source=who.replica))
                 case Ended():
                     self._router.ended(who)
                     self._learn(who)

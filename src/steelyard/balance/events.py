@@ -28,13 +28,18 @@ class ReplicaDown:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A trajectory wants its first turn. ``version`` is that of the weights it begins with."""
+    """A trajectory wants its first turn. ``version`` is that of the weights it begins with.
+
+    One that was given up and goes on has had some ``turns``, and so many tokens of the one that comes now.
+    """
 
     at: float
     trajectory: str
     prompt: str
     prompt_tokens: int
     version: int = 0
+    turns: tuple[Turn, ...] = ()
+    fresh: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,4 +88,52 @@ class Aborted:
     trajectory: str
 
 
-RolloutEvent = ReplicaUp | ReplicaDown | Begun | Moved | Called | Returned | Ended | Aborted
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """A trajectory stops for now, within a turn or before it; ``generated`` counts all its tokens. It keeps its place
+    and its cache, as one whose tool is running does."""
+
+    at: float
+    trajectory: str
+    generated: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """It wants the rest of its turn; ``left`` is what somebody knows of the tokens it still has to generate."""
+
+    at: float
+    trajectory: str
+    left: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Somebody other than the router sends a trajectory to a replica: its turn goes on there, or, while its tool runs
+    or it has paused, its cache goes there."""
+
+    at: float
+    trajectory: str
+    replica: int
+
+
+RolloutEvent = ReplicaUp | ReplicaDown | Begun | Moved | Called | Returned | Ended | Aborted | Paused | Resumed | Sent
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """A trajectory has so many more tokens, all by weights of one version. Tell it before weights change, and before
+    it ends."""
+
+    at: float
+    trajectory: str
+    version: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """Nobody waits for these groups any more: they are too stale, or will begin anew. For those who count groups."""
+
+    at: float
+    groups: tuple[str, ...]

@@ -18,10 +18,13 @@ from steelyard.balance.events import (
     Called,
     Ended,
     Moved,
+    Paused,
     ReplicaDown,
     ReplicaUp,
+    Resumed,
     Returned,
     RolloutEvent,
+    Sent,
 )
 from steelyard.balance.line import Line
 
@@ -41,10 +44,10 @@ class Running:
     cache: Cache = "drop"  # what became of its cached tokens: on the GPU, in the host's memory, or nowhere
     target: int | None = None  # while it moves: where it has a seat reserved
     fresh: int = 0  # tokens of a turn whose tool is running
+    name: str = field(init=False)
 
-    @property
-    def name(self) -> str:
-        return self.history.trajectory
+    def __post_init__(self) -> None:
+        self.name = self.history.trajectory
 
     @property
     def in_tool(self) -> bool:
@@ -105,6 +108,9 @@ class Rollouts:
                 return None
             case Begun():
                 who = Running(History(event.trajectory, event.prompt, event.prompt_tokens), event.version, event.at)
+                for turn in event.turns:
+                    who.history.add(turn)
+                who.fresh = event.fresh
                 self.running[who.name] = who
                 self._wait(who)
             case Moved():
@@ -116,6 +122,15 @@ class Rollouts:
             case Returned():
                 who = self.running[event.trajectory]
                 self._returned(who, event)
+            case Paused():
+                who = self.running[event.trajectory]
+                self._stop(who, event.generated - who.history.generated)
+            case Resumed():
+                who = self.running[event.trajectory]
+                self._wait(who)
+            case Sent():
+                who = self.running[event.trajectory]
+                self._send(who, event.replica)
             case Ended():
                 who = self.running.pop(event.trajectory)
                 self._remove(who)
@@ -191,6 +206,16 @@ class Rollouts:
         self._wait(who)
         self._count(who, +1)
         self._changed(who.replica)
+
+    def _send(self, who: Running, number: int) -> None:
+        if not who.in_tool:
+            self.place(who, number)
+            return
+        source = who.replica
+        self._count(who, -1)
+        self._house(who, number)
+        self._count(who, +1)
+        self._changed(source, number)
 
     def _remove(self, who: Running) -> None:
         source, target = who.replica, who.target

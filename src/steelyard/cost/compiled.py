@@ -365,12 +365,12 @@ class CompiledCost:
         pieces = self._pieces.get(n)
         if pieces is None:
             pieces = self._pieces[n] = self._decode_pieces(n)
-        kv_max, a, b = next(piece for piece in pieces if kv <= piece[0])
+        kv_max, a, b = _piece_at(pieces, kv)
         skew = self._skew[n]
         more = n * longest - kv
         if not skew or not more:
             return a, b, kv_max
-        longest_max, longest_a, longest_b = next(piece for piece in pieces if kv + more <= piece[0])
+        longest_max, longest_a, longest_b = _piece_at(pieces, kv + more)
         a += skew * (longest_a + longest_b * more - a)
         b += skew * (longest_b - b)
         return a, b, min(kv_max, longest_max - more)
@@ -393,6 +393,13 @@ class CompiledCost:
         ends = [*(int(knot) for knot in at[1:-1]), _NO_LIMIT]
         starts = zip(ends, at.tolist(), seconds.tolist(), slopes.tolist(), strict=False)
         return tuple((end, value - slope * knot, slope) for end, knot, value, slope in starts)
+
+
+def _piece_at(pieces: tuple[Piece, ...], kv: int) -> Piece:
+    for piece in pieces:
+        if kv <= piece[0]:
+            return piece
+    raise AssertionError("the last piece has no end")
 
 
 def _widened(part: AttentionPart, queries: int) -> AttentionPart:

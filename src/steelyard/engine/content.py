@@ -8,10 +8,66 @@ that an engine gets by hashing tokens, without the tokens.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from itertools import chain as chained
+from typing import overload
+
 Chain = tuple[tuple[int, int], ...]
 
-_POSITION_BITS = 24
+POSITION_BITS = 24  # of a name; the rest is its family: one chain of streams, or one request's own
 _ENDLESS = 1 << 60
+
+
+class Names(Sequence[int]):
+    """Names of a request's leading blocks. Neighbours are consecutive but for a few places, so ranges say it all.
+
+    No range is empty, and all names of one are of one family.
+    """
+
+    __slots__ = ("length", "ranges")
+
+    def __init__(self, ranges: Sequence[range] = ()) -> None:
+        self.ranges = ranges
+        self.length = 0
+        for each in ranges:
+            self.length += each.stop - each.start
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[int]:
+        return chained.from_iterable(self.ranges)
+
+    def __reversed__(self) -> Iterator[int]:
+        return chained.from_iterable(map(reversed, reversed(self.ranges)))
+
+    @overload
+    def __getitem__(self, at: int) -> int: ...
+    @overload
+    def __getitem__(self, at: slice) -> Names: ...
+
+    def __getitem__(self, at: int | slice) -> int | Names:
+        if isinstance(at, slice):
+            return self._between(*at.indices(self.length)[:2])
+        at = at if at >= 0 else at + self.length
+        for each in self.ranges:
+            if 0 <= at < len(each):
+                return each[at]
+            at -= len(each)
+        raise IndexError("no such block")
+
+    def _between(self, first: int, last: int) -> Names:
+        found: list[range] = []
+        for each in self.ranges:
+            part = each[max(first, 0) : max(last, 0)]
+            if part:
+                found.append(part)
+            first -= len(each)
+            last -= len(each)
+        return Names(found)
+
+
+NO_NAMES = Names()
 
 
 class BlockNames:
@@ -19,31 +75,39 @@ class BlockNames:
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
-        self._chains: dict[tuple[Chain, int], int] = {}
+        self._chains: dict[tuple[int, int, int], int] = {}  # by the chain before, its last stream's tokens, and stream
 
-    def names(self, chain: Chain, tokens: int) -> list[int]:
+    def names(self, chain: Chain, tokens: int) -> Names:
         """Names of the full blocks among the first ``tokens`` tokens of a chain."""
         size = self.block_size
-        names: list[int] = []
-        start = 0
-        for i, (stream, length) in enumerate(chain):
+        ranges: list[range] = []
+        known = start = before = 0
+        number = -1
+        for stream, length in chain:
             if length <= 0:
                 continue
+            key = (number, before, stream)
+            found = self._chains.get(key)
+            if found is None:
+                found = self._chains[key] = len(self._chains)
+            number, before = found, length
             start += length
             full = min(start, tokens) // size
-            if full > len(names):
-                base = self._base(chain[:i], stream)
-                names.extend(range(base + len(names), base + full))
+            if full > known:
+                base = number << POSITION_BITS
+                ranges.append(range(base + known, base + full))
+                known = full
             if start >= tokens:
                 break
-        return names
+        return Names(ranges)
 
-    def _base(self, before: Chain, stream: int) -> int:
-        key = (before, stream)
-        number = self._chains.get(key)
-        if number is None:
-            number = self._chains[key] = len(self._chains)
-        return number << _POSITION_BITS
+    def go_on(self, names: Names, chain: Chain, blocks: int) -> Names:
+        """Names of a chain's first blocks where some are known: in its last stream they just go on."""
+        before = sum([length for _, length in chain[:-1]])
+        if names.length * self.block_size <= before:
+            return self.names(chain, blocks * self.block_size)
+        *ranges, last = names.ranges
+        return Names([*ranges, range(last.start, last.stop + blocks - names.length)])
 
 
 def extend(chain: Chain, stream: int) -> Chain:

@@ -1,5 +1,8 @@
 """The paged KV cache with prefix caching, block for block as vLLM keeps it.
 
+Tiers and windows build on it, since they go by single blocks. Engines without either keep runs instead (`RunCache`),
+for which this is the reference.
+
 Only blocks that some later request could ask for have an identity (`Block`). All others are alike, so they are
 counted: the free queue holds named blocks and *runs* of nameless ones, in eviction order, and costs nothing at all
 while no named block is free.
@@ -11,6 +14,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from steelyard.engine.content import Names
     from steelyard.engine.request import Request
 
 
@@ -42,18 +46,13 @@ class KVCache:
 
     # -- what a prefix hits -------------------------------------------------------------------------------------
 
-    def match(self, r: Request) -> list[Block]:
-        """The longest cached prefix of a waiting request; its last token is always computed anew."""
-        hits: list[Block] = []
+    def match(self, r: Request) -> int:
+        """Blocks of the longest cached prefix of a waiting request; its last token is always computed anew."""
         table = self._table
         if not table:
-            return hits
-        for name in r.keys[: (r.prompt + r.outputs - 1) // self.block_size]:
-            block = table.get(name)
-            if block is None:
-                break
-            hits.append(block)
-        return hits
+            return 0
+        names = r.keys[: (r.prompt + r.outputs - 1) // self.block_size]
+        return next((i for i, name in enumerate(names) if name not in table), len(names))
 
     @property
     def spare(self) -> int:
@@ -65,10 +64,10 @@ class KVCache:
 
     # -- taking blocks ------------------------------------------------------------------------------------------
 
-    def admit(self, r: Request, hits: list[Block], tokens: int, whole: int, watermark: bool) -> bool:
+    def admit(self, r: Request, found: int, tokens: int, whole: int, watermark: bool) -> bool:
         """Give a waiting request its cached blocks and room for ``tokens``; ``whole`` must be able to fit too."""
         size = self.block_size
-        found = len(hits)
+        hits = [self._table[name] for name in r.keys[:found]]
         idle = 0
         for block in hits:
             if not block.users:
@@ -148,7 +147,7 @@ class KVCache:
             self._name(r.held[i], r.keys[i])
         r.cached = full
 
-    def keep(self, r: Request, names: list[int]) -> None:
+    def keep(self, r: Request, names: Names) -> None:
         """Give identities to a request's nameless complete blocks, since somebody may ask for them."""
         r.keys = names
         count = min(r.cached, len(names)) - len(r.held)

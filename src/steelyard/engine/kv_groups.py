@@ -20,17 +20,8 @@ from steelyard.engine.ordered_pool import UNKNOWN, OrderedPool
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from steelyard.engine.content import Names
     from steelyard.engine.request import Request
-
-
-class Row(Block):
-    """One position of a cached prefix: a block of each group, or None where no later token of the group sees it."""
-
-    __slots__ = ("parts",)
-
-    def __init__(self, parts: tuple[Block | None, ...]) -> None:
-        super().__init__()
-        self.parts = parts
 
 
 class Pages:
@@ -62,16 +53,17 @@ class KVGroups(OrderedPool):
 
     # -- what a prefix hits -------------------------------------------------------------------------------------
 
-    def match(self, r: Request) -> list[Block]:
-        """The longest prefix of which every group has what the next token sees; the last token is computed anew."""
+    def match(self, r: Request) -> int:
+        """Blocks of the longest prefix of which every group has what the next token sees; the last token is computed
+        anew."""
         if not self._table:
-            return []
+            return 0
         length, before = min(len(r.keys), (r.prompt + r.outputs - 1) // self.block_size), -1
         while length and length != before:
             before = length
             for window in self._spans:
                 length = self._reach(r.keys, window, length)
-        return [Row(self._parts(r.keys[i], i, length)) for i in range(length)]
+        return length
 
     def _reach(self, keys: Sequence[int], window: int | None, most: int) -> int:
         """How far groups of one span have a prefix of up to ``most`` blocks."""
@@ -86,28 +78,20 @@ class KVGroups(OrderedPool):
                 return i + row
         return row
 
-    def _parts(self, key: int, position: int, length: int) -> tuple[Block | None, ...]:
-        table, width = self._table, len(self.windows)
-        tokens = length * self.block_size
-        return tuple(
-            table[key * width + g] if position >= self._gone(window, tokens) else None
-            for g, window in enumerate(self.windows)
-        )
-
     def _gone(self, window: int | None, tokens: int) -> int:
         """Leading blocks of a group that no token after the first ``tokens`` sees."""
         return 0 if window is None else max(0, tokens - window + 1) // self.block_size
 
     # -- taking blocks ------------------------------------------------------------------------------------------
 
-    def admit(self, r: Request, hits: list[Block], tokens: int, whole: int, watermark: bool) -> bool:
+    def admit(self, r: Request, found: int, tokens: int, whole: int, watermark: bool) -> bool:
         """Give a waiting request its cached blocks and room for ``tokens``; ``whole`` must be able to fit too."""
-        size, found = self.block_size, len(hits)
+        size, width = self.block_size, len(self.windows)
         tables: list[list[Block | None]] = []
         for g, window in enumerate(self.windows):
             gone = self._gone(window, found * size)
             table: list[Block | None] = [None] * gone
-            table += [row.parts[g] for row in hits[gone:] if isinstance(row, Row)]
+            table += [self._table.get(name * width + g) for name in r.keys[gone:found]]
             tables.append(table)
         touched = [block for table in tables for block in table if block is not None]
         spare = self.free - sum(not block.users for block in touched) - (self.watermark if watermark else 0)
@@ -163,7 +147,7 @@ class KVGroups(OrderedPool):
                     self._name(block, r.keys[i] * len(self.windows) + g)
         r.cached = full
 
-    def keep(self, r: Request, names: list[int]) -> None:
+    def keep(self, r: Request, names: Names) -> None:
         """Give identities to a request's nameless complete blocks, since somebody may ask for them."""
         pages = r.pages
         assert pages is not None

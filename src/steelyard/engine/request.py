@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from steelyard.engine.kv import Block
+from steelyard.engine.content import NO_NAMES, Names
 
 if TYPE_CHECKING:
+    from steelyard.engine.kv import Block
     from steelyard.engine.kv_groups import Pages
+    from steelyard.engine.kv_runs import Run
 
 # From FINISHED on it has ended here; LOST: its engine crashed, and another attempt goes on.
 WAITING, RUNNING, PREEMPTED, LOADING, FINISHED, ABORTED, REJECTED, LOST = range(8)
@@ -16,8 +17,8 @@ WAITING, RUNNING, PREEMPTED, LOADING, FINISHED, ABORTED, REJECTED, LOST = range(
 KEPT, DROPPED, HELD = range(3)  # what becomes of the blocks of a request that has ended, if others may ask for them
 ANSWER, PLANNING = range(2)  # phases
 
-NO_KEYS: tuple[int, ...] = ()
 NO_BLOCKS: list[Block] = []
+NO_PARTS: list[tuple[Run, int]] = []
 
 
 class Request:
@@ -57,6 +58,7 @@ class Request:
         "outputs",
         "owed",
         "pages",
+        "parts",
         "phase",
         "preemptions",
         "priority",
@@ -78,7 +80,7 @@ class Request:
         prompt: int,
         output: int,
         priority: int = 0,
-        keys: Sequence[int] = NO_KEYS,
+        keys: Names = NO_NAMES,
         chain: tuple[tuple[int, int], ...] | None = None,
         accept: tuple[int, ...] | None = None,
         given: int = -1,
@@ -114,7 +116,8 @@ class Request:
 
         self.blocks = 0
         self.held = NO_BLOCKS  # the named ones among them, always the leading positions
-        self.pages: Pages | None = None  # instead of those, where layers keep windows
+        self.parts = NO_PARTS  # instead of those, where caches keep runs: each run, and the name up to which it is ours
+        self.pages: Pages | None = None  # and where layers keep windows
         self.cached = 0  # leading blocks whose content is complete and hashed
 
         self.order = 0  # admission number: the running queue's order

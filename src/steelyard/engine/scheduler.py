@@ -8,18 +8,20 @@ while budget, sequence slots and blocks last; never in a step that had to preemp
 from __future__ import annotations
 
 from bisect import insort
+from typing import TypeVar
 
-from steelyard.engine.content import BlockNames
+from steelyard.engine.content import POSITION_BITS, BlockNames, Names
 from steelyard.engine.group import DecodeGroup
-from steelyard.engine.kv import Block, KVCache
+from steelyard.engine.kv import KVCache
 from steelyard.engine.kv_groups import KVGroups
+from steelyard.engine.kv_runs import RunCache
 from steelyard.engine.limits import Limits
 from steelyard.engine.queues import ByPriority, FirstCome, WaitingQueue
 from steelyard.engine.request import DROPPED, FINISHED, HELD, LOADING, PREEMPTED, RUNNING, WAITING, Request
 from steelyard.engine.tiers import Tier, Tiers
 from steelyard.engine.window_group import WindowGroup
 
-_PRIVATE_BITS = 24  # block positions within one request's private names
+Kept = TypeVar("Kept", KVCache, RunCache)
 
 
 class Entry:
@@ -68,7 +70,7 @@ class Scheduler:
     def __init__(self, limits: Limits, names: BlockNames, *, plain: bool = False) -> None:
         self.limits = limits
         self.names = names
-        self.kv = KVCache(limits.blocks, limits.block_size, limits.enable_prefix_caching, limits.watermark)
+        self.kv: KVCache | RunCache = _cache(limits, KVCache) if plain else _cache(limits, RunCache)
         self.tiers: Tiers | None = None
         self.group = DecodeGroup(limits.block_size)
         self._windows: WindowGroup | None = None
@@ -87,11 +89,11 @@ class Scheduler:
         self._head_blocked = False  # the first waiting request lacked blocks, and none have been freed since
 
     def use(self, tiers: Tiers) -> None:
-        """Have tiers of memory below the cache."""
+        """Have tiers of memory below the cache, which go by single blocks; before anything is submitted."""
         self.tiers = tiers
+        self.kv = tiers.above = self.kv if isinstance(self.kv, KVCache) else _cache(self.limits, KVCache)
         self.kv.gone = tiers.gone
         self.kv.fresh = tiers.fresh if tiers.through else None
-        tiers.above = self.kv
 
     # -- queues -------------------------------------------------------------------------------------------------
 
@@ -286,14 +288,14 @@ class Scheduler:
 
     def _name_all(self, r: Request) -> None:
         """Give every complete block of a request a name, for itself when it resumes or for its followers."""
-        if r.cached <= len(r.held):
+        if r.cached <= r.keys.length and r.pages is None:
             return
         if r.chain is not None:
-            names = self.names.names(r.chain, r.cached * self.limits.block_size)
+            names = self.names.go_on(r.keys, r.chain, r.cached)
         else:
-            names = list(r.keys)
-            base = -((r.index + 1) << _PRIVATE_BITS)
-            names.extend(base - i for i in range(len(names), r.cached))
+            base = -((r.index + 1) << POSITION_BITS)
+            own = range(base + r.keys.length, base + r.cached)
+            names = Names([*r.keys.ranges, own]) if own else r.keys
         self.kv.keep(r, names)
 
     def _admit_waiting(self, batch: Batch, budget: int, threshold: int, now: float, after_prefill: bool) -> None:
@@ -306,11 +308,11 @@ class Scheduler:
             if r.stale:
                 skipped.append(waiting.pop())  # its tokens are still on the way
                 continue
-            hits = self.kv.match(r) if r.keys else []
-            if limits.drops_last_hit:
-                hits = hits[:-1]
-            computed = len(hits) * limits.block_size
-            below = self._below(r, len(hits), now) if self.tiers is not None else []
+            hits = self.kv.match(r) if r.keys.length else 0
+            if limits.drops_last_hit and hits:
+                hits -= 1
+            computed = hits * limits.block_size
+            below = self._below(r, hits, now) if self.tiers is not None else []
             if below is None:
                 skipped.append(waiting.pop())  # its blocks are on the way to another
                 continue
@@ -322,7 +324,7 @@ class Scheduler:
                 self._load(r, computed, below, now)
                 continue
             if r.given >= 0 and r.status == WAITING:
-                hits, computed = hits[: r.given // limits.block_size], min(r.given, r.prompt - 1)
+                hits, computed = min(hits, r.given // limits.block_size), min(r.given, r.prompt - 1)
             tokens, drafts = self._first_tokens(r, computed, company, after_prefill)
             if drafts and tokens > budget:
                 break
@@ -351,7 +353,7 @@ class Scheduler:
         begin depend on what tiers hold, which may change before."""
         always_whole = self.limits.reserve_full_prompt and not self.limits.lookahead
         if self._windows is not None:  # steps free blocks: so many are enough, unless that depends on the cache
-            self._head_blocked = not skipped and always_whole and not self.waiting.head().keys
+            self._head_blocked = not skipped and always_whole and not self.waiting.head().keys.length
             self._windows.wanted = self._windows.kv.wanted
             return
         self._head_blocked = not skipped and (self.tiers is None or always_whole)
@@ -410,7 +412,7 @@ class Scheduler:
             return 1 + drafts, drafts
         return tokens, 0
 
-    def _fit(self, r: Request, hits: list[Block], tokens: int) -> bool:
+    def _fit(self, r: Request, hits: int, tokens: int) -> bool:
         limits = self.limits
         whole = min(r.prompt + r.outputs, limits.max_model_len) if limits.reserve_full_prompt else 0
         return self.kv.admit(r, hits, min(tokens, limits.max_model_len), whole, bool(self.running))
@@ -540,3 +542,7 @@ class Scheduler:
             elif not asynchronous and self.limits.speculative_tokens:
                 r.drafts = 0 if r.chunking else self.limits.speculative_tokens
         return ended
+
+
+def _cache(limits: Limits, kind: type[Kept]) -> Kept:
+    return kind(limits.blocks, limits.block_size, limits.enable_prefix_caching, limits.watermark)

@@ -1,22 +1,22 @@
-"""What planners are told of a post-training scenario, and the plan that is recommended for it."""
+"""What planners are told of a post-training scenario, and a plan as if it had been written there."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
+from itertools import product
 
 from steelyard.balance.beginnings import ByPrompt
 from steelyard.balance.core import RolloutCore
 from steelyard.balance.estimate import SuffixBackoff
-from steelyard.balance.plan import Bucket, Measured, Plan, ReplicaModel, Simulated, State, TrainOption, World
+from steelyard.balance.plan import Bucket, Plan, ReplicaModel, TrainOption, World
 from steelyard.balance.plan.world import Mode
 from steelyard.balance.route.cost_aware import CostAware
-from steelyard.errors import UserError
 from steelyard.model import Layout
-from steelyard.posttrain.engines import EngineKind, engine_kinds
+from steelyard.posttrain.engines import EngineKind
 from steelyard.posttrain.rollout import RolloutStage
-from steelyard.posttrain.setup import PosttrainSetup, serving, set_up_posttrain, train_settings, weight_seconds
+from steelyard.posttrain.setup import DEGREES, Job, PosttrainSetup, train_settings, weight_seconds
 from steelyard.posttrain.sync import Rollouts
 from steelyard.posttrain.training import (
     Packing,
@@ -25,32 +25,14 @@ from steelyard.posttrain.training import (
     compile_training,
     refusal,
 )
-from steelyard.scenario.posttrain import BucketSpec, PosttrainScenario
+from steelyard.scenario.posttrain import BucketSpec, PosttrainScenario, TrainingSpec
+from steelyard.scenario.rollouts import TrajectorySpec
 from steelyard.workload.columns import Ints
 from steelyard.workload.trajectories import Trajectory
 
-DEGREES = (1, 2, 4, 8)
 _STAGES = (1, 2, 4, 5, 8)
 _MICRO_BATCHES = (16384, 40960)
-_TAUGHT = 512  # trajectories that the estimator has learnt when a plan is simulated
-
-
-def recommended(scenario: PosttrainScenario) -> Plan:
-    """The best split of a scenario's GPUs for the trajectories of its first step, by simulating a shortlist."""
-    setup = set_up_posttrain(_of_every_degree(scenario))
-    training = Training(setup, scenario.gpus)
-    world = world_of(setup, training, scenario.gpus, planner_mode(scenario))
-    batch = list(setup.tasks.step(0))
-    measured = Measured.of(batch, scenario.trajectories.group)
-
-    def simulate(plan: Plan, _: State) -> float:
-        train = training.seconds(plan.training, measured.context, "best-fit")
-        rollout = rolled_out(setup, plan, batch, batch[:_TAUGHT])
-        return world.together(train, rollout) + world.sync(plan.training, plan.buckets)
-
-    plan = Simulated(world, simulate).plan(State(0, measured))
-    assert plan is not None, "there was none before it"
-    return plan
+_BY_LENGTH = ("length-predicted", "c-mlfq", "heddle", "cost-aware")  # routers that have long ones go to fast engines
 
 
 def planner_mode(scenario: PosttrainScenario) -> Mode:
@@ -58,22 +40,6 @@ def planner_mode(scenario: PosttrainScenario) -> Mode:
     if scenario.mode == "colocated":
         return "colocated"
     return "split" if scenario.mode == "split" else "overlapped"
-
-
-def _of_every_degree(scenario: PosttrainScenario) -> PosttrainScenario:
-    """The same with engines of every degree that the model can have on its GPUs, to choose from."""
-    found, refused = [], None
-    for tp in DEGREES:
-        try:
-            engine_kinds(serving(scenario), [tp])
-        except UserError as error:  # heads that cannot be split so, weights that do not fit, a node that is too small
-            refused = error
-        else:
-            found.append(BucketSpec(tp=tp, replicas=1))
-    if not found:
-        assert refused is not None
-        raise refused
-    return scenario.model_copy(update={"rollout": tuple(found)})
 
 
 def replica_model(kind: EngineKind) -> ReplicaModel:
@@ -87,7 +53,46 @@ def replica_model(kind: EngineKind) -> ReplicaModel:
 def world_of(setup: PosttrainSetup, training: Training, gpus: int, mode: Mode = "overlapped") -> World:
     """What a planner is told of all this."""
     models = {tp: replica_model(kind) for tp, kind in setup.kinds.items()}
-    return World(gpus, mode, models, list(training.layouts), training.seconds, training.sync)
+    return World(
+        gpus,
+        mode,
+        models,
+        list(training.layouts),
+        training.seconds,
+        training.sync,
+        ahead=max(1, setup.scenario.behind),  # batches under way when neither stage waits for the other
+        by_length=setup.scenario.router in _BY_LENGTH,
+    )
+
+
+def option_of(layout: TrainLayout) -> TrainOption:
+    """A layout in the planner's terms."""
+    name = f"{layout} {layout.micro_batch_tokens // 1024}k"
+    return TrainOption(name, layout.gpus, layout.pp, layout.dp, layout.budget)
+
+
+def longest_sequence(setup: PosttrainSetup) -> int:
+    """Tokens that no trajectory of a run exceeds: no layout may be chosen that could not train on it some day."""
+    asked = setup.scenario.trajectories
+    if isinstance(asked, TrajectorySpec):
+        return asked.budget.context
+    return min(kind.limits.max_model_len for kind in setup.kinds.values())
+
+
+def buckets_of(scenario: PosttrainScenario) -> tuple[Bucket, ...]:
+    """Rollout engines as they are written, in the planner's terms; for lengths of any kind."""
+    return tuple(Bucket(bucket.tp, bucket.replicas, 0) for bucket in sorted(scenario.rollout, key=lambda b: b.tp))
+
+
+def as_written(setup: PosttrainSetup, training: Training, plan: Plan) -> PosttrainSetup:
+    """The run as if its scenario had this plan in it, for good."""
+    layout = training.layouts[plan.training]
+    spec = setup.scenario.training.model_copy(
+        update={name: value for name, value in asdict(layout).items() if name in TrainingSpec.model_fields}
+    )
+    engines = tuple(BucketSpec(tp=tp, replicas=replicas) for tp, replicas in plan.replicas.items())
+    scenario = setup.scenario.model_copy(update={"rollout": engines, "training": spec})
+    return replace(setup, scenario=scenario, job=training.job(plan.training, plan.buckets))
 
 
 class Training:
@@ -95,12 +100,9 @@ class Training:
 
     def __init__(self, setup: PosttrainSetup, gpus: int) -> None:
         self._setup, self._settings = setup, train_settings(setup.scenario)
-        self.layouts = {
-            TrainOption(
-                f"{layout} {layout.micro_batch_tokens // 1024}k", layout.gpus, layout.pp, layout.dp, layout.budget
-            ): layout
-            for layout in self._fitting(gpus)
-        }
+        written = setup.job.cost.layout
+        self.written = option_of(written)
+        self.layouts = {option_of(layout): layout for layout in self._fitting(gpus)} | {self.written: written}
         self._compiled = cache(self._compile)
 
     def seconds(self, option: TrainOption, lengths: Ints, packing: Packing = "even") -> float:
@@ -109,19 +111,28 @@ class Training:
 
     def sync(self, option: TrainOption, buckets: Sequence[Bucket]) -> float:
         """New weights to all engines, and what goes before training where they share its GPUs."""
+        return sum(self._weights(option, buckets))
+
+    def job(self, option: TrainOption, buckets: Sequence[Bucket]) -> Job:
+        """A layout beside some engines, with sequences packed as they come."""
+        return Job(self._compiled(option, "best-fit"), *self._weights(option, buckets))
+
+    def _weights(self, option: TrainOption, buckets: Sequence[Bucket]) -> tuple[float, float]:
         setup, engines = self._setup, [Rollouts(bucket.replicas, Layout(tp=bucket.tp)) for bucket in buckets]
-        return sum(weight_seconds(setup.scenario, setup.model, setup.topology, self.layouts[option], engines))
+        return weight_seconds(setup.scenario, setup.model, setup.topology, self.layouts[option], engines)
 
     def _fitting(self, gpus: int) -> Iterator[TrainLayout]:
-        setup, settings = self._setup, self._settings
-        for tp in DEGREES:
-            for pp in _STAGES:
-                for dp in (2**power for power in range((gpus // (tp * pp)).bit_length())):
-                    for zero in (1, 3) if tp * pp == 1 else (1,):
-                        for tokens in _MICRO_BATCHES:
-                            layout = TrainLayout(tp, pp, dp, zero=zero, recompute="full", micro_batch_tokens=tokens)
-                            if refusal(setup.model, setup.gpu, setup.topology, layout, settings) is None:
-                                yield layout
+        setup, settings, spec = self._setup, self._settings, self._setup.scenario.training
+        longest, batch = longest_sequence(setup), settings.batch or 1
+        tokens = sorted({*_MICRO_BATCHES, spec.micro_batch_tokens})
+        for tp, pp, cp in product(DEGREES, _STAGES, sorted({1, spec.cp})):
+            ranks = [dp for dp in range(1, gpus // (tp * pp * cp) + 1) if batch % dp == 0]
+            budgets = [each for each in tokens if each * cp >= longest]
+            for dp, ep, budget in product(ranks, sorted({1, spec.ep}), budgets):
+                for zero in (1, 3) if tp * pp == 1 else (1,):
+                    layout = TrainLayout(tp, pp, dp, ep, cp, zero, "full", budget)
+                    if refusal(setup.model, setup.gpu, setup.topology, layout, settings) is None:
+                        yield layout
 
     def _compile(self, option: TrainOption, packing: Packing) -> TrainingCost:
         setup, settings = self._setup, replace(self._settings, packing=packing)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from steelyard.posttrain.rollout import Attempt
+from steelyard.posttrain.attempt import Attempt
 from steelyard.posttrain.training import TrainingTime
 
 
@@ -21,6 +21,31 @@ class StepRecord:
     samples: int
     tokens: int  # generated ones of its samples
     staleness: tuple[int, ...]  # of each sample: versions behind
+    spans: tuple[tuple[float, float], ...]  # when the job worked on it: one, unless samples came in parts
+    handing_over: float  # seconds that co-located engines took to give their GPUs up
+    sync: float  # seconds from trained to synced
+    training_gpus: int
+    rollout_gpus: int  # when it was trained
+
+
+@dataclass
+class Reallocation:
+    """GPUs that changed their roles: what it was to bring, what it brought and how long they took. Gains are seconds of
+    a step, before against after: where lengths drift meanwhile, that is in it, too."""
+
+    step: int  # after which
+    what: str
+    predicted: float
+    seconds: float  # until all were at work again
+    before: float  # seconds of the step before
+    foretold: float  # and of a step since, as expected
+    after: list[float] = field(default_factory=list)  # and of those since
+    outcome: str = "done"  # or under way, or rolled back
+
+    @property
+    def realised(self) -> float | None:
+        """None while no whole step has been run since."""
+        return self.before - sum(self.after) / len(self.after) if self.after else None
 
 
 @dataclass
@@ -29,3 +54,10 @@ class LoopRecord:
 
     steps: list[StepRecord] = field(default_factory=list)
     samples: list[Attempt] = field(default_factory=list)  # in the order in which they ended
+    batches: list[list[Attempt]] = field(default_factory=list)  # what each step was trained on
+    thrown: list[Attempt] = field(default_factory=list)  # stopped for ever, or ended and not trained on
+    reallocations: list[Reallocation] = field(default_factory=list)
+
+    def seconds(self, step: int) -> float:
+        """From the end of the step before to the end of this one."""
+        return self.steps[step].synced - (self.steps[step - 1].synced if step else 0.0)

@@ -6,60 +6,36 @@ engine's own prefix cache still holds, unless the core has it moved, kept in the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from heapq import heappop, heappush
 from itertools import count
-from math import inf, nextafter
+from math import inf
 
-from steelyard.balance.commands import Abort, Cache, Park, Place, RolloutCommand
+from steelyard.balance.commands import Abort, Park, Place
 from steelyard.balance.core import RolloutCore
 from steelyard.balance.events import (
     Aborted,
     Begun,
     Called,
     Ended,
+    Generated,
     Moved,
+    Paused,
     ReplicaDown,
-    ReplicaUp,
+    Resumed,
     Returned,
     RolloutEvent,
+    Sent,
 )
-from steelyard.engine import ABORTED, FINISHED, BlockNames, Engine, Request
-from steelyard.errors import UserError
+from steelyard.balance.log import Journal, noted
+from steelyard.engine import Request
+from steelyard.posttrain.attempt import Attempt
 from steelyard.posttrain.engines import EngineKind
-from steelyard.workload.trajectories import Trajectory, Turn
+from steelyard.posttrain.replicas import DUE, END, MOVED, RETURN, SUBMIT, WAKE, Agenda, Replicas
+from steelyard.posttrain.turns import Turns
+from steelyard.workload.trajectories import Trajectory
 
-# In the order in which they happen when they fall together; engines decide after all else.
-_END, _RETURN, _MOVED, _SUBMIT, _WAKE = range(5)
-_ENDLESS = 1 << 60
-
-
-@dataclass(slots=True)
-class Attempt:
-    """A trajectory under way, and how far it has come: whole turns, and tokens of the one it is in.
-
-    ``version`` is that of the weights it began with.
-    """
-
-    trajectory: Trajectory
-    version: int
-    begun: float
-    turns: int = 0
-    tokens: int = 0
-    context: int = 0
-    stream: int = 0  # names what follows the prompt in caches, until other weights make that worthless
-    cache: Cache = "keep"
-    request: Request | None = None  # its turn, once it has been placed
-    submitted: bool = False  # whether the engine has it
-    replica: int = -1
-    ticket: int = 0  # of what it waits for: a tool, a transfer
-    ended: float = inf
-
-    @property
-    def turn(self) -> Turn:
-        """The one it is in, or the tool of which is running."""
-        return self.trajectory.turns[self.turns]
+StageEvent = RolloutEvent | Generated
 
 
 class RolloutStage:
@@ -69,66 +45,62 @@ class RolloutStage:
     `remove`; both, like `begin`, are for moments up to which the stage was run.
     """
 
-    def __init__(self, core: RolloutCore, kinds: Mapping[int, EngineKind], block_size: int = 16) -> None:
+    def __init__(
+        self,
+        core: RolloutCore,
+        kinds: Mapping[int, EngineKind],
+        block_size: int = 16,
+        journal: Journal | None = None,
+    ) -> None:
         self.core = core
+        self._ask = noted(journal, "rollout", core.decide)
         self.kinds = kinds
-        self.engines: dict[int, Engine] = {}
-        self.tp: dict[int, int] = {}
         self.running: dict[str, Attempt] = {}
         self.done: list[Attempt] = []  # ended since the caller last looked, in order
         self.stopped: list[Attempt] = []  # aborted, with what they had generated
         self.moves = 0
         self.moved_tokens = 0
-        self._names = BlockNames(block_size)
-        self._prompts: dict[tuple[str, int], int] = {}
-        self._streams = count()
+        self.version = 0  # of the engines' weights; what was cached under another is of no use
+        self.cap: int | None = None  # trajectories pause when they have generated so many tokens in one go
+        self.watch: Callable[[StageEvent], None] | None = None  # told of everything, after the core
+        self._turns = Turns(block_size, min(kind.limits.max_model_len for kind in kinds.values()))
+        self._agenda: Agenda = []
+        self.replicas = Replicas(kinds, self._turns.names, self._agenda)
+        self.engines, self.tp = self.replicas.engines, self.replicas.tp
         self._indices = count()
-        self._by_index: dict[int, Attempt] = {}
-        self._versions: dict[int, int] = {}  # of wake-ups, by replica
-        self._heap: list[tuple[float, int, int, str, int]] = []
-        self._weights = 0  # how often they were changed: what was cached before is of no use
+        self._due: dict[int, Callable[[float], object]] = {}
 
     # -- what the loop calls ------------------------------------------------------------------------------------
 
     def add(self, number: int, tp: int, at: float) -> None:
         """An engine of a kind is there from now on."""
-        kind = self.kinds[tp]
-        engine = kind.engine(self._names)
-        engine.clock = at
-        self.engines[number], self.tp[number] = engine, tp
-        self._versions[number] = self._versions.get(number, 0) + 1
-        self._tell(ReplicaUp(at, number, tp, kind.limits.max_num_seqs, kind.limits.blocks * kind.limits.block_size))
+        self._tell(self.replicas.add(number, tp, at))
 
     def remove(self, number: int, at: float) -> None:
         """An engine is given up; who is on it goes on somewhere else, without what it had cached."""
-        engine = self._run_to(number, at)
-        for r in engine.crash(at):
-            if r.index in self._by_index:
-                self._keep_part(self._by_index.pop(r.index), r)
-        del self.engines[number], self.tp[number]
-        self._versions[number] += 1
-        self._tell(ReplicaDown(at, number))
+        lost, known = self.replicas.remove(number, at)
+        for attempt, r in lost:
+            self._keep_part(attempt, r, at)
+        for attempt in self.running.values():
+            if attempt.replica == number and attempt.request is not None and not attempt.submitted:
+                attempt.ticket = -1  # on its way there, and never arrives
+        if known:
+            self._tell(ReplicaDown(at, number))
 
     def begin(self, trajectories: Iterable[Trajectory | Attempt], at: float, version: int) -> None:
         """Start trajectories, or go on with some that were stopped."""
         for each in trajectories:
             attempt = each if isinstance(each, Attempt) else Attempt(each, version, at)
-            self._check_length(attempt.trajectory)
+            self._turns.check(attempt.trajectory)
             if attempt.context == 0:
                 attempt.context = attempt.trajectory.prompt_tokens
-            attempt.stream, attempt.cache = next(self._streams), "keep"
-            who = attempt.trajectory
+            elif attempt.in_tool:  # which has returned by now
+                attempt.next_turn()
+            self._turns.forget(attempt)
+            attempt.cache, attempt.since = "keep", 0
+            who, turns = attempt.trajectory, attempt.trajectory.turns[: attempt.turns]
             self.running[who.id] = attempt
-            self._tell(Begun(at, who.id, who.prompt, attempt.context, version))
-
-    def _check_length(self, who: Trajectory) -> None:
-        most = min(kind.limits.max_model_len for kind in self.kinds.values())
-        needed = who.prompt_tokens + who.generated + sum(turn.returned for turn in who.turns[:-1])
-        if needed > most:
-            raise UserError(
-                f"trajectory {who.id} comes to {needed:,} tokens, and engines take {most:,} (engine.max_model_len); "
-                "raise it, or set a lower trajectories.budget.context"
-            )
+            self._tell(Begun(at, who.id, who.prompt, who.prompt_tokens, version, turns, attempt.tokens))
 
     def abort(self, names: Iterable[str], at: float) -> None:
         """Stop trajectories where they are; they are in ``stopped`` at once."""
@@ -138,34 +110,94 @@ class RolloutStage:
             self.stopped.append(attempt)
             self._tell(Aborted(at, name))
 
+    def pause(self, names: Iterable[str], at: float) -> None:
+        """Stop trajectories for now. They keep what they have, cached too; tools that are running run on."""
+        for name in names:
+            attempt = self.running[name]
+            if attempt.held:
+                continue
+            attempt.held = True
+            if not attempt.in_tool:
+                self._stop(attempt, at)
+                self._decide(Paused(at, name, attempt.generated))
+
+    def resume(self, name: str, at: float, priority: int | None = None, left: int | None = None) -> None:
+        """Go on with one that has paused; ``left`` is what is known of its tokens to come."""
+        attempt = self.running[name]
+        if not attempt.held:
+            return
+        attempt.held, attempt.since, attempt.priority = False, 0, priority
+        if attempt.returned:
+            attempt.returned = False
+            self._returned(name, at)
+        elif not attempt.in_tool:
+            self._decide(Resumed(at, name, left))
+
+    def send(self, name: str, target: int, at: float) -> None:
+        """A trajectory goes on elsewhere; its cache goes along, and if it is not generating now only that."""
+        attempt = self.running[name]
+        source = self.core.rollouts.running[name].replica
+        if attempt.request is None and source is not None:
+            attempt.sent = attempt.context
+            attempt.arrives = at + self.replicas.move_seconds(source, target, attempt.sent)
+            self.moves += 1
+            self.moved_tokens += attempt.sent
+        self._stop(attempt, at)
+        self._decide(Sent(at, name, target))
+
+    def close(self, numbers: Iterable[int], at: float) -> None:
+        """Replicas that nobody is to be placed on until they are opened again."""
+        for number in numbers:
+            if self.replicas.close(number, at):
+                self._decide(ReplicaDown(at, number))
+
+    def reopen(self, at: float) -> None:
+        """All that were closed."""
+        for event in self.replicas.reopen(at):
+            self._decide(event)
+
     def new_weights(self, at: float, ready: float) -> None:
         """Weights change between two seconds, in which no engine runs; caches of the old ones are worthless."""
-        self._weights += 1
         for number in self.engines:
-            engine = self._run_to(number, at)
+            engine = self.replicas.run_to(number, at)
             engine.clock = max(engine.clock, ready)
-            self._sleep(number)
+            self.replicas.sleep(number)
         for attempt in self.running.values():
-            attempt.stream = next(self._streams)
+            r = attempt.request
+            if r is not None and attempt.submitted:
+                self._count(attempt, min(self.replicas.outputs(attempt.replica, r), r.output - 1), at)
+            self._turns.forget(attempt)
+            attempt.sent = 0
+        self.version += 1
 
-    def run(self, until: float = inf, wanted: int | None = None) -> float:
-        """Go on until a second, until so many are in ``done``, or until nothing is left; where that was."""
-        heap = self._heap
+    def later(self, at: float, action: Callable[[float], object]) -> None:
+        """Have something done when the clock gets there: engines that come or go while others run."""
+        ticket = next(self._indices)
+        self._due[ticket] = action
+        heappush(self._agenda, (at, DUE, -1, "", ticket))
+
+    def run(self, until: float = inf, wanted: int | None = None, enough: Callable[[], bool] | None = None) -> float:
+        """Go on until a second, until so many are in ``done``, until somebody has enough, or until nothing is left;
+        where that was."""
+        heap = self._agenda
         now = 0.0
         while heap and heap[0][0] <= until:
             if wanted is not None and len(self.done) >= wanted:
                 return now
-            now, kind, number, name, version = heappop(heap)
-            if kind == _WAKE:
-                if version == self._versions[number]:
-                    self._wake(number, now, until)
-            elif kind == _END:
-                self._turn_over(number, name, version, now)
-            elif name in self.running and self.running[name].ticket == version:
-                if kind == _RETURN:
+            if enough is not None and enough():
+                return now
+            now, kind, number, name, ticket = heappop(heap)
+            if kind == WAKE:
+                self.replicas.wake(number, ticket, now, until)
+            elif kind == DUE:
+                self._due.pop(ticket)(now)
+            elif kind == END:
+                self._turn_over(number, name, ticket, now)
+            elif name in self.running and self.running[name].ticket == ticket:
+                if kind == RETURN:
                     self._returned(name, now)
                     continue
-                if kind == _MOVED:
+                if kind == MOVED:
                     self._tell(Moved(now, name))
                 self._submit(number, name, now)
         return now if until == inf else until
@@ -173,98 +205,69 @@ class RolloutStage:
     # -- carrying out commands ----------------------------------------------------------------------------------
 
     def _tell(self, event: RolloutEvent) -> None:
-        for command in self.core.decide(event):
-            self._do(command, event.at)
+        self._decide(event)
+        if self.watch is not None:
+            self.watch(event)
 
-    def _do(self, command: RolloutCommand, at: float) -> None:
-        match command:
-            case Place():
-                self._place(command, at)
-            case Park():
-                self.running[command.trajectory].cache = command.cache
-            case Abort():
-                self.abort([command.trajectory], at)
+    def _decide(self, event: RolloutEvent) -> None:
+        for command in self._ask(event):
+            match command:
+                case Place():
+                    self._place(command, event.at)
+                case Park():
+                    self.running[command.trajectory].cache = command.cache
+                case Abort():
+                    self.abort([command.trajectory], event.at)
 
     def _place(self, command: Place, at: float) -> None:
         attempt = self.running[command.trajectory]
         if attempt.request is not None:  # the replica that it was on its way to is gone
-            self._by_index.pop(attempt.request.index, None)
-        kind = self.kinds[self.tp[command.replica]]
-        prompt, output = attempt.context, attempt.turn.generated - attempt.tokens
-        r = Request(next(self._indices), at, prompt, output, command.priority)
+            self.replicas.requests.pop(attempt.request.index, None)
         elsewhere = command.source is not None and command.source != command.replica
         if attempt.cache == "drop" or (elsewhere and command.cache == "drop"):
-            attempt.stream = next(self._streams)
-        r.chain = self._chain(attempt)
-        r.keys = self._names.names(r.chain, prompt)
-        attempt.request, attempt.replica, attempt.submitted = r, command.replica, False
-        self._by_index[r.index] = attempt
-        ready, event = at, _SUBMIT
+            self._turns.forget(attempt)
+        r = self._turns.request(attempt, next(self._indices), at, command.priority, self.version, self.cap)
+        prompt = r.prompt
+        attempt.request, attempt.replica, attempt.submitted, attempt.counted = r, command.replica, False, 0
+        self.replicas.requests[r.index] = attempt
+        ready, event = at, SUBMIT
         if elsewhere and command.cache == "keep":
             assert command.source is not None
-            ready, event = at + kind.move_seconds(self.kinds[self.tp[command.source]], prompt), _MOVED
+            ready, event = at + self.replicas.move_seconds(command.source, command.replica, prompt), MOVED
             r.given = prompt
             self.moves += 1
             self.moved_tokens += prompt
         elif attempt.cache == "offload":
-            ready = at + kind.fetch_seconds(prompt)
+            ready = at + self.replicas.kind(command.replica).fetch_seconds(prompt)
             r.given = prompt
-        attempt.cache = "keep"
+        elif attempt.sent and not elsewhere:
+            ready = max(at, attempt.arrives)
+            r.given = attempt.sent
+        attempt.cache, attempt.sent = "keep", 0
         attempt.ticket = next(self._indices)
-        heappush(self._heap, (ready, event, command.replica, command.trajectory, attempt.ticket))
-
-    def _chain(self, attempt: Attempt) -> tuple[tuple[int, int], ...]:
-        who = attempt.trajectory
-        key = (who.prompt, self._weights)
-        prompt = self._prompts.get(key)
-        if prompt is None:
-            prompt = self._prompts[key] = next(self._streams)
-        return ((prompt, who.prompt_tokens), (attempt.stream, _ENDLESS))
+        heappush(self._agenda, (ready, event, command.replica, command.trajectory, attempt.ticket))
 
     def _submit(self, number: int, name: str, now: float) -> None:
         attempt = self.running[name]
         r = attempt.request
         assert r is not None
         attempt.submitted = True
-        self._run_to(number, now).submit(r, now)
-        self._sleep(number)
+        self.replicas.submit(number, r, now)
 
     # -- what engines and tools report --------------------------------------------------------------------------
 
-    def _wake(self, number: int, now: float, until: float) -> None:
-        """Run an engine up to the next event of any other, or at least through its next decision."""
-        following = self._heap[0][0] if self._heap else inf
-        self.engines[number].advance(max(min(following, until), nextafter(now, inf)))
-        self._collect(number)
-        self._sleep(number)
-
-    def _run_to(self, number: int, now: float) -> Engine:
-        engine = self.engines[number]
-        engine.advance(now)
-        self._collect(number)
-        return engine
-
-    def _collect(self, number: int) -> None:
-        engine = self.engines[number]
-        for r in engine.finished:
-            attempt = self._by_index.get(r.index)
-            if attempt is not None and r.status in (FINISHED, ABORTED):
-                heappush(self._heap, (engine.end_of(r), _END, number, attempt.trajectory.id, r.index))
-        engine.finished.clear()
-
-    def _sleep(self, number: int) -> None:
-        self._versions[number] += 1
-        bound = self.engines[number].next_end_bound()
-        if bound < inf:
-            heappush(self._heap, (bound, _WAKE, number, "", self._versions[number]))
-
     def _turn_over(self, number: int, name: str, index: int, now: float) -> None:
-        attempt = self._by_index.pop(index, None)
+        attempt = self.replicas.requests.pop(index, None)
         if attempt is None:
             return
-        turn = attempt.turn
-        attempt.request = None
-        attempt.context += turn.generated - attempt.tokens
+        turn, r = attempt.turn, attempt.request
+        assert r is not None
+        self._count(attempt, r.output, now)
+        attempt.keep(r.output)
+        if attempt.tokens < turn.generated:
+            attempt.held = True
+            self._tell(Paused(now, name, attempt.generated))
+            return
         if attempt.turns + 1 == len(attempt.trajectory.turns):
             attempt.turns += 1
             attempt.tokens = 0
@@ -273,17 +276,17 @@ class RolloutStage:
             self.done.append(attempt)
             self._tell(Ended(now, name, turn))
             return
-        attempt.tokens = turn.generated
         attempt.ticket = next(self._indices)
-        heappush(self._heap, (now + (turn.latency or 0.0), _RETURN, number, name, attempt.ticket))
+        heappush(self._agenda, (now + (turn.latency or 0.0), RETURN, number, name, attempt.ticket))
         self._tell(Called(now, name, turn.generated))
 
     def _returned(self, name: str, now: float) -> None:
         attempt = self.running[name]
+        if attempt.held:
+            attempt.returned = True
+            return
         turn = attempt.turn
-        attempt.turns += 1
-        attempt.tokens = 0
-        attempt.context += turn.returned
+        attempt.next_turn()
         self._tell(Returned(now, name, turn))
 
     def _stop(self, attempt: Attempt, at: float) -> None:
@@ -292,18 +295,19 @@ class RolloutStage:
         if r is None:
             return
         if attempt.submitted:
-            engine = self._run_to(attempt.replica, at)
-            if r.status < FINISHED:
-                engine.abort(r, at)
-                engine.finished.remove(r)
-                self._sleep(attempt.replica)
-        self._by_index.pop(r.index, None)
-        self._keep_part(attempt, r)
+            self.replicas.take_off(attempt.replica, r, at)
+        self.replicas.requests.pop(r.index, None)
+        self._keep_part(attempt, r, at)
 
-    def _keep_part(self, attempt: Attempt, r: Request) -> None:
+    def _keep_part(self, attempt: Attempt, r: Request, at: float) -> None:
         """A turn that goes on elsewhere or later has so many of its tokens already."""
-        part = min(r.outputs, attempt.turn.generated - attempt.tokens - 1)
-        attempt.tokens += part
-        attempt.context += part
-        attempt.request = None
+        part = max(attempt.counted, min(r.outputs, r.output - 1))
+        self._count(attempt, part, at)
+        attempt.keep(part)
         attempt.ticket = -1
+
+    def _count(self, attempt: Attempt, tokens: int, at: float) -> None:
+        """Tokens that a request has come to, by the weights it has been run with."""
+        new = attempt.count(tokens, self.version)
+        if self.watch is not None and new > 0:
+            self.watch(Generated(at, attempt.trajectory.id, self.version, new))

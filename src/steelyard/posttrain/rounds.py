@@ -6,16 +6,26 @@ it is trained on. With 0 rollouts and training take turns, with 1 they overlap b
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Iterator
 
+from steelyard.balance.log import Journal
+from steelyard.posttrain.attempt import Attempt
+from steelyard.posttrain.draws import Foresee
+from steelyard.posttrain.learnt import learnt
 from steelyard.posttrain.record import LoopRecord
-from steelyard.posttrain.rollout import Attempt, RolloutStage
+from steelyard.posttrain.rollout import RolloutStage
 from steelyard.posttrain.setup import PosttrainSetup
-from steelyard.workload.trajectories import Trajectory
-from steelyard.workload.trajectories.drift import Learning
+from steelyard.posttrain.tail_rounds import PARTS, TailRounds
 
-Foresee = Callable[[Sequence[Trajectory]], None]
+
+def rounds_of(
+    setup: PosttrainSetup, stage: RolloutStage, record: LoopRecord, foresee: Foresee, journal: Journal | None = None
+) -> Rounds | TailRounds:
+    """Who begins trajectories and gathers batches in a scenario: a tail policy, where it has one."""
+    if setup.scenario.tail.kind == "none":
+        return Rounds(setup, stage, record, foresee)
+    return TailRounds(setup, stage, record, foresee, journal)
 
 
 class Rounds:
@@ -32,45 +42,49 @@ class Rounds:
         self._batch_of: dict[str, int] = {}  # by trajectory that has not ended
         self._open: dict[tuple[int, str], list[Attempt]] = defaultdict(list)  # by batch and prompt: who has ended
         self._ready: list[list[Attempt]] = []  # whole groups, in the order in which they became so
-        self._unready: Counter[int] = Counter()  # groups that are not, by the version they began with
 
     def begin(self, now: float, version: int) -> None:
         """Start whatever may begin with weights of this version."""
         scenario = self._setup.scenario
         while self._started < min(version + scenario.behind + 1, scenario.steps):
-            batch = self._setup.tasks.step(self._started, self._learnt())
+            trained = learnt(scenario.trajectories.learning, self._record)
+            batch = self._setup.tasks.step(self._started, trained)
             self._batch_of |= {each.id: self._started for each in batch}
             self._foresee(batch)
             self._stage.begin(batch, now, version)
             self._started += 1
-            self._unready[version] += self._groups
 
-    def gather(self, now: float, version: int) -> tuple[float, list[Attempt]]:
-        """Roll out until there are groups enough for a training step, with all among them that must be in this one.
+    def gather(self, now: float, version: int) -> Iterator[tuple[float, list[Attempt]]]:
+        """Roll out until there are groups enough for a training step; when that was, and the batch, in the order in
+        which they were there. Where training takes groups as they come it is given them in parts."""
+        batch: list[Attempt] = []
+        self._record.batches.append(batch)
+        wanted = self._groups
+        least = -(-wanted // PARTS) if self._setup.scenario.streaming else wanted
+        while wanted:
+            now = self._wait(min(least, wanted), now, version)
+            own, later = self._sorted(version)
+            part, self._ready = own[:wanted], own[wanted:] + later
+            wanted -= len(part)
+            batch += [attempt for group in part for attempt in group]
+            yield now, batch[-len(part) * self._size :]
 
-        When that was, and the batch: the oldest groups first, of these who was there first.
-        """
+    def _wait(self, least: int, now: float, version: int) -> float:
+        """Until so many groups are there that a step may take."""
         self._take_done()
-        while missing := max(self._groups - len(self._ready), self._overdue(version)):
+        while missing := max(least - len(self._sorted(version)[0]), 0):
             now = self._stage.run(wanted=missing)
             self._take_done()
-        self._ready.sort(key=lambda group: group[0].version)
-        batch = [attempt for group in self._ready[: self._groups] for attempt in group]
-        del self._ready[: self._groups]
-        return now, batch
+        return now
 
-    def _learnt(self) -> float | None:
-        """Effective samples trained on so far, where the scenario says what they are worth."""
-        spec = self._setup.scenario.trajectories.learning
-        if spec is None:
-            return None
-        learning = Learning(spec)
-        return sum(learning.effective(step.staleness) for step in self._record.steps)
-
-    def _overdue(self, version: int) -> int:
-        """Groups under way that would be too old for the step after this one."""
-        oldest = version - self._setup.scenario.behind
-        return sum(count for begun, count in self._unready.items() if begun <= oldest)
+    def _sorted(self, version: int) -> tuple[list[list[Attempt]], list[list[Attempt]]]:
+        """Groups that are there: those that a step may take, and those that must leave the places to older ones, of
+        which there are as many under way as all steps take until they would be too old."""
+        latest = max(0, version - self._setup.scenario.behind)
+        own, later = list[list[Attempt]](), list[list[Attempt]]()
+        for group in self._ready:
+            (own if group[0].version <= latest else later).append(group)
+        return own, later
 
     def _take_done(self) -> None:
         for attempt in self._stage.done:
@@ -80,5 +94,4 @@ class Rounds:
             self._open[key].append(attempt)
             if len(self._open[key]) == self._size:
                 self._ready.append(self._open.pop(key))
-                self._unready[attempt.version] -= 1
         self._stage.done.clear()

@@ -5,18 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from steelyard.balance.core import RolloutCore
-from steelyard.balance.estimate import ESTIMATORS, Oracle
-from steelyard.balance.estimate.sparing import Sparing
-from steelyard.balance.route import ORACLES, make_router
-from steelyard.errors import blaming
+from steelyard.balance.estimate import Oracle
+from steelyard.balance.log import Journal
+from steelyard.posttrain.core import rollout_core
+from steelyard.posttrain.foresight import Foresight, static_best
+from steelyard.posttrain.hybrid import HybridPool
 from steelyard.posttrain.loop import Loop, Progress
-from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
+from steelyard.posttrain.replan import Replanner
+from steelyard.posttrain.setup import set_up_posttrain
 from steelyard.posttrain.summary import summarise_posttrain
 from steelyard.scenario.posttrain import PosttrainScenario
 from steelyard.sim.run import no_collector
-
-_LEARNT = 8  # ours is taught by one of so many trajectories: all would take longer than simulating them
 
 
 @dataclass(frozen=True)
@@ -28,22 +27,20 @@ class PosttrainResult:
     loop: Loop
 
 
-def posttrain(scenario: PosttrainScenario, progress: Progress | None = None) -> PosttrainResult:
-    """Simulate post-training to the end of its last step."""
+def posttrain(
+    scenario: PosttrainScenario, progress: Progress | None = None, journal: Journal | None = None
+) -> PosttrainResult:
+    """Simulate post-training to the end of its last step; a journal is told what its core decides."""
     setup = set_up_posttrain(scenario)
+    if scenario.planner == "static-best":
+        setup = static_best(setup)
     truth = Oracle()
-    loop = Loop(setup, _core(setup, truth), truth.foresee)
+    loop = Loop(setup, rollout_core(setup, truth), truth.foresee, journal)
+    if scenario.planner not in ("given", "static-best"):
+        loop.manager = Replanner(loop, Foresight(setup))
+    if scenario.pool != "none":
+        loop.manager = loop.trainer.gate = HybridPool(loop)
     with no_collector():
         loop.run(progress)
-    return PosttrainResult(scenario, summarise_posttrain(setup, loop), loop)
-
-
-def _core(setup: PosttrainSetup, truth: Oracle) -> RolloutCore:
-    scenario = setup.scenario
-    speeds = {tp: kind.speed() for tp, kind in setup.kinds.items()}
-    with blaming(scenario.source):
-        router = make_router(scenario.router, speeds=speeds, seed=scenario.seed)
-    if scenario.router in ORACLES or scenario.estimator == "oracle":
-        return RolloutCore(router, truth, truth)
-    estimator = ESTIMATORS[scenario.estimator](truth)
-    return RolloutCore(router, Sparing(estimator, _LEARNT) if scenario.estimator == "suffix" else estimator)
+    summary = summarise_posttrain(setup, loop) | {"gpus": scenario.gpus}  # of which a plan may leave some unused
+    return PosttrainResult(scenario, summary, loop)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
-from steelyard.errors import blaming
+from steelyard.errors import UserError, blaming
 from steelyard.hardware import Gpu, Topology, find_gpu, topology_of
 from steelyard.model import Layout, ModelSpec, load_model, serve_as, weight_bytes
 from steelyard.posttrain.engines import EngineKind, engine_kinds
@@ -14,6 +15,17 @@ from steelyard.posttrain.training import TrainingCost, TrainLayout, TrainSetting
 from steelyard.scenario import Scenario, scenario_from_dict
 from steelyard.scenario.posttrain import PosttrainScenario, TrainingSpec
 from steelyard.workload.trajectories.tasks import Trajectories, trajectories_of
+
+DEGREES = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training job, and what it takes the engines beside it to make room for it and to get its weights."""
+
+    cost: TrainingCost
+    before: float  # seconds that co-located engines take to give their GPUs up
+    sync: float  # seconds from the end of a training step until engines go on with its weights
 
 
 @dataclass(frozen=True)
@@ -25,14 +37,20 @@ class PosttrainSetup:
     gpu: Gpu
     topology: Topology
     kinds: Mapping[int, EngineKind]
-    training: TrainingCost
+    job: Job  # as written
     tasks: Trajectories
-    before_training: float  # seconds that co-located engines take to give their GPUs up
-    sync: float  # seconds from the end of a training step until engines go on with its weights
+
+    @property
+    def training(self) -> TrainingCost:
+        """The job's own cost."""
+        return self.job.cost
 
 
-def set_up_posttrain(scenario: PosttrainScenario) -> PosttrainSetup:
-    """Find model and GPU, compile engines and training; refuses what cannot work."""
+def set_up_posttrain(scenario: PosttrainScenario, any_degree: bool = False) -> PosttrainSetup:
+    """Find model and GPU, compile engines and training; refuses what cannot work.
+
+    Engines are of the degrees that are written; where a planner may want others, or with ``any_degree``, of all.
+    """
     source = scenario.source
     with blaming(f"{source}: model"):
         wanted = scenario.model
@@ -40,14 +58,29 @@ def set_up_posttrain(scenario: PosttrainScenario) -> PosttrainSetup:
     with blaming(f"{source}: gpu"):
         gpu = find_gpu(scenario.gpu)
     topology = topology_of(gpu, scenario.topology)
-    kinds = engine_kinds(serving(scenario), [bucket.tp for bucket in scenario.rollout])
+    degrees = [bucket.tp for bucket in scenario.rollout]
+    kinds = engine_kinds(serving(scenario), degrees)
+    if any_degree or scenario.planner != "given":
+        kinds |= _other_kinds(scenario, degrees)
     layout = train_layout(scenario.training)
     with blaming(source):
         training = compile_training(model, gpu, topology, layout, train_settings(scenario))
         rollouts = [Rollouts(bucket.replicas, Layout(tp=bucket.tp)) for bucket in scenario.rollout]
         before, sync = weight_seconds(scenario, model, topology, layout, rollouts)
     tasks = trajectories_of(scenario.trajectories, scenario.seed, scenario.base_dir)
-    return PosttrainSetup(scenario, model, gpu, topology, kinds, training, tasks, before, sync)
+    return PosttrainSetup(scenario, model, gpu, topology, kinds, Job(training, before, sync), tasks)
+
+
+def _other_kinds(scenario: PosttrainScenario, degrees: Sequence[int]) -> dict[int, EngineKind]:
+    """Engines of all other degrees that the model can have on these GPUs."""
+    found: dict[int, EngineKind] = {}
+    for tp in DEGREES:
+        if tp not in degrees and tp <= scenario.gpus:
+            with suppress(
+                UserError
+            ):  # heads that cannot be split so, weights that do not fit, a node that is too small
+                found |= engine_kinds(serving(scenario), [tp])
+    return found
 
 
 def train_layout(spec: TrainingSpec) -> TrainLayout:

@@ -85,7 +85,7 @@ def broadcast(model: ModelSpec, topology: Topology, layout: TrainLayout, rollout
     """
     size, receivers = whole_weights(model), _receivers(rollouts)
     buckets = math.ceil(size / BUCKET_BYTES)
-    span = _across(topology, 1, receivers)
+    span = across(topology, 1, receivers)
     seconds = Collectives(topology).seconds("broadcast", span, np.array([size / buckets]))[0]
     return MoveTime(
         {
@@ -103,11 +103,11 @@ def point_to_point(model: ModelSpec, topology: Topology, layout: TrainLayout, ro
     Training GPUs share the sending evenly; the fuller side's links govern, and uplinks where the network is narrow
     above its leaves. Shards that FSDP keeps are read where they lie.
     """
-    own = [(group, weight_bytes(_plain(model), tp=group.layout)) for group in rollouts]
+    own = [(group, weight_bytes(plain_weights(model), tp=group.layout)) for group in rollouts]
     total = float(sum(group.gpus * size for group, size in own))
     largest = max(size for _, size in own)
     receivers = _receivers(rollouts)
-    link = topology.network(_across(topology, layout.gpus, receivers))
+    link = topology.network(across(topology, layout.gpus, receivers))
     seconds = max(largest, total / layout.gpus) / link.rate + link.latency
     buckets = math.ceil(largest / BUCKET_BYTES)
     return MoveTime({"transfer": seconds, "buckets": buckets * BUCKET_SECONDS}, total)
@@ -119,7 +119,7 @@ def via_disk(
     """One training replica writes the weights, every rollout node reads them once and its GPUs load their shards."""
     size = whole_weights(model)
     nodes = _nodes(topology, _receivers(rollouts))
-    loaded = max(weight_bytes(_plain(model), tp=group.layout) for group in rollouts) / host_rate(topology.gpu)
+    loaded = max(weight_bytes(plain_weights(model), tp=group.layout) for group in rollouts) / host_rate(topology.gpu)
     return MoveTime(
         {
             "write": disk.writing(size, _nodes(topology, layout.replica_gpus)) + disk.latency,
@@ -138,7 +138,7 @@ def reshard(model: ModelSpec, topology: Topology, layout: TrainLayout, engine: L
     """
     if layout.gpus % engine.gpus:
         raise UserError(f"weight sync: {layout.gpus} training GPUs cannot be dealt out to engines of {engine.gpus}")
-    plain, seconds = _plain(model), 0.0
+    plain, seconds = plain_weights(model), 0.0
     held = float(WEIGHT_BYTES * max(stage_weights(stage, layout).total for stage in layout.stages(plain)))
     if layout.zero >= FSDP:
         seconds += _gather(topology, topology.span(layout.shards, stride=layout.tp), held)
@@ -184,64 +184,12 @@ def load_checkpoint(model: ModelSpec, topology: Topology, layout: TrainLayout, d
     return MoveTime({"read": read, "copy": copies * size / layout.gpus / host_rate(topology.gpu)}, copies * size)
 
 
-def replica_to_training(
-    model: ModelSpec, topology: Topology, layout: TrainLayout, startup: Startup | None = None
-) -> MoveTime:
-    """One more data-parallel replica joins a job, whose layout is ``layout`` once it has: its GPUs fetch weights and
-    their shards of the optimiser's states from the ranks there are, each over its own way to the network."""
-    startup = startup or Startup()
-    _check_others(layout)
-    shard = layout.tp * layout.pp
-    weights = whole_weights(model) / (shard * (layout.shards if layout.zero >= FSDP else 1))
-    states = parameters(model).total * float(MASTER_BYTES + MOMENT_BYTES) / (shard * _sharing(layout))
-    link = topology.network(_across(topology, layout.gpus - layout.replica_gpus, layout.replica_gpus))
-    seconds = (weights + states) / link.rate + link.latency
-    return MoveTime({"groups": startup.groups, "fetch": seconds}, layout.replica_gpus * (weights + states))
-
-
-def replica_to_rollout(
-    model: ModelSpec,
-    topology: Topology,
-    layout: TrainLayout,
-    engine: Layout,
-    startup: Startup | None = None,
-    *,
-    asleep: bool = True,
-) -> MoveTime:
-    """A data-parallel replica leaves a job of ``layout`` and becomes engines: its optimiser shards go to those that
-    stay, engines wake (or start), and fetch the weights of the day."""
-    startup = startup or Startup()
-    _check_others(layout)
-    if layout.replica_gpus % engine.gpus:
-        raise UserError(f"weight sync: {layout.replica_gpus} GPUs cannot be dealt out to engines of {engine.gpus}")
-    handed = 0.0
-    if layout.zero:
-        handed = parameters(model).total * float(MASTER_BYTES + MOMENT_BYTES) / (layout.tp * layout.pp * layout.shards)
-    link = topology.network(_across(topology, layout.gpus - layout.replica_gpus, layout.replica_gpus))
-    weights = float(weight_bytes(_plain(model), tp=engine))
-    parts = {
-        "hand_over": handed / link.rate + link.latency,
-        "engine": startup.wake if asleep else startup.engine,
-        "fetch": weights / link.rate + link.latency,
-    }
-    return MoveTime(parts, layout.replica_gpus * (handed + weights))
-
-
 def whole_weights(model: ModelSpec) -> float:
     """Bytes of all weights as they are sent: in 16 bits, once."""
     return float(parameters(model).total * WEIGHT_BYTES)
 
 
-def _check_others(layout: TrainLayout) -> None:
-    if layout.replicas < 2:
-        raise UserError(f"weight sync: {layout} has one copy of the model, so none can join or leave")
-
-
-def _sharing(layout: TrainLayout) -> int:
-    return layout.shards if layout.zero else 1
-
-
-def _plain(model: ModelSpec) -> ModelSpec:
+def plain_weights(model: ModelSpec) -> ModelSpec:
     """Weights are sent, and served, in 16 bits."""
     return replace(model, quantization=None)
 
@@ -257,7 +205,7 @@ def _nodes(topology: Topology, gpus: int) -> int:
     return -(-gpus // topology.gpus_per_node)
 
 
-def _across(topology: Topology, senders: int, receivers: int) -> Span:
+def across(topology: Topology, senders: int, receivers: int) -> Span:
     """A group of senders in nodes of their own and receivers that fill others."""
     nodes = _nodes(topology, senders) + _nodes(topology, receivers)
     leaves = -(-nodes // topology.nodes_per_leaf)

@@ -2,42 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 
+from steelyard.posttrain.attempt import Attempt
 from steelyard.posttrain.record import StepRecord
-from steelyard.posttrain.rollout import Attempt, RolloutStage
+from steelyard.posttrain.rollout import RolloutStage
 from steelyard.posttrain.setup import PosttrainSetup
+from steelyard.posttrain.training import TrainingTime
+
+Part = tuple[float, Sequence[Attempt]]
+"""Samples of a step, and when they were all there. To ask for the next one is to roll out until it is there."""
+
+
+class Gate(Protocol):
+    """Whoever is told of the barriers that a step begins and ends with; what it does to the job holds from there on."""
+
+    def begins(self, at: float, version: int) -> None:
+        """All that train stand ready; samples have not been dealt out yet."""
+
+    def ends(self, at: float, version: int) -> None:
+        """Gradients have been added up."""
 
 
 class Trainer:
-    """Trains on one batch after the other, and hands out the weights."""
+    """Trains on one batch after the other, and hands out the weights.
+
+    ``job`` may be another one from step to step; it takes nothing before ``ready``.
+    """
 
     def __init__(self, setup: PosttrainSetup, stage: RolloutStage) -> None:
-        self._setup = setup
+        self.job = setup.job
+        self.ready = 0.0
+        self.gate: Gate | None = None
         self._stage = stage
         self._idle_since = 0.0
 
-    def train(self, batch: Sequence[Attempt], now: float, version: int) -> StepRecord:
-        """One step with weights of a version; engines have the next one when it is over."""
-        setup, stage = self._setup, self._stage
-        begun = now + setup.before_training
-        time = setup.training.step(np.array([attempt.context for attempt in batch]))
-        trained = begun + time.seconds
+    def train(self, parts: Iterator[Part], version: int) -> StepRecord:
+        """One step with weights of a version; engines have the next one when it is over.
+
+        A part is trained on as soon as it is there and the one before is through; all make one update in the end.
+        """
+        stage = self._stage
+        batch, spans, times = self._pass_over(parts, version)
+        job, trained = self.job, spans[-1][1]
         stage.run(until=trained)
-        synced = trained + setup.sync
+        if self.gate is not None:
+            self.gate.ends(trained, version)
+        synced = trained + job.sync
         stage.new_weights(trained, synced)
         stage.run(until=synced)
         waited_from, self._idle_since = self._idle_since, synced
         return StepRecord(
             step=version,
             waited_from=waited_from,
-            begun=begun,
+            begun=spans[0][0],
             trained=trained,
             synced=synced,
-            time=time,
+            time=TrainingTime.together(times),
             samples=len(batch),
             tokens=sum(attempt.trajectory.generated for attempt in batch),
             staleness=tuple(version - attempt.version for attempt in batch),
+            spans=tuple(spans),
+            handing_over=job.before,
+            sync=job.sync,
+            training_gpus=job.cost.layout.gpus,
+            rollout_gpus=sum(stage.tp.values()),
         )
+
+    def _pass_over(
+        self, parts: Iterator[Part], version: int
+    ) -> tuple[list[Attempt], list[tuple[float, float]], list[TrainingTime]]:
+        """All samples, and when each part was trained on, how long."""
+        batch, spans, times = list[Attempt](), list[tuple[float, float]](), list[TrainingTime]()
+        part = next(parts, None)
+        free = self.ready
+        while part is not None:
+            moment, attempts = part
+            begun = max(moment, free) + (0.0 if spans else self.job.before)
+            if self.gate is not None and not spans:
+                self._stage.run(until=begun)
+                self.gate.begins(begun, version)
+            part = next(parts, None)
+            job = self.job
+            lengths = np.array([attempt.context for attempt in attempts])
+            whole = part is None and not spans
+            time = job.cost.step(lengths) if whole else job.cost.part(lengths, last=part is None)
+            free = begun + time.seconds
+            batch += attempts
+            spans.append((begun, free))
+            times.append(time)
+        return batch, spans, times

@@ -12,11 +12,12 @@ from rich.table import Table
 
 from steelyard.balance.plan import Plan
 from steelyard.posttrain.loop import Loop
-from steelyard.posttrain.summary import Floats, busy_intervals
+from steelyard.posttrain.role_figures import Floats, busy_intervals
+from steelyard.posttrain.roles import Role
 
 _BINS = 240
 _WIDTH, _HEIGHT, _LEFT, _GAP = 960, 64, 90, 34
-_ROLLOUT, _TRAINING, _WAIT, _SYNC = "#3b7dd8", "#d9822b", "#f2d9bd", "#555555"
+_ROLLOUT, _TRAINING, _WAIT, _SYNC, _IDLE = "#3b7dd8", "#d9822b", "#f2d9bd", "#555555", "#eeeeee"
 
 
 def print_posttrain(summary: dict[str, Any], console: Console) -> None:
@@ -38,8 +39,20 @@ def print_posttrain(summary: dict[str, Any], console: Console) -> None:
     table.add_row("tail", f"{summary['tail_share']:.0%} of a batch's time is for its last tenth")
     ages = ", ".join(f"{count} by {age}" for age, count in summary["staleness"].items())
     table.add_row("versions behind", ages)
+    if "tail" in summary:
+        lost, versions = summary["tail"]["thrown_away"], summary["tail"]["versions_per_sample"]
+        mixed = sum(count for number, count in versions.items() if int(number) > 1)
+        table.add_row("thrown away", f"{lost['samples']:,} samples, {lost['share']:.1%} of the tokens")
+        table.add_row("of several versions", f"{mixed:,} samples")
+    for each in summary.get("reallocations", ()):
+        came = "" if each["realised"] is None else f", realised {each['realised']:,.1f}"
+        said = f"{each['what']}: {each['outcome']}, {each['seconds']:,.1f} s"
+        table.add_row(f"after step {each['step']}", f"{said}; gain {each['predicted']:,.1f} s a step predicted{came}")
     if summary["moves"]:
         table.add_row("moves", f"{summary['moves']:,} of {summary['moved_tokens']:,} tokens")
+    if (target := summary.get("time_to_reward")) is not None:
+        said = "" if target["reached"] else ", at the rate of the later steps"
+        table.add_row(f"reward {target['reward']:g}", f"after {target['seconds']:,.0f} s{said}")
     console.print(table)
 
 
@@ -68,20 +81,26 @@ def plan_data(plan: Plan) -> dict[str, Any]:
 
 
 def timeline_svg(loop: Loop) -> str:
-    """Shares of GPUs at work over time, rollout above and training below; sync as lines."""
+    """Shares of GPUs at work over time, rollout above and training below; sync as lines. Where GPUs change their
+    roles, both are shares of the most that a stage ever had, and those that it has are grey behind it."""
     steps = loop.record.steps
     end = steps[-1].synced
     edges = np.linspace(0.0, end, _BINS + 1)
     rolling = _rollout_share(loop, edges)
-    training = _covered(edges, [(step.begun, step.trained) for step in steps])
-    waits = [(step.time.split.bubble + step.time.split.imbalance) / step.time.split.total for step in steps]
-    useful = _covered(edges, [(s.begun, s.trained) for s in steps], [1 - wait for wait in waits])
+    most = max(step.training_gpus for step in steps)
+    spans = [(step, span) for step in steps for span in step.spans]
+    shares = [step.training_gpus / most for step, _ in spans]
+    waits = [(step.time.split.bubble + step.time.split.imbalance) / step.time.split.total for step, _ in spans]
+    training = _covered(edges, [span for _, span in spans], shares)
+    useful = _covered(edges, [span for _, span in spans], [s * (1 - w) for s, w in zip(shares, waits, strict=True)])
     height = 2 * _HEIGHT + 2 * _GAP + 16
     head = f'viewBox="0 0 {_WIDTH} {height}" font-family="sans-serif" font-size="12"'
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {head}>',
         f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
+        *(_band("", 16, _held(loop, edges, "rollout"), _IDLE) if _changed(loop) else ()),
         *_band("rollout", 16, rolling, _ROLLOUT),
+        *(_band("", 16 + _HEIGHT + _GAP, _held(loop, edges, "training"), _IDLE) if _changed(loop) else ()),
         *_band("training", 16 + _HEIGHT + _GAP, training, _WAIT),
         *_band("", 16 + _HEIGHT + _GAP, useful, _TRAINING),
     ]
@@ -111,10 +130,28 @@ def _band(name: str, top: float, shares: Sequence[float] | Floats, colour: str) 
 
 def _rollout_share(loop: Loop, edges: Floats) -> Floats:
     total = np.zeros(len(edges) - 1)
-    for number, engine in loop.stage.engines.items():
-        start, stop = busy_intervals(engine)
-        total += loop.stage.tp[number] * _covered(edges, list(zip(start.tolist(), stop.tolist(), strict=True)))
-    return total / loop.setup.scenario.rollout_gpus
+    for tenure in loop.roles.tenures:
+        if tenure.engine is not None:
+            start, stop = busy_intervals(tenure.engine)
+            total += len(tenure.gpus) * _covered(edges, list(zip(start.tolist(), stop.tolist(), strict=True)))
+    return total / _most(loop, "rollout")
+
+
+def _changed(loop: Loop) -> bool:
+    return any(tenure.since > 0 for tenure in loop.roles.tenures)
+
+
+def _held(loop: Loop, edges: Floats, role: Role) -> Floats:
+    """The share of the most GPUs that a stage ever had that it has now."""
+    tenures = [tenure for tenure in loop.roles.tenures if tenure.role == role]
+    spans = [(tenure.since, min(tenure.until, float(edges[-1]))) for tenure in tenures]
+    return _covered(edges, spans, [float(len(tenure.gpus)) for tenure in tenures]) / _most(loop, role)
+
+
+def _most(loop: Loop, role: Role) -> int:
+    """GPUs that a stage had at most at any time."""
+    tenures = [tenure for tenure in loop.roles.tenures if tenure.role == role]
+    return max(sum(len(each.gpus) for each in tenures if each.since <= tenure.since < each.until) for tenure in tenures)
 
 
 def _covered(edges: Floats, spans: Sequence[tuple[float, float]], heights: Sequence[float] | None = None) -> Floats:

@@ -11,6 +11,7 @@ from steelyard.scenario.engine import EngineSpec
 from steelyard.scenario.model import Model
 from steelyard.scenario.rollouts import TrajectoriesSpec
 from steelyard.scenario.scenario import CostSpec
+from steelyard.scenario.tails import NoTail, TailSpec
 from steelyard.scenario.topology import TopologySpec
 
 Mode = Literal["colocated", "split", "one-step-off", "asynchronous"]
@@ -29,6 +30,19 @@ RouterName = Literal[
     "cost-aware",
 ]
 EstimatorName = Literal["suffix", "trie", "turn", "oracle", "noisy", "blind"]
+
+PlannerName = Literal[
+    "given",
+    "static-best",
+    "proportional",
+    "one-at-a-time",
+    "libra",
+    "libra-published",
+    "search",
+    "simulated",
+    "oracle",
+]
+PoolName = Literal["none", "thresholds", "payoff"]
 
 
 class BucketSpec(Spec):
@@ -82,12 +96,30 @@ class PosttrainScenario(Written):
     staleness: Whole | None = Field(
         default=None,
         description="Weight versions that a sample may be behind when it is trained on; by mode 0, 0, 1 and 2 if not "
-        "given.",
+        "given, and more where the tail policy carries samples over to later steps.",
     )
     rollout: tuple[BucketSpec, ...] = Field(min_length=1, description="Rollout engines, by tensor-parallel degree.")
     training: TrainingSpec = Field(default=TrainingSpec(), description="The training job.")
     router: RouterName = Field(default="cost-aware", description="Who decides where a turn runs (docs/balance.md).")
     estimator: EstimatorName = Field(default="suffix", description="Who says what a trajectory has left.")
+    planner: PlannerName = Field(
+        default="given",
+        description="Who splits GPUs between the stages anew while it runs (docs/planner.md). given: nobody; "
+        "static-best: the best split for all of the run, found beforehand; oracle: knows the lengths to come.",
+    )
+    pool: PoolName = Field(
+        default="none",
+        description="Whether training replicas are lent by rollout and given back (docs/pool.md), and by which rule.",
+    )
+    tail: TailSpec = Field(
+        default=NoTail(),
+        description="What to do about the last trajectories of a step (docs/pool.md): its name, or its settings.",
+    )
+    streaming: bool = Field(
+        default=False,
+        description="Whether training takes whole groups as they come, with one update when all of a step are through, "
+        "instead of waiting for the last of them.",
+    )
     sync: SyncSpec = Field(default=SyncSpec(), description="Weight sync.")
     engine: EngineSpec = Field(default=EngineSpec(), description="Engine settings, in vLLM's names.")
     cost: CostSpec = Field(default=CostSpec(source="auto"), description="The source of operator times.")
@@ -109,7 +141,18 @@ class PosttrainScenario(Written):
     def behind(self) -> int:
         """Weight versions that samples may be behind."""
         usual = {"colocated": 0, "split": 0, "one-step-off": 1, "asynchronous": 2}[self.mode]
-        return usual if self.staleness is None else self.staleness
+        return usual + self.tail.carried if self.staleness is None else self.staleness
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether rollouts stand still while training runs."""
+        return self.mode in ("colocated", "split")
+
+    @property
+    def ahead(self) -> int:
+        """Steps whose rollout may begin before the weights they would have in turn: what is carried over later must
+        not have become too old by then."""
+        return 0 if self.synchronous else self.behind - self.tail.carried
 
     @model_validator(mode="after")
     def _coherent(self) -> PosttrainScenario:
@@ -123,6 +166,25 @@ class PosttrainScenario(Written):
                 f"{self.training.gpus}; make them equal",
                 "rollout",
             )
-        if self.mode in ("colocated", "split") and self.behind:
+        if self.synchronous and self.behind and not self.tail.carried:
             raise mistake(f"{self.mode} is synchronous; leave it out, or use mode asynchronous", "staleness")
+        least = self.tail.carried + (not self.synchronous)
+        if self.tail.carried and self.behind < least:
+            raise mistake(
+                f"tail {self.tail.kind} carries samples over to later steps, which in mode {self.mode} may "
+                f"put them {least} behind; give {least} or more, or leave it out",
+                "staleness",
+            )
+        if self.streaming and self.mode == "colocated":
+            raise mistake("colocated GPUs cannot train while they roll out; use another mode", "streaming")
+        if self.streaming and self.training.minibatches > 1:
+            raise mistake("streaming makes one update a step; leave training.minibatches at 1", "streaming")
+        if self.pool != "none" and self.planner not in ("given", "static-best"):
+            raise mistake(
+                f"a pool moves replicas of one training layout, and {self.planner} changes layouts; use planner given "
+                "or static-best with it",
+                "pool",
+            )
+        if self.pool != "none" and self.mode == "colocated":
+            raise mistake("colocated stages share all GPUs already; leave it out", "pool")
         return self

@@ -103,12 +103,15 @@ class LearningSpec(Spec):
         default=None,
         description="Weight versions after which a sample counts half; staleness does no harm if not given.",
     )
+    target: float | None = Field(default=None, description="Reward to which the time is told, if given.")
 
     @model_validator(mode="after")
     def _upwards(self) -> LearningSpec:
         refuse_disorder("start", self.start, "best", self.best)
         if self.start == self.best:
             raise mistake("the same as start; nothing would be learnt", "best")
+        if self.target is not None and not self.start < self.target < self.best:
+            raise mistake(f"must lie between start ({self.start:g}) and best ({self.best:g})", "target")
         return self
 
 

@@ -33,9 +33,9 @@ class SuffixBackoff:
         self._new = 0
 
     def observe(self, history: History) -> Left:
-        waves = self._surface.waves([plain_features(history)], [tool_shares(history)])
+        smooth = self._surface.value(plain_features(history), tool_shares(history))
         expected = self._suffixes.expect(contexts(history))
-        return self._spread.left(expected + self._trust() * (float(self._surface.expect(waves)[0]) - expected))
+        return self._spread.left(expected + self._trust() * (smooth - expected))
 
     def learn(self, done: Trajectory) -> None:
         plain: list[list[float]] = []

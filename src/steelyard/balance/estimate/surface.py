@@ -21,6 +21,7 @@ Array = npt.NDArray[np.float64]
 _SETS = 4
 _WAVES = 64  # directions in a set
 _WIDTH = 2 * _WAVES + 1  # a cosine and a sine of each, and the mean
+_SCALE = _WAVES**-0.5
 _LENGTH = 2.0 * PLAIN**0.5  # alike: within a factor of four in every coordinate
 _DRIFT = 1e-6  # variance that a weight gains with each sample, so that what is old can be unlearnt
 _FREE = 1e4  # variance of the mean before anything is known; that of all other weights, and of noise, is 1
@@ -37,40 +38,64 @@ class Surface:
         self._weights = np.zeros((_SETS, _WIDTH, 1))
         self._doubt = np.zeros((_SETS, _WIDTH, _WIDTH))  # covariance of the weights
         self._doubt[:] = np.diag([1.0] * (_WIDTH - 1) + [_FREE])
+        self._own_doubt = np.einsum("sii->si", self._doubt)  # a view: variances of single weights
+        self._change = np.empty_like(self._doubt)  # kept from one update to the next, as is the row of one point
+        self._row = np.ones((_SETS, 1, _WIDTH))
+        self._cosines, self._sines = self._row[:, 0, :_WAVES], self._row[:, 0, _WAVES:-1]
+        self._small = np.zeros_like(self._weights)  # for waves that were not made so small: _SCALE is a power of two
+
+    def value(self, plain: Sequence[float], tools: Mapping[str | None, float]) -> float:
+        """What is expected at one point: the same as by `waves` and `expect`, which many points are made for."""
+        phase = np.array(plain) @ self._plain
+        for tool, share in tools.items():
+            phase += share * self._direction(tool)
+        self._cosines[:] = np.cos(phase).reshape(_SETS, _WAVES)
+        self._sines[:] = np.sin(phase).reshape(_SETS, _WAVES)
+        total = 0.0
+        for each in (self._row @ self._small).ravel().tolist():
+            total += each
+        return total / _SETS
 
     def waves(self, plain: Sequence[Sequence[float]], tools: Sequence[Mapping[str | None, float]]) -> Array:
         """For each set, a row of waves for each point."""
-        phase = np.array(plain, dtype=np.float64) @ self._plain
-        for row, shares in enumerate(tools):
-            for tool, share in shares.items():
-                phase[row] += share * self._direction(tool)
-        phase = phase.reshape(len(phase), _SETS, _WAVES).swapaxes(0, 1)
-        rows = np.empty((_SETS, phase.shape[1], _WIDTH))
+        phase = self._phases(plain, tools).reshape(len(plain), _SETS, _WAVES).swapaxes(0, 1)
+        rows = np.empty((_SETS, len(plain), _WIDTH))
         rows[:, :, :_WAVES] = np.cos(phase)
         rows[:, :, _WAVES:-1] = np.sin(phase)
-        rows *= _WAVES**-0.5
+        rows *= _SCALE
         rows[:, :, -1] = 1.0
         return rows
 
     def expect(self, waves: Array) -> Array:
         """The value at each point."""
-        values: Array = (waves @ self._weights)[:, :, 0].mean(axis=0)
+        values: Array = np.add.reduce((waves @ self._weights)[:, :, 0], axis=0) / _SETS
         return values
+
+    def _phases(self, plain: Sequence[Sequence[float]], tools: Sequence[Mapping[str | None, float]]) -> Array:
+        """A row of phases for each point: its coordinates' part, and each tool's."""
+        phases: Array = np.array(plain, dtype=np.float64) @ self._plain
+        for tool in {tool: None for shares in tools for tool in shares}:
+            phases += np.array([[shares.get(tool, 0.0)] for shares in tools]) * self._direction(tool)
+        return phases
 
     def add(self, waves: Array, values: Array) -> None:
         """Take in points with their values."""
         for first in range(0, len(values), _CHUNK):
             self._update(waves[:, first : first + _CHUNK], values[first : first + _CHUNK])
+        np.multiply(self._weights, _SCALE, out=self._small)
+        self._small[:, -1] = self._weights[:, -1]
 
     def _update(self, waves: Array, values: Array) -> None:
         """One step of the Kalman filter whose state is the weights."""
         count = len(values)
-        self._doubt[:, range(_WIDTH), range(_WIDTH)] += _DRIFT * count
+        self._own_doubt += _DRIFT * count
         seen = waves @ self._doubt
         gain = np.linalg.solve(seen @ waves.swapaxes(1, 2) + np.eye(count), seen).swapaxes(1, 2)
         self._weights += gain @ (values[:, None] - waves @ self._weights)
-        self._doubt -= gain @ seen
-        self._doubt = (self._doubt + self._doubt.swapaxes(1, 2)) / 2  # rounding would make it lopsided
+        doubt, change = self._doubt, self._change
+        doubt -= np.matmul(gain, seen, out=change)
+        np.add(doubt, doubt.swapaxes(1, 2), out=change)  # rounding would make it lopsided
+        np.multiply(change, 0.5, out=doubt)
 
     def _direction(self, tool: str | None) -> Array:
         """A tool's direction follows from its name, so it depends on no order of appearance."""

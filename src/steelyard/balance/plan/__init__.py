@@ -1,7 +1,7 @@
 """Who trains and who rolls out: planners that split GPUs, lay training out and choose rollout replicas."""
 
 from steelyard.balance.plan.buckets import ByLength, Frontier, Rollout
-from steelyard.balance.plan.change import Payback, Triggers
+from steelyard.balance.plan.change import Moved, Payback, Trigger, Triggers
 from steelyard.balance.plan.forecast import foretold
 from steelyard.balance.plan.libra import libra
 from steelyard.balance.plan.makespan import Classes, ReplicaModel, makespans
@@ -19,6 +19,7 @@ __all__ = [
     "Frontier",
     "Measured",
     "Mode",
+    "Moved",
     "OneAtATime",
     "Payback",
     "Plan",
@@ -33,6 +34,7 @@ __all__ = [
     "State",
     "Static",
     "TrainOption",
+    "Trigger",
     "Triggers",
     "World",
     "foretold",

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
 
 from steelyard.balance.plan.search import Factors
 from steelyard.balance.plan.world import Plan, State, World
 from steelyard.balance.pool.learnt import Learnt
+from steelyard.workload.columns import Floats, Ints
+
+
+class Trigger(Protocol):
+    """Says when to plan."""
+
+    def due(self, state: State, last: State | None) -> bool:
+        """``last`` is what was known when it was planned before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +29,36 @@ class Triggers:
     active: float = 0.85
     ratio: float = 1.25
 
-    def due(self, state: State, last: int | None) -> bool:
-        """``last`` is the step that was planned after before."""
-        if last is None or state.plan is None or state.step - last >= self.every:
+    def due(self, state: State, last: State | None) -> bool:
+        if last is None or state.plan is None or state.step - last.step >= self.every:
             return True
         slow, fast = max(state.train, state.rollout), min(state.train, state.rollout)
         apart = fast > 0 and slow >= self.ratio * fast
         return bool(state.queued >= self.queued or state.active >= self.active or state.rejected or apart)
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Ours, where planning takes simulations: once at first, again when twice as many trajectories can be looked at,
+    and when they have become longer or shorter than those that were planned for, by a share of their mean and by more
+    than chance explains."""
+
+    share: float = 0.05
+    sigmas: float = 3.0
+
+    def due(self, state: State, last: State | None) -> bool:
+        if last is None or state.plan is None or 0 < 2 * last.seen <= state.seen:
+            return True
+        now, then = state.measured, last.measured
+        return any(
+            self._apart(here, there)
+            for here, there in ((now.generated, then.generated), (now.context, then.context), (now.tools, then.tools))
+        )
+
+    def _apart(self, here: Ints | Floats, there: Ints | Floats) -> bool:
+        gap = abs(float(here.mean() - there.mean()))
+        error = float(np.sqrt(here.var() / len(here) + there.var() / len(there)))
+        return gap > self.share * float(there.mean()) and gap > self.sigmas * error
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +69,11 @@ class Payback:
     horizon: int = 10  # steps that lengths are expected to stay much the same for
     switch: float = 15.0  # seconds that a change takes, until some were measured
 
-    def pays(self, now: float, then: float, state: State) -> bool:
-        """Whether steps of ``then`` seconds are worth changing to from those of ``now``."""
-        gain = now - then
-        return gain >= self.margin * now and self.horizon * gain > self.seconds(state)
+    def pays(self, now: float, then: float, state: State, change: float | None = None) -> bool:
+        """Whether steps of ``then`` seconds are worth changing to from those of ``now``; ``change`` is what that takes,
+        by those measured if not given."""
+        gain, steps = now - then, self.horizon if state.left is None else min(self.horizon, state.left)
+        return gain >= self.margin * now and steps * gain > (self.seconds(state) if change is None else change)
 
     def seconds(self, state: State) -> float:
         """What a change takes, by those measured."""

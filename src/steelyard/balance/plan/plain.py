@@ -34,7 +34,7 @@ class Searching:
     triggers: Triggers = field(default_factory=Triggers)
     payback: Payback = field(default_factory=Payback)
     _experience: Experience = field(default_factory=Experience)
-    _last: int | None = None
+    _last: State | None = None
 
     def plan(self, state: State) -> Plan | None:
         world = self.search.world
@@ -42,7 +42,7 @@ class Searching:
             self._experience.take(state, foretold(world, state.plan, state.measured))
         if not self.triggers.due(state, self._last):
             return None
-        self._last = state.step
+        self._last = state
         factors = self._experience.factors
         best = self.search.best(state.measured, factors)
         if state.plan is None:
@@ -50,7 +50,7 @@ class Searching:
         now = foretold(world, state.plan, state.measured, factors)
         if best.layout == now.layout or not self.payback.pays(now.step, best.step, state):
             return None
-        return replace(best, why=f"{best.why}; as it is: {now.step:.1f} s")
+        return replace(best, why=f"{best.why}; as it is: {now.step:.1f} s", instead=now.step)
 
 
 @dataclass
@@ -61,12 +61,12 @@ class Proportional:
     tp: int | None = None  # of rollout; the least that holds the longest trajectory if not given
     triggers: Triggers = field(default_factory=Triggers)
     payback: Payback = field(default_factory=Payback)
-    _last: int | None = None
+    _last: State | None = None
 
     def plan(self, state: State) -> Plan | None:
         if not self.triggers.due(state, self._last):
             return None
-        self._last = state.step
+        self._last = state
         world, now = self.world, state.plan
         if now is None:
             return split_at(world, world.gpus / 2, self._degree(state.measured), state.measured)
@@ -78,7 +78,8 @@ class Proportional:
         if then.layout == now.layout:
             return None
         guess = world.together(train / then.training.gpus, rollout / then.rollout_gpus)
-        return then if self.payback.pays(step_seconds(world, now, state), guess, state) else None
+        taken = step_seconds(world, now, state)
+        return replace(then, step=guess, instead=taken) if self.payback.pays(taken, guess, state) else None
 
     def _degree(self, measured: Measured) -> int:
         return least_degree(self.world, measured) if self.tp is None else self.tp
@@ -111,7 +112,10 @@ class OneAtATime:
             wanted = max((gpus for gpus in counts if gpus < now.training.gpus), default=None)
         else:
             return None
-        return None if wanted is None else split_at(world, wanted, degree, state.measured)
+        if wanted is None:
+            return None
+        then = split_at(world, wanted, degree, state.measured)
+        return replace(then, instead=foretold(world, now, state.measured).step)
 
 
 def split_at(world: World, wanted: float, tp: int, measured: Measured) -> Plan:

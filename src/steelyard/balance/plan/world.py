@@ -51,6 +51,7 @@ class Plan:
     step: float
     why: str = ""
     runner_up: Plan | None = None
+    instead: float | None = None  # seconds of a step as it is, by the same reckoning; none if nothing is in force
 
     @property
     def layout(self) -> tuple[TrainOption, tuple[tuple[int, int], ...]]:
@@ -125,6 +126,8 @@ class State:
     active: float = 0.0  # seats taken, as a share
     rejected: int = 0
     switches: Sequence[float] = field(default=())  # seconds that changes of plan have taken so far
+    seen: int = 0  # trajectories of late that can be looked at, in all
+    left: int | None = None  # steps that are still to come, if anybody knows
 
 
 class Planner(Protocol):

@@ -1,5 +1,6 @@
 """Tail policies: what to do about the few trajectories that everybody else would wait for."""
 
+from steelyard.balance.events import Paused
 from steelyard.balance.tail.commands import (
     AbortRest,
     Cap,
@@ -12,7 +13,7 @@ from steelyard.balance.tail.commands import (
     TailCommand,
     Train,
 )
-from steelyard.balance.tail.events import Paused, RoundBegan, TailEvent
+from steelyard.balance.tail.events import Room, RoundBegan, TailEvent
 from steelyard.balance.tail.groups import Group, Round
 from steelyard.balance.tail.policies import (
     Divided,
@@ -41,6 +42,7 @@ __all__ = [
     "Repack",
     "Repacking",
     "Resume",
+    "Room",
     "Round",
     "RoundBegan",
     "StartAgain",

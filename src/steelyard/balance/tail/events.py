@@ -4,28 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from steelyard.balance.events import Aborted, Begun, Ended, Returned
+from steelyard.balance.events import Aborted, Begun, Ended, GivenUp, Paused, Returned
 
 
 @dataclass(frozen=True, slots=True)
 class RoundBegan:
-    """A training step wants so many groups of so many samples each."""
+    """A training step wants so many groups of so many samples each; only of those named in ``among``, if any are: then
+    others that have begun already are for later steps."""
 
     at: float
     step: int
     groups: int
     size: int
+    among: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Paused:
-    """A trajectory has generated what the cap allows, and waits to be resumed; ``generated`` counts all its tokens."""
+class Room:
+    """So many groups more may begin already, ahead of the rounds that will train on them."""
 
     at: float
-    trajectory: str
-    generated: int
+    groups: int
 
 
-TailEvent = RoundBegan | Paused | Begun | Returned | Ended | Aborted
+TailEvent = RoundBegan | Room | Paused | Begun | Returned | Ended | Aborted | GivenUp
 """``Begun.prompt`` names a sample's group: a prompt that is drawn once more needs another name. ``Aborted`` answers
-``AbortRest``, or says that a sample is lost. A trajectory that is resumed may be told to have begun once more."""
+``AbortRest``, or says that a sample is lost. A trajectory that is resumed may be told to have begun once more. One that
+has ``Paused`` has generated what the cap allows, and waits to be resumed. ``GivenUp`` comes between rounds."""

@@ -58,8 +58,14 @@ class Round:
     homes: dict[str, Group]  # of every sample
     complete: dict[str, None]  # groups, in order of completion
     deferred: list[str]  # prompts that wait for a round of their own, in order of coming
+    among: frozenset[str] = frozenset()  # groups that it may train on; any, if none is named
+    ready: int = 0  # of these, those that are complete
     unbegun: int = 0  # samples asked for that have not begun yet
     running: int = 0
+
+    def may_take(self, name: str) -> bool:
+        """Whether a group is for this round."""
+        return not self.among or name in self.among
 
     @property
     def idle(self) -> bool:

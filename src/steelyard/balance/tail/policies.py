@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Literal, Protocol
 
+from steelyard.balance.events import Paused
 from steelyard.balance.tail.commands import Resume, TailCommand
-from steelyard.balance.tail.events import Paused, TailEvent
+from steelyard.balance.tail.events import TailEvent
 from steelyard.balance.tail.groups import Round
 
 Leftovers = Literal["carry", "defer"]
@@ -51,7 +52,7 @@ class Plain:
         return Opening(max(0, round_.wanted - len(round_.groups)), round_.size)
 
     def over(self, round_: Round) -> bool:
-        return len(round_.complete) >= round_.wanted
+        return round_.ready >= round_.wanted
 
     def react(self, round_: Round, event: TailEvent) -> list[TailCommand]:
         return []

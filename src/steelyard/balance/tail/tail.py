@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from itertools import islice
 
-from steelyard.balance.events import Aborted, Begun, Ended, Returned
+from steelyard.balance.events import Aborted, Begun, Ended, GivenUp, Paused, Returned
 from steelyard.balance.rollouts import Rollouts
 from steelyard.balance.tail.commands import AbortRest, Cap, Defer, Resume, StartAgain, StartMore, TailCommand, Train
-from steelyard.balance.tail.events import Paused, RoundBegan, TailEvent
+from steelyard.balance.tail.events import Room, RoundBegan, TailEvent
 from steelyard.balance.tail.groups import Group, Round
 from steelyard.balance.tail.policies import Opening, TailPolicy
 
@@ -46,7 +46,9 @@ class Tail:
         if self._round is not None:
             raise ValueError(f"round {event.step} begins before round {self._round.step} is over")
         pictures = self._rollouts, self.groups, self.homes, self.complete, self.deferred
-        round_ = self._round = Round(event.step, event.at, event.groups, event.size, *pictures)
+        round_ = Round(event.step, event.at, event.groups, event.size, *pictures, frozenset(event.among))
+        self._round = round_
+        round_.ready = sum(map(round_.may_take, self.complete))
         round_.running = sum(len(group.running) for group in self.groups.values())
         opening, cap_before = self._policy.open(round_), self._opening.cap
         self._opening, self._size = opening, event.size
@@ -64,7 +66,8 @@ class Tail:
     def _close(self, round_: Round) -> list[TailCommand]:
         """Train on what is complete, in order of completion; carry or defer what is not."""
         self._round = None
-        chosen = [self._forget(self.groups[name]) for name in tuple(islice(self.complete, round_.wanted))]
+        own = list(islice(filter(round_.may_take, self.complete), round_.wanted))
+        chosen = [self._forget(self.groups[name]) for name in own]
         commands: list[TailCommand] = [Train(round_.step, tuple(tuple(group.done) for group in chosen))]
         rest = [group for group in self.groups.values() if not group.complete]
         if self._opening.leftovers == "defer" and rest:
@@ -91,7 +94,16 @@ class Tail:
 
     # Samples
 
-    def _apply(self, event: Paused | Begun | Returned | Ended | Aborted) -> list[TailCommand]:
+    def _apply(self, event: Room | Paused | Begun | Returned | Ended | Aborted | GivenUp) -> list[TailCommand]:
+        if isinstance(event, Room):
+            if self._round is not None:
+                self._round.unbegun += event.groups * self._opening.samples
+            return [StartMore(event.groups, self._opening.samples, self._opening.first)]
+        if isinstance(event, GivenUp):
+            for each in event.groups:
+                if each in self.groups:
+                    self._forget(self.groups[each])
+            return []
         name = event.trajectory
         group = self.homes.get(name)
         if isinstance(event, Begun):
@@ -149,6 +161,7 @@ class Tail:
         self.complete[group.name] = None
         surplus = group.unfinished
         if self._round is not None:
+            self._round.ready += self._round.may_take(group.name)
             self._round.running -= len(group.running)
         for other in surplus:
             group.take_out(other)

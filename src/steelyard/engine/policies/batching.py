@@ -7,7 +7,6 @@ preempted; the scenario turns chunked prefill and prefix caching off for them.
 from __future__ import annotations
 
 from steelyard.engine.content import BlockNames
-from steelyard.engine.kv import Block
 from steelyard.engine.limits import Limits
 from steelyard.engine.request import RUNNING, Request
 from steelyard.engine.scheduler import Batch, Scheduler
@@ -24,7 +23,7 @@ class Orca(Scheduler):
         tokens = min(r.prompt + r.output - 1 + self.limits.speculative_tokens, self.limits.max_model_len)
         return -(-tokens // self.limits.block_size)
 
-    def _fit(self, r: Request, hits: list[Block], tokens: int) -> bool:
+    def _fit(self, r: Request, hits: int, tokens: int) -> bool:
         return self._promised + self._whole(r) <= self.kv.total and super()._fit(r, hits, tokens)
 
     def _start(self, r: Request, computed: int, now: float) -> None:

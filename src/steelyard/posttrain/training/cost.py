@@ -101,13 +101,25 @@ class TrainingCost:
         """One step over sequences of these lengths (prompt, answers and tool results together)."""
         return self.run(self.pack(lengths))
 
-    def run(self, batches: Batches) -> TrainingTime:
+    def part(self, lengths: NDArray[np.integer], last: bool) -> TrainingTime:
+        """Some sequences of a step that come before others, or the last ones. Gradients add up until then, and all of
+        the step makes one update."""
+        dealt = pack(
+            np.asarray(lengths, dtype=np.int64),
+            self.layout.dp,
+            self.layout.budget,
+            packing=self.settings.packing,
+            quadratic=self.flops.quadratic,
+        )
+        return self.run(dealt, update=last)
+
+    def run(self, batches: Batches, update: bool = True) -> TrainingTime:
         """One step over a batch that has been dealt out for as many ranks, updates and tokens at a time."""
         settings, lengths = self.settings, batches.lengths.astype(np.float64)
         tokens = batches.tokens
         cells, sends = self._cells(batches, lengths, tokens), self._at(self.sends, tokens / self.layout.cp)
         updates = settings.epochs * settings.trained
-        split = self._updates(cells, sends, updates)
+        split = self._updates(cells, sends, updates, update)
         forward = self.flops.forward(lengths)
         return TrainingTime(
             split=TimeSplit(log_probs=self._log_probs(cells, sends), **split),
@@ -187,8 +199,8 @@ class TrainingCost:
             return np.full_like(beside, exchange)
         return exchange - np.minimum(HIDDEN_AT_MOST * exchange, beside)
 
-    def _updates(self, cells: _Cells, sends: Floats, times: int) -> dict[str, float]:
-        """All parts but log-probabilities, over all updates."""
+    def _updates(self, cells: _Cells, sends: Floats, times: int, update: bool) -> dict[str, float]:
+        """All parts but log-probabilities, over all updates; without ``update`` gradients are kept where they are."""
         forward, backward = cells.all_forward, cells.all_backward
         alone = self._pipeline(forward, backward, sends)  # [update, rank]
         busy = (forward + backward).mean(axis=0).sum(axis=2)
@@ -197,11 +209,11 @@ class TrainingCost:
             together = self._pipeline(self._slowest(forward), self._slowest(backward), self._slowest(sends))
         wall = together.max(axis=1)
         parts = {name: times * float(_mean(each)) for name, each in _sums(cells).items()}
-        shared = self._once_an_update(wall, forward.shape[-1]) if self.layout.zero < 2 else 0.0
+        shared = self._once_an_update(wall, forward.shape[-1]) if update and self.layout.zero < 2 else 0.0
         parts["dp"] += times * shared
         parts["bubble"] = times * float((alone - busy).mean(axis=1).sum())
         parts["imbalance"] = times * float((wall - alone.mean(axis=1)).sum())
-        parts["optimiser"] = times * self.settings.minibatches * self.optimiser
+        parts["optimiser"] = times * len(wall) * self.optimiser if update else 0.0
         return parts
 
     def _slowest(self, seconds: Floats) -> Floats:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,23 @@ class TrainingTime:
     log_prob_flops: float
     gpus: int
     peak: float  # operations/s of one GPU
+
+    @staticmethod
+    def together(parts: Sequence[TrainingTime]) -> TrainingTime:
+        """A step whose samples came in parts."""
+        first, *others = parts
+        if not others:
+            return first
+        sums = {name: sum(each.split.by_part()[name] for each in parts) for name in first.split.by_part()}
+        return replace(
+            first,
+            split=TimeSplit(**sums),
+            tokens=sum(each.tokens for each in parts),
+            sequences=sum(each.sequences for each in parts),
+            micro_batches=sum(each.micro_batches for each in parts),
+            update_flops=sum(each.update_flops for each in parts),
+            log_prob_flops=sum(each.log_prob_flops for each in parts),
+        )
 
     @property
     def seconds(self) -> float:

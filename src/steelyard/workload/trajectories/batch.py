@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import overload
 
 import numpy as np
@@ -55,7 +56,11 @@ class Batch(Sequence[Trajectory]):
         return self._records(number, number + 1)[0]
 
     def __iter__(self) -> Iterator[Trajectory]:
-        return iter(self._records(0, len(self)))
+        return iter(self._all)
+
+    @cached_property
+    def _all(self) -> list[Trajectory]:
+        return self._records(0, len(self))
 
     def _records(self, start: int, stop: int) -> list[Trajectory]:
         first = self.first[start : stop + 1].tolist()

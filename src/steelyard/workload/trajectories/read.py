@@ -1,6 +1,6 @@
-"""Trajectory files (docs/trajectories.md): our own JSON lines, SWE-agent's turns, and recorded agent sessions.
+"""Trajectory files (docs/trajectories.md): our own JSON lines, SWE-agent's turns, recorded agent sessions, live logs.
 
-The three are told apart line by line: ``calls`` makes a session, ``id`` one of our own, anything else SWE-agent's.
+They are told apart line by line: ``kind`` makes an event of a log, ``calls`` a session, anything else has turns.
 """
 
 from __future__ import annotations
@@ -9,17 +9,25 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from steelyard.errors import UserError, did_you_mean
+from steelyard.errors import UserError
 from steelyard.workload.traces.lines import json_lines, required, seconds, tokens
-from steelyard.workload.trajectories.records import OUTCOMES, Outcome, Trajectory, Turn
+from steelyard.workload.trajectories.events import EventReader
+from steelyard.workload.trajectories.records import Trajectory, Turn
+from steelyard.workload.trajectories.rows import name_of, turns_of
 
 
 def read_trajectories(path: Path, limit: int | None = None) -> list[Trajectory]:
     """The trajectories of a file (the first ``limit`` of them), in its order, gzipped or not."""
     found: list[Trajectory] = []
     lines: dict[str, str] = {}
-    for where, row in json_lines(path, limit):
-        each = _session(row, where) if "calls" in row else _trajectory(row, where)
+    log = EventReader()
+    for where, row in json_lines(path, None):
+        if len(found) == limit:
+            break
+        event = "kind" in row and ("trajectory" in row or "turns" not in row)
+        each = log.take(row, where) if event else _row(row, where)
+        if each is None:
+            continue
         first = lines.setdefault(each.id, where)
         if first != where:
             raise UserError(f"{where}: id {each.id!r} is taken by {first}; every trajectory needs its own")
@@ -29,56 +37,29 @@ def read_trajectories(path: Path, limit: int | None = None) -> list[Trajectory]:
     return found
 
 
+def _row(row: dict[str, Any], where: str) -> Trajectory:
+    return _session(row, where) if "calls" in row else _trajectory(row, where)
+
+
 def _trajectory(row: dict[str, Any], where: str) -> Trajectory:
     """A row with turns. Without an id the line names it, so that the name says nothing about who made it."""
-    rows = required(row, "turns", where)
-    if not isinstance(rows, list) or not rows:
-        raise UserError(f"{where}: turns must be a list of at least one turn (found {str(rows)[:40]!r})")
-    own = _name(row, "id", where) or f"line-{where.rpartition(':')[2]}"
-    prompt = _name(row, "prompt", where)
-    task = _name(row, "task", where) or prompt
+    turns = turns_of(required(row, "turns", where), where)
+    if not turns:
+        raise UserError(f"{where}: turns must be a list of at least one turn (found none)")
+    own = name_of(row, "id", where) or f"line-{where.rpartition(':')[2]}"
+    prompt = name_of(row, "prompt", where)
+    task = name_of(row, "task", where) or prompt
     if task is None:
         raise UserError(f"{where}: task is missing; give task, or prompt where each prompt is a task of its own")
     return Trajectory(
         id=own,
         prompt=prompt or task,
         task=task,
-        turns=tuple(_turn(each, f"{where}: turns[{number}]") for number, each in enumerate(rows)),
+        turns=tuple(turns),
         prompt_tokens=tokens(row.get("prompt_tokens", 0), "prompt_tokens", where),
-        policy=_name(row, "policy", where),
-        end=_name(row, "end" if "end" in row else "exit", where),
+        policy=name_of(row, "policy", where),
+        end=name_of(row, "end" if "end" in row else "exit", where),
     )
-
-
-def _turn(row: Any, where: str) -> Turn:
-    if not isinstance(row, dict):
-        raise UserError(f"{where}: must be an object with generated, tool, outcome, returned (found {str(row)[:40]!r})")
-    latency = row.get("latency")
-    return Turn(
-        generated=tokens(required(row, "generated", where), "generated", where),
-        tool=_name(row, "tool", where),
-        outcome=_outcome(row, "outcome" if "outcome" in row else "status", where),
-        returned=tokens(row.get("returned", 0), "returned", where),
-        latency=None if latency is None else seconds(latency, "latency", where),
-    )
-
-
-def _outcome(row: dict[str, Any], key: str, where: str) -> Outcome:
-    value = row.get(key, "ok")
-    for known in OUTCOMES:
-        if value == known:
-            return known
-    raise UserError(f"{where}: {key} is {value!r}; {did_you_mean(str(value), OUTCOMES)}")
-
-
-def _name(row: dict[str, Any], key: str, where: str) -> str | None:
-    """Text under a key that may be absent or null; numbers serve as names too."""
-    value = row.get(key)
-    if value is None or (isinstance(value, str) and value):
-        return value
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
-    raise UserError(f"{where}: {key} must be text, not empty (found {value!r})")
 
 
 def _session(row: dict[str, Any], where: str) -> Trajectory:
@@ -95,14 +76,14 @@ def _session(row: dict[str, Any], where: str) -> Trajectory:
         Turn(generated=output, tool="call", returned=max(0, following[1] - prompt - output))
         for (_, prompt, output), following in pairwise(rows)
     ]
-    own = _name(row, "session", where) or f"line-{where.rpartition(':')[2]}"
+    own = name_of(row, "session", where) or f"line-{where.rpartition(':')[2]}"
     return Trajectory(
         id=own,
         prompt=own,
         task=own,
         turns=(*turns, Turn(generated=rows[-1][2])),
         prompt_tokens=rows[0][1],
-        policy=_name(row, "agent", where),
+        policy=name_of(row, "agent", where),
     )
 
 

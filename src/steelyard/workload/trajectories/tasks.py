@@ -36,6 +36,12 @@ class Trajectories(Protocol):
         """Those of one step, group by group. ``trained`` is how many effective samples the policy has learnt from
         (see Learning); not given, it is all of the steps before, fresh."""
 
+    def draw(
+        self, prompts: Sequence[int], step: int, trained: float | None = None, samples: range | None = None
+    ) -> Sequence[Trajectory]:
+        """The same for prompts by their place in the order of all steps, as the policy of one step answers them; these
+        ``samples`` of each, which may be more than a group has."""
+
 
 def trajectories_of(spec: TrajectorySpec | FileTrajectories, seed: int, base_dir: Path = Path()) -> Trajectories:
     """The source that a scenario asks for."""
@@ -58,9 +64,15 @@ class GeneratedTasks:
         self._order = lru_cache(maxsize=2)(self._shuffled)
 
     def step(self, step: int, trained: float | None = None) -> Batch:
-        epoch, part = divmod(step, self._spec.tasks // self._spec.prompts)
-        chosen = self._order(epoch)[part * self._spec.prompts : (part + 1) * self._spec.prompts]
-        return self.samples(chosen, step, self.factors(step, trained))
+        prompts = self._spec.prompts
+        return self.draw(range(step * prompts, (step + 1) * prompts), step, trained)
+
+    def draw(
+        self, prompts: Sequence[int], step: int, trained: float | None = None, samples: range | None = None
+    ) -> Batch:
+        epoch = self._spec.tasks // self._spec.prompts * self._spec.prompts
+        chosen = np.array([self._order(place // epoch)[place % epoch] for place in prompts])
+        return self.samples(chosen, step, self.factors(step, trained), samples)
 
     def factors(self, step: int, trained: float | None = None) -> Factors:
         """How far lengths have moved by a step."""
@@ -73,11 +85,12 @@ class GeneratedTasks:
             return learnt(drift, Learning(learning).skill(fresh if trained is None else trained))
         return Factors()
 
-    def samples(self, tasks: Ints, step: int, factors: Factors) -> Batch:
-        """A group of samples for each of these tasks."""
-        group = self._spec.group
+    def samples(self, tasks: Ints, step: int, factors: Factors, which: range | None = None) -> Batch:
+        """A group of samples for each of these tasks, or other samples of them."""
+        which = range(self._spec.group) if which is None else which
+        group = len(which)
         task_keys = keys(self._seed, _TASK, tasks.astype(np.uint64)).repeat(group)
-        sample = np.tile(np.arange(group), len(tasks))
+        sample = np.tile(np.array(which), len(tasks))
         shared = tasks_of(self._plan, task_keys)
         made = generate(self._plan, shared, keys(task_keys, _SAMPLE, step, sample.astype(np.uint64)), factors)
         return Batch(
@@ -112,14 +125,35 @@ class RecordedTasks:
         for each in read_trajectories(base_dir / spec.file):
             by_prompt.setdefault(each.prompt, []).append(each)
         self._groups = list(by_prompt.values())
+        self._drawn = lru_cache(maxsize=4)(self._slots)
 
     def step(self, step: int, trained: float | None = None) -> list[Trajectory]:
-        dice = np.random.default_rng([self._seed, step])
+        prompts = self._spec.prompts
+        return self.draw(range(step * prompts, (step + 1) * prompts), step, trained)
+
+    def draw(
+        self, prompts: Sequence[int], step: int, trained: float | None = None, samples: range | None = None
+    ) -> list[Trajectory]:
         made: list[Trajectory] = []
-        for slot, number in enumerate(dice.integers(len(self._groups), size=self._spec.prompts).tolist()):
+        for place in prompts:
+            batch, slot = divmod(place, self._spec.prompts)
+            group, order = self._drawn(batch)[slot]
+            for sample in range(self._spec.group) if samples is None else samples:
+                if sample < len(order):
+                    which = order[sample]
+                else:
+                    further = np.random.default_rng([self._seed, batch, slot, sample // len(group)])
+                    which = int(further.permutation(len(group))[sample % len(group)])
+                made.append(replace(group[which], id=f"{batch}/{slot}/{sample}"))
+        return made
+
+    def _slots(self, batch: int) -> list[tuple[list[Trajectory], list[int]]]:
+        """The prompts of a batch, and the order of each one's trajectories, until all of a group are had."""
+        dice = np.random.default_rng([self._seed, batch])
+        found = []
+        for number in dice.integers(len(self._groups), size=self._spec.prompts).tolist():
             group = self._groups[number]
             rounds = -(-self._spec.group // len(group))
             order = np.concatenate([dice.permutation(len(group)) for _ in range(rounds)])
-            for sample, which in enumerate(order[: self._spec.group].tolist()):
-                made.append(replace(group[which], id=f"{step}/{slot}/{sample}"))
-        return made
+            found.append((group, order.tolist()))
+        return found

@@ -1,0 +1,138 @@
+"""What a trajectory is likely to ask of a replica: tokens as a handful of equally likely lengths, and what goes along.
+
+Estimators are off by about the same in square roots of tokens, whatever the length; so mean and p90 are read as those
+of a normal distribution of the root. Whoever turns out long decides when a rollout is over, and a mean says nothing of
+that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite, sqrt
+from statistics import NormalDist
+
+import numpy as np
+import numpy.typing as npt
+
+from steelyard.balance.estimate import History, Left
+from steelyard.balance.rollouts import Running
+
+Array = npt.NDArray[np.float64]
+
+LENGTHS = 8  # equally likely ones that stand for a distribution
+_Z90 = NormalDist().inv_cdf(0.9)
+_NORMAL = np.array([NormalDist().inv_cdf((number + 0.5) / LENGTHS) for number in range(LENGTHS)])
+_ONWARD = LENGTHS / (np.arange(LENGTHS, 0.0, -1.0) - 0.5) - 1.0
+_OCTAVES = 2.0 ** np.arange(7.0, 7.0 + LENGTHS)  # 128 to 16,384 tokens
+_MEMORY = 0.998  # a trajectory weighs as much as all that ended more than some 500 before it
+
+
+@dataclass(slots=True)
+class Prospect:
+    """Tokens to give, and what each brings along; and the context to begin with, cached somewhere or not."""
+
+    tokens: Array  # equally likely lengths, rising
+    expected: float
+    tools: float  # seconds by token
+    returned: float  # tokens of tools by token
+    cached: int
+    new: int
+
+    @property
+    def context(self) -> int:
+        return self.cached + self.new
+
+    @property
+    def usual_context(self) -> float:
+        """In the mean over all that it has to give."""
+        return self.context + (1.0 + self.returned) * self.expected / 2
+
+
+def lengths(left: Left) -> Array:
+    """Equally likely lengths by an estimate."""
+    if left.mean >= left.p90:
+        return np.full(LENGTHS, max(1.0, left.mean))
+    high, inner = sqrt(left.p90), (_Z90 * _Z90 + 1.0) * left.mean - left.p90
+    spread = (_Z90 * high - sqrt(max(0.0, inner))) / (_Z90 * _Z90 + 1.0)
+    roots = high + spread * (_NORMAL - _Z90)
+    return np.maximum(roots, 1.0) ** 2
+
+
+def unknown(had: int) -> Array:
+    """The same with no estimate: things of unknown scale go on for as long as they have, half of them for longer.
+
+    Before the first turn every octave is as likely as any other.
+    """
+    return had * _ONWARD if had else _OCTAVES
+
+
+class Habits:
+    """How trajectories that have ended went: what tools returned by token, their time, and turns left after a turn."""
+
+    def __init__(self) -> None:
+        self._ended = 0
+        self._count = self._turns = self._tokens = self._returned = self._seconds = 0.0
+        self._later: list[tuple[float, float]] = []  # after each turn: who came so far, and the turns they had left
+
+    @property
+    def tools(self) -> float:
+        """Seconds by token."""
+        return self._seconds / self._tokens if self._tokens else 0.0
+
+    @property
+    def returned(self) -> float:
+        """Tokens by token."""
+        return self._returned / self._tokens if self._tokens else 0.0
+
+    def learn(self, done: History) -> None:
+        """Take in a trajectory that has ended."""
+        self._ended += 1
+        self._count = _MEMORY * self._count + 1.0
+        self._turns = _MEMORY * self._turns + len(done.turns)
+        self._tokens = _MEMORY * self._tokens + done.generated
+        self._returned = _MEMORY * self._returned + done.returned
+        self._seconds = _MEMORY * self._seconds + done.tool_seconds
+        self._later += [(0.0, 0.0)] * (len(done.turns) - 1 - len(self._later))
+        for turn in range(len(done.turns) - 1):
+            count, left = self._later[turn]
+            self._later[turn] = _MEMORY * count + 1.0, _MEMORY * left + len(done.turns) - 1 - turn
+
+    def prospect(self, who: Running, under_way: int) -> Prospect:
+        """It goes on as it went so far, where its own way counts beside that of one average trajectory.
+
+        As long as fewer have ended than are under way, those were the short ones, and estimates are taught by them:
+        they count by that share, and where they say less than is likely for things of unknown length, these do.
+        """
+        history = who.history
+        usual = self._tokens / self._count if self._count else 0.0
+        tokens = history.generated + usual
+        tools = (history.tool_seconds + usual * self.tools) / tokens if tokens else 0.0
+        returned = (history.returned + usual * self.returned) / tokens if tokens else 0.0
+        new = history.turns[-1].returned if history.turns else 0
+        if who.cache == "drop":
+            new = who.context
+        given = self._lengths(who, under_way)
+        return Prospect(given, float(given.mean()), tools, returned, who.context - new, new)
+
+    def _lengths(self, who: Running, under_way: int) -> Array:
+        """By the estimate or, if that says more, by its own tokens a turn: estimators go back to the usual for what is
+        rarely long, and that is who decides when all is over."""
+        left, history = who.left, who.history
+        if not isfinite(left.p90):
+            return unknown(history.generated)
+        if left.mean >= left.p90:
+            return lengths(left)
+        more = max(1.0, self._at_its_pace(history) / max(1.0, left.mean))
+        given = lengths(Left(left.mean * more, left.p90 * more))
+        if self._ended < under_way:
+            doubt = 1.0 - self._ended / under_way
+            given += doubt * np.maximum(unknown(history.generated) - given, 0.0)
+        return given
+
+    def _at_its_pace(self, history: History) -> float:
+        """Tokens of the turns that are usually left, as many to each as so far, where an average turn counts too."""
+        turns = len(history.turns)
+        if not turns or not self._later:
+            return 0.0
+        count, left = self._later[min(turns, len(self._later)) - 1]
+        return left / count * (history.generated + self._tokens / self._turns) / (turns + 1)

@@ -1,0 +1,339 @@
+"""The same cache as `KVCache`, kept as runs of blocks, so that a conversation costs the same however long it is.
+
+Blocks with consecutive names that were complete, are used and will be evicted one after the other are one *run*. A
+request gives its blocks back tails first and finds them again heads first, so a run in the free queue only ever loses
+its end to eviction and its beginning to a hit, and neither needs to look at single blocks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from steelyard.engine.content import POSITION_BITS, Names
+
+if TYPE_CHECKING:
+    from steelyard.engine.request import Request
+
+
+class Run:
+    """Blocks named ``first`` up to, not including, ``end``, that the same requests use; of no family: nameless ones.
+
+    Who uses a run that is split for another finds its other part behind ``rest``.
+    """
+
+    __slots__ = ("after", "before", "end", "family", "first", "rest", "users")
+
+    before: Run  # neighbours in the free queue
+    after: Run
+
+    def __init__(self, first: int, end: int, family: list[Run] | None = None, users: int = 0) -> None:
+        self.first = first
+        self.end = end
+        self.family = family
+        self.users = users
+        self.rest: Run | None = None
+
+
+class RunCache:
+    """Free blocks in eviction order, and the named runs that a prefix can hit."""
+
+    def __init__(self, blocks: int, block_size: int, caching: bool, watermark: float = 0.0) -> None:
+        self.total = blocks
+        self.block_size = block_size
+        self.caching = caching
+        self.watermark = int(watermark * (blocks + 1))
+        self.free = blocks
+        self._named_free = 0
+        self._queue = Run(0, 0)  # its neighbours are the queue's ends; kept only while a named block is free
+        self._clear()
+        self._families: dict[int, list[Run]] = {}  # runs by family, in the order in which they got their names
+
+    # -- what a prefix hits -------------------------------------------------------------------------------------
+
+    def match(self, r: Request) -> int:
+        """Blocks of the longest cached prefix of a waiting request; its last token is always computed anew."""
+        most = (r.prompt + r.outputs - 1) // self.block_size
+        found = 0
+        for names in r.keys.ranges:
+            family = self._families.get(names.start >> POSITION_BITS)
+            if family is None:
+                break
+            begin = at = names.start
+            end = min(names.stop, begin + most - found)
+            while at < end:
+                for run in family:
+                    if run.first <= at < run.end:
+                        at = run.end
+                        break
+                else:
+                    return found + at - begin
+            found += end - begin
+            if found == most:
+                break
+        return found
+
+    def _oldest(self, r: Request, found: int) -> list[tuple[Run, int, int]]:
+        """Of the blocks with a request's first names those that got theirs first: (run, first, end)."""
+        parts: list[tuple[Run, int, int]] = []
+        for names in r.keys.ranges:
+            if not found:
+                break
+            at = names.start
+            end = min(names.stop, at + found)
+            found -= end - at
+            family = self._families[at >> POSITION_BITS]
+            while at < end:
+                until = end
+                for run in family:
+                    if run.first > at:
+                        until = min(until, run.first)
+                    elif at < run.end:
+                        until = min(until, run.end)
+                        parts.append((run, at, until))
+                        break
+                at = until
+        return parts
+
+    # -- taking blocks ------------------------------------------------------------------------------------------
+
+    def admit(self, r: Request, found: int, tokens: int, whole: int, watermark: bool) -> bool:
+        """Give a waiting request its cached blocks and room for ``tokens``; ``whole`` must be able to fit too."""
+        size = self.block_size
+        spare = self.free - (self.watermark if watermark else 0)
+        need = -(-tokens // size) - found
+        if -(-whole // size) - found > spare or need > spare:
+            return False
+        held: list[tuple[Run, int]] = []
+        if found:
+            parts = self._oldest(r, found)
+            for run, first, end in parts:
+                if not run.users:
+                    spare -= end - first
+            if -(-whole // size) - found > spare or need > spare:
+                return False
+            held = [(self._use(run, first, end), end) for run, first, end in reversed(parts)]
+            held.reverse()
+        r.parts = held
+        r.blocks = r.cached = found
+        if need > 0:
+            self.take(need)
+            r.blocks += need
+        return True
+
+    def grow(self, r: Request, tokens: int) -> bool:
+        """Give a running request room for ``tokens`` in all; False when there are not enough free blocks."""
+        need = -(-tokens // self.block_size) - r.blocks
+        if need > 0:
+            if need > self.free:
+                return False
+            self.take(need)
+            r.blocks += need
+        return True
+
+    def take(self, count: int) -> None:
+        """Take blocks from the head of the free queue, forgetting what the named ones among them held."""
+        self.free -= count
+        if not self._named_free:
+            return
+        while count:
+            run = self._queue.after
+            size = run.end - run.first
+            taken = size if size < count else count
+            count -= taken
+            run.end -= taken
+            if taken == size:
+                self._unlink(run)
+            if run.family is not None:
+                if taken == size:
+                    self._forget(run)
+                self._named_free -= taken
+                if not self._named_free:
+                    self._clear()
+                    return
+
+    def _use(self, run: Run, first: int, end: int) -> Run:
+        """One user more for a part of a run; what is left of the run stays where it is."""
+        if run.users:
+            if end < run.end:
+                self._split(run, end)
+            if first > run.first:
+                run = self._split(run, first)
+            run.users += 1
+            return run
+        self.free -= end - first
+        self._named_free -= end - first
+        if end - first == run.end - run.first:
+            self._unlink(run)
+            run.users = 1
+        else:
+            run = self._cut(run, first, end)
+        if not self._named_free:
+            self._clear()
+        return run
+
+    def _split(self, run: Run, at: int) -> Run:
+        """The second part of a run that is used, as one of its own."""
+        second = self._beside(run, at, run.end)
+        run.end, run.rest, second.rest = at, second, run.rest
+        return second
+
+    def _cut(self, run: Run, first: int, end: int) -> Run:
+        """Take a part out of a run in the queue, for one user."""
+        part = self._beside(run, first, end)
+        part.users = 1
+        if first == run.first:
+            run.first = end
+            return part
+        if end < run.end:
+            self._link(self._beside(run, end, run.end), run)
+        run.end = first
+        return part
+
+    def _beside(self, run: Run, first: int, end: int) -> Run:
+        """A new run of names that one has had so far, for as many users."""
+        assert run.family is not None
+        part = Run(first, end, run.family, run.users)
+        run.family.insert(run.family.index(run), part)
+        return part
+
+    # -- naming and giving back ---------------------------------------------------------------------------------
+
+    def complete(self, r: Request, tokens: int) -> None:
+        """The request's first ``tokens`` tokens are (being) computed: its full blocks can be hit from now on."""
+        if not self.caching:
+            return
+        full = tokens // self.block_size
+        cached = r.cached
+        if full > cached:
+            if cached < r.keys.length:
+                self._name(r, cached, full)
+            r.cached = full
+
+    def keep(self, r: Request, names: Names) -> None:
+        """Give names to a request's nameless complete blocks, since somebody may ask for them."""
+        known, r.keys = r.keys.length, names
+        self._name(r, known, r.cached)
+
+    def _name(self, r: Request, first: int, last: int) -> None:
+        """Blocks of a request at these positions have their names from now on, as far as it has names for them."""
+        for names in r.keys.ranges:
+            if last <= 0:
+                return
+            size = names.stop - names.start
+            if first < size:
+                begin, end = names.start + first if first > 0 else names.start, names.start + min(last, size)
+                self._add(r.parts, begin, end)
+            first -= size
+            last -= size
+
+    def _add(self, parts: list[tuple[Run, int]], first: int, end: int) -> None:
+        family = self._families.setdefault(first >> POSITION_BITS, [])
+        if family and parts:
+            run = parts[-1][0]
+            if run.end == first and run is family[-1] and run.users == 1:
+                run.end = end
+                parts[-1] = run, end
+                return
+        run = Run(first, end, family, users=1)
+        family.append(run)
+        parts.append((run, end))
+
+    def forget(self, r: Request, tokens: int) -> None:
+        """Nobody shall find a request's blocks from the given token on, but for those that others use as well."""
+        position, first = 0, tokens // self.block_size
+        kept: list[tuple[Run, int]] = []
+        for run in _whole(r.parts):
+            size = run.end - run.first
+            if run.users == 1 and position + size > first:
+                if position < first:
+                    kept.append((run, run.first + first - position))
+                    run = self._split(run, run.first + first - position)
+                self._forget(run)
+            else:
+                kept.append((run, run.end))
+            position += size
+        r.parts = kept
+        r.cached = min(r.cached, r.keys.length)
+
+    def release(self, r: Request) -> None:
+        """Give back all blocks: incomplete ones are reused first, complete ones last, tails before heads."""
+        complete = max(0, r.cached - r.keys.length) if self.caching else 0
+        first = r.blocks - complete
+        returned: list[Run] = []
+        for run in reversed(_whole(r.parts)):
+            first -= run.end - run.first
+            run.users -= 1
+            if not run.users:
+                run.rest = None
+                returned.append(run)
+        if returned or self._named_free:
+            self._give_back(first, complete, returned)
+        self.free += first + complete
+        r.parts = []
+        r.blocks = r.cached = 0
+
+    def _give_back(self, first: int, last: int, named: list[Run]) -> None:
+        queue = self._queue
+        if not self._named_free and self.free:
+            self._link(Run(0, self.free), queue)
+        if first:
+            if queue.after.family is None and queue.after is not queue:
+                queue.after.end += first
+            else:
+                self._link(Run(0, first), queue.after)
+        if last:
+            if queue.before.family is None and queue.before is not queue:
+                queue.before.end += last
+            else:
+                self._link(Run(0, last), queue)
+        for run in named:
+            size = run.end - run.first
+            self._named_free += size
+            self.free += size
+            if not self._join(run, queue.before):
+                self._link(run, queue)
+
+    def _join(self, run: Run, later: Run) -> bool:
+        """Make a run one with that before it in the queue, if that one's names go on where its own end."""
+        family = run.family
+        if family is None or later.family is not family or later.first != run.end:
+            return False
+        if len(family) > 2 and abs(family.index(run) - family.index(later)) > 1:
+            return False  # a third has got its names between the two
+        later.first = run.first
+        family.remove(run)
+        return True
+
+    # -- families and the queue ---------------------------------------------------------------------------------
+
+    def _forget(self, run: Run) -> None:
+        family = run.family
+        assert family is not None
+        family.remove(run)
+        if not family:
+            del self._families[run.first >> POSITION_BITS]
+
+    def _clear(self) -> None:
+        self._queue.before = self._queue.after = self._queue
+
+    def _link(self, run: Run, behind: Run) -> None:
+        """Put a run into the queue before another."""
+        run.after, run.before = behind, behind.before
+        behind.before.after = run
+        behind.before = run
+
+    def _unlink(self, run: Run) -> None:
+        run.before.after, run.after.before = run.after, run.before
+
+
+def _whole(parts: list[tuple[Run, int]]) -> list[Run]:
+    """Runs as they are by now, in order of position."""
+    found: list[Run] = []
+    for part, end in parts:
+        run = part
+        found.append(run)
+        while run.end < end:
+            assert run.rest is not None
+            run = run.rest
+            found.append(run)
+    return found

@@ -1,0 +1,80 @@
+"""One trajectory under way on engines: how far it has come, and whose weights made its tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf
+
+from steelyard.balance.commands import Cache
+from steelyard.engine import Request
+from steelyard.workload.trajectories import Trajectory, Turn
+
+
+@dataclass(slots=True)
+class Attempt:
+    """A trajectory under way, and how far it has come: whole turns, and tokens of the one it is in.
+
+    ``version`` is that of the weights it began with.
+    """
+
+    trajectory: Trajectory
+    version: int
+    begun: float
+    turns: int = 0
+    tokens: int = 0
+    context: int = 0
+    stream: int = 0  # names what follows the prompt in caches, until other weights make that worthless
+    cache: Cache = "keep"
+    request: Request | None = None  # its turn, once it has been placed
+    submitted: bool = False  # whether the engine has it
+    replica: int = -1
+    ticket: int = 0  # of what it waits for: a tool, a transfer
+    ended: float = inf
+    versions: dict[int, int] = field(default_factory=dict)  # tokens by the weights that generated them
+    counted: int = 0  # tokens of its request that are among these
+    since: int = 0  # tokens since it began or was last resumed
+    held: bool = False  # stopped for now
+    returned: bool = False  # its tool was through while it was held
+    priority: int | None = None  # instead of the router's
+    sent: int = 0  # tokens of its cache that were sent to where it is now, while it was not generating
+    arrives: float = 0.0  # when they are there
+
+    @property
+    def turn(self) -> Turn:
+        """The one it is in, or the tool of which is running."""
+        return self.trajectory.turns[self.turns]
+
+    @property
+    def in_tool(self) -> bool:
+        return self.request is None and self.tokens == self.turn.generated
+
+    @property
+    def generated(self) -> int:
+        """All tokens so far."""
+        return sum(self.versions.values())
+
+    @property
+    def oldest(self) -> int:
+        """The version of its oldest token, or the one it began with while it has none."""
+        return min(self.versions, default=self.version)
+
+    def count(self, tokens: int, version: int) -> int:
+        """Its request has come to so many tokens; those that are new are by weights of this version."""
+        new = tokens - self.counted
+        if new > 0:
+            self.counted = tokens
+            self.versions[version] = self.versions.get(version, 0) + new
+        return new
+
+    def keep(self, tokens: int) -> None:
+        """So many tokens of its turn, which its request has brought, stay."""
+        self.tokens += tokens
+        self.context += tokens
+        self.since += tokens
+        self.request = None
+
+    def next_turn(self) -> None:
+        """Its tool has returned."""
+        self.context += self.turn.returned
+        self.turns += 1
+        self.tokens = 0

@@ -1,0 +1,93 @@
+"""What it takes GPUs to change between training and rollout: what they fetch, what they hand on, what has to start."""
+
+from __future__ import annotations
+
+from steelyard.errors import UserError
+from steelyard.hardware import Topology
+from steelyard.model import Layout, ModelSpec, parameters, weight_bytes
+from steelyard.posttrain.sync import MoveTime, Startup, across, plain_weights, whole_weights
+from steelyard.posttrain.training.layout import FSDP, TrainLayout
+from steelyard.posttrain.training.memory import MASTER_BYTES, MOMENT_BYTES
+
+
+def replica_to_training(
+    model: ModelSpec, topology: Topology, layout: TrainLayout, startup: Startup | None = None
+) -> MoveTime:
+    """One more data-parallel replica joins a job, whose layout is ``layout`` once it has: its GPUs fetch weights and
+    their shards of the optimiser's states from the ranks there are, each over its own way to the network."""
+    startup = startup or Startup()
+    _check_others(layout)
+    own = _held(model, layout)
+    link = topology.network(across(topology, layout.gpus - layout.replica_gpus, layout.replica_gpus))
+    return MoveTime({"groups": startup.groups, "fetch": own / link.rate + link.latency}, layout.replica_gpus * own)
+
+
+def replica_to_rollout(
+    model: ModelSpec,
+    topology: Topology,
+    layout: TrainLayout,
+    engine: Layout,
+    startup: Startup | None = None,
+    *,
+    asleep: bool = True,
+) -> MoveTime:
+    """A data-parallel replica leaves a job of ``layout`` and becomes engines: its optimiser shards go to those that
+    stay, engines wake (or start), and fetch the weights of the day."""
+    startup = startup or Startup()
+    _check_others(layout)
+    if layout.replica_gpus % engine.gpus:
+        raise UserError(f"weight sync: {layout.replica_gpus} GPUs cannot be dealt out to engines of {engine.gpus}")
+    handed = 0.0
+    if layout.zero:
+        handed = parameters(model).total * float(MASTER_BYTES + MOMENT_BYTES) / (layout.tp * layout.pp * layout.shards)
+    stay = layout.gpus - layout.replica_gpus
+    link = topology.network(across(topology, stay, layout.replica_gpus))
+    begun = engines_begin(model, topology, stay, layout.replica_gpus, engine, startup, asleep=asleep)
+    parts = {"hand_over": handed / link.rate + link.latency, **begun.parts}
+    return MoveTime(parts, layout.replica_gpus * handed + begun.bytes)
+
+
+def engines_begin(
+    model: ModelSpec,
+    topology: Topology,
+    trainers: int,
+    gpus: int,
+    engine: Layout,
+    startup: Startup | None = None,
+    *,
+    asleep: bool = True,
+) -> MoveTime:
+    """Engines wake (or start) on so many GPUs, each of which fetches its weights from as many that train."""
+    startup = startup or Startup()
+    link = topology.network(across(topology, trainers, gpus))
+    weights = float(weight_bytes(plain_weights(model), tp=engine))
+    parts = {
+        "engine": startup.wake if asleep else startup.engine,
+        "fetch": weights / link.rate + link.latency,
+    }
+    return MoveTime(parts, gpus * weights)
+
+
+def relayout(
+    model: ModelSpec, topology: Topology, now: TrainLayout, then: TrainLayout, startup: Startup | None = None
+) -> MoveTime:
+    """A job goes on with another layout: groups are made anew, and each GPU fetches its shards of weights and
+    optimiser states from those that had them, which share the sending evenly."""
+    startup = startup or Startup()
+    own = _held(model, then)
+    link = topology.network(across(topology, now.gpus, then.gpus))
+    seconds = max(own, then.gpus * own / now.gpus) / link.rate + link.latency
+    return MoveTime({"groups": startup.groups, "fetch": seconds}, then.gpus * own)
+
+
+def _check_others(layout: TrainLayout) -> None:
+    if layout.replicas < 2:
+        raise UserError(f"weight sync: {layout} has one copy of the model, so none can join or leave")
+
+
+def _held(model: ModelSpec, layout: TrainLayout) -> float:
+    """Bytes of weights and optimiser states that one GPU of a job keeps."""
+    shard = layout.tp * layout.pp
+    weights = whole_weights(model) / (shard * (layout.shards if layout.zero >= FSDP else 1))
+    sharing = layout.shards if layout.zero else 1
+    return weights + parameters(model).total * float(MASTER_BYTES + MOMENT_BYTES) / (shard * sharing)

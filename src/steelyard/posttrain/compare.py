@@ -1,0 +1,206 @@
+"""Runs every contender on a scenario, several at a time, and keeps what came out, so that nothing is run twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from steelyard.errors import UserError
+from steelyard.posttrain.compare_cases import Cases
+from steelyard.posttrain.compare_choices import Contender
+from steelyard.posttrain.run import PosttrainResult, posttrain
+from steelyard.scenario.posttrain import PosttrainScenario
+
+Progress = Callable[[int, int], None]
+
+JUDGED_BY = "tokens_per_second"  # of samples that were trained on: to drop long ones must not look like a gain
+_ROOMS = ("scenario", "workload", "model", "hardware", "cost", "engine", "fleet", "sim", "balance", "posttrain")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a contender on a scenario: figures, or why it could not be run."""
+
+    contender: Contender
+    figures: Mapping[str, Any]
+    refused: str = ""
+
+    @property
+    def throughput(self) -> float:
+        """What all are judged by; 0 for what could not be run."""
+        return float(self.figures[JUDGED_BY]) if self.figures else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self.contender), "figures": dict(self.figures), "refused": self.refused}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All outcomes on one scenario."""
+
+    scenario: PosttrainScenario
+    outcomes: Sequence[Outcome]
+
+    def find(self, name: str) -> Outcome:
+        """A contender's, by its name."""
+        return next(each for each in self.outcomes if each.contender.name == name)
+
+    @property
+    def best(self) -> Outcome:
+        """The highest throughput of those that know nothing that a real system could not; others are granted the
+        fixed split that is best in hindsight, ours is not."""
+        fair = [
+            each
+            for each in self.outcomes
+            if not each.contender.choice.knows
+            and (each.contender.kind == "rival" or each.contender.choice.planner != "static-best")
+        ]
+        return max(fair, key=lambda each: each.throughput)
+
+    @property
+    def oracle(self) -> Outcome:
+        """The bound: the best of all that are told lengths in advance."""
+        return max((each for each in self.outcomes if each.contender.choice.knows), key=lambda each: each.throughput)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        found = [outcome.as_dict() for outcome in self.outcomes]
+        return {"scenario": self.scenario.name, "steps": self.scenario.steps, "outcomes": found}
+
+
+class Results:
+    """Figures by digest, in a file that a run adds to as it goes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "results.jsonl"
+        folder.mkdir(parents=True, exist_ok=True)
+        text = self._path.read_text(encoding="utf-8") if self._path.exists() else ""
+        whole = text[: text.rfind("\n") + 1]
+        if whole != text:  # an interrupted run has left half a line
+            self._path.write_text(whole, encoding="utf-8")
+        rows = [json.loads(line) for line in whole.splitlines()]
+        self._known: dict[str, dict[str, Any]] = {row.pop("digest"): row for row in rows}
+
+    def get(self, digest: str) -> dict[str, Any] | None:
+        """What is known already."""
+        return self._known.get(digest)
+
+    def add(self, digest: str, figures: dict[str, Any]) -> None:
+        """Keep it."""
+        self._known[digest] = figures
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"digest": digest, **figures}) + "\n")
+
+
+def compare(
+    scenarios: Sequence[PosttrainScenario],
+    contenders: Sequence[Contender],
+    folder: Path,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> list[Comparison]:
+    """Every contender on every scenario. What ``folder`` has from an earlier run of the same code is not run again."""
+    results = Results(folder)
+    tried = [list(_cases(scenario, contenders)) for scenario in scenarios]
+    todo = {
+        digest_of(case): case
+        for cases in tried
+        for case in cases
+        if isinstance(case, PosttrainScenario) and results.get(digest_of(case)) is None
+    }
+    total = len({digest_of(case) for cases in tried for case in cases if isinstance(case, PosttrainScenario)})
+    done = total - len(todo)
+    for digest, figures in _run_all(todo, workers):
+        results.add(digest, figures)
+        done += 1
+        if progress is not None:
+            progress(done, total)
+    return [
+        Comparison(scenario, [_outcome(who, case, results) for who, case in zip(contenders, cases, strict=True)])
+        for scenario, cases in zip(scenarios, tried, strict=True)
+    ]
+
+
+def _cases(scenario: PosttrainScenario, contenders: Iterable[Contender]) -> Iterator[PosttrainScenario | UserError]:
+    cases = Cases(scenario)
+    for each in contenders:
+        try:
+            yield cases.of(each.choice)
+        except UserError as error:
+            yield error
+
+
+def _outcome(who: Contender, case: PosttrainScenario | UserError, results: Results) -> Outcome:
+    if isinstance(case, UserError):
+        return Outcome(who, {}, str(case))
+    found = results.get(digest_of(case))
+    assert found is not None, "all were run"
+    return Outcome(who, {}, found["refused"]) if "refused" in found else Outcome(who, found)
+
+
+def _run_all(todo: Mapping[str, PosttrainScenario], workers: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    if workers == 1:
+        for digest, case in todo.items():
+            yield digest, figures_of(case)
+        return
+    with ProcessPoolExecutor(workers) as pool:
+        under_way: dict[Future[dict[str, Any]], str] = {
+            pool.submit(figures_of, case): digest for digest, case in todo.items()
+        }
+        for future in as_completed(under_way):
+            yield under_way[future], future.result()
+
+
+def figures_of(scenario: PosttrainScenario) -> dict[str, Any]:
+    """Run it; what a table says of it, or why it cannot be run."""
+    try:
+        result = posttrain(scenario)
+    except UserError as error:
+        return {"refused": str(error)}
+    summary = result.summary
+    ages = {int(age): count for age, count in summary["staleness"].items()}
+    return {
+        "tokens_per_second": summary["tokens_per_second"],
+        "later_tokens_per_second": _later(result),
+        "samples_per_second": summary["samples_per_second"],
+        "step_seconds": summary["step_seconds"]["total"],
+        "rollout_idle": summary["gpu_time"]["rollout"]["idle"],
+        "training_idle": summary["gpu_time"]["training"]["idle"],
+        "staleness": sum(age * count for age, count in ages.items()) / sum(ages.values()),
+        "time_to_reward": summary.get("time_to_reward"),
+    }
+
+
+def _later(result: PosttrainResult) -> float:
+    """Throughput of the later half of the steps: without filling the pipeline, and after plans have settled."""
+    steps = result.loop.record.steps
+    half = len(steps) // 2
+    begun = steps[half - 1].synced if half else 0.0
+    return sum(step.tokens for step in steps[half:]) / (steps[-1].synced - begun)
+
+
+def digest_of(scenario: PosttrainScenario) -> str:
+    """Names a result: the scenario, files that it reads, and the code that runs it."""
+    said = scenario.model_dump_json(exclude={"name"})
+    given = scenario.trajectories.model_dump().get("file")
+    content = b"" if given is None else (scenario.base_dir / given).read_bytes()
+    return sha256(b"\0".join([said.encode(), content, _code().encode()])).hexdigest()[:24]
+
+
+@cache
+def _code() -> str:
+    """A digest of everything that figures depend on: code and data of the rooms up to this one."""
+    package, found = Path(__file__).parents[1], sha256()
+    for room in _ROOMS:
+        for path in sorted((package / room).rglob("*")):
+            if path.is_file() and path.suffix != ".pyc" and not path.stem.startswith("compare"):
+                found.update(path.relative_to(package).as_posix().encode())
+                found.update(path.read_bytes())
+    return found.hexdigest()

@@ -1,0 +1,105 @@
+"""From a scenario and a choice to a scenario that can be run: smaller if asked for, co-located if need be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import product
+
+import numpy as np
+
+from steelyard.errors import UserError
+from steelyard.posttrain.compare_choices import Choice
+from steelyard.posttrain.planning import longest_sequence
+from steelyard.posttrain.setup import DEGREES, PosttrainSetup, set_up_posttrain, train_settings
+from steelyard.posttrain.training import TrainLayout, compile_training, refusal
+from steelyard.scenario.load import posttrain_from_dict
+from steelyard.scenario.posttrain import BucketSpec, PosttrainScenario, TrainingSpec
+from steelyard.workload.trajectories import Trajectory
+
+_STAGES = (1, 2, 3, 4, 5, 8)
+_SPLITS = (1, 2, 3, 5, 6)  # ranks that a sequence is split over, of which 3 and 5 make up for odd numbers of GPUs
+_MICRO_BATCHES = (8192, 16384, 24576, 40960)
+
+
+class Cases:
+    """Scenarios for choices on one scenario; the co-located layout is looked for once."""
+
+    def __init__(self, scenario: PosttrainScenario) -> None:
+        self._scenario = scenario
+        self._colocated: PosttrainScenario | None = None
+
+    def of(self, choice: Choice) -> PosttrainScenario:
+        """The scenario with others deciding; refuses what cannot go together, or does not fit."""
+        base = self._scenario
+        if choice.mode == "colocated":
+            base = self._colocated = self._colocated or colocated(base)
+        data = {**base.model_dump(mode="json"), **asdict(choice), "staleness": None}
+        return posttrain_from_dict(data, base.source).based_in(base.base_dir, base.source)
+
+
+def scaled(scenario: PosttrainScenario, share: float) -> PosttrainScenario:
+    """A part of everything: prompts, engines of each degree and training replicas, so that each GPU has as much to do.
+
+    Not the same run in small: of fewer trajectories the longest is shorter.
+    """
+    if share == 1:
+        return scenario
+    source, asked = scenario.source, scenario.trajectories
+
+    def part(count: int, what: str) -> int:
+        found = count * share
+        if found < 1 or found != int(found):
+            raise UserError(f"{source}: cannot be run at a scale of {share:g}: {count} {what} would be {found:g}")
+        return int(found)
+
+    engines = tuple(
+        bucket.model_copy(update={"replicas": part(bucket.replicas, f"engines of TP{bucket.tp}")})
+        for bucket in scenario.rollout
+    )
+    training = scenario.training.model_copy(update={"dp": part(scenario.training.dp, "data-parallel ranks")})
+    prompts = asked.model_copy(update={"prompts": part(asked.prompts, "prompts")})
+    return scenario.model_copy(update={"rollout": engines, "training": training, "trajectories": prompts})
+
+
+def colocated(scenario: PosttrainScenario) -> PosttrainScenario:
+    """The same GPUs roll out and train: the fastest training layout over all of them, engines of the largest degree
+    that is written and divides them; whoever plans may choose another degree."""
+    setup, gpus = set_up_posttrain(scenario), scenario.gpus
+    lengths = np.array([_length(each) for each in setup.tasks.step(0)])
+    timed = [
+        (
+            compile_training(setup.model, setup.gpu, setup.topology, layout, train_settings(scenario)).step(lengths),
+            layout,
+        )
+        for layout in _over_all(setup, gpus)
+    ]
+    if not timed:
+        raise UserError(f"{scenario.source}: no training layout over all {gpus} GPUs fits memory and divides the batch")
+    _, best = min(((time.seconds, place) for place, (time, _) in enumerate(timed)))
+    layout = timed[best][1]
+    spec = {name: value for name, value in asdict(layout).items() if name in TrainingSpec.model_fields}
+    degree = max(bucket.tp for bucket in scenario.rollout if gpus % bucket.tp == 0)
+    return scenario.model_copy(
+        update={
+            "training": scenario.training.model_copy(update=spec),
+            "rollout": (BucketSpec(tp=degree, replicas=gpus // degree),),
+        }
+    )
+
+
+def _length(each: Trajectory) -> int:
+    return each.prompt_tokens + each.generated + sum(turn.returned for turn in each.turns[:-1])
+
+
+def _over_all(setup: PosttrainSetup, gpus: int) -> Iterator[TrainLayout]:
+    settings, longest = train_settings(setup.scenario), longest_sequence(setup)
+    for tp, pp, cp in product(DEGREES, _STAGES, _SPLITS):
+        dp, rest = divmod(gpus, tp * pp * cp)
+        if rest or not dp:
+            continue
+        tokens = [each for each in _MICRO_BATCHES if each * cp >= longest]
+        for zero, ep, budget in product((1, 3), sorted({1, setup.scenario.training.ep}), tokens):
+            layout = TrainLayout(tp, pp, dp, ep, cp, zero, "full", budget)
+            if refusal(setup.model, setup.gpu, setup.topology, layout, settings) is None:
+                yield layout

@@ -1,0 +1,139 @@
+"""What a plan would come to, by running the loop itself ahead of time on trajectories that are known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from steelyard.balance.estimate import Oracle
+from steelyard.balance.plan import Measured, Plan, Simulated, State, World
+from steelyard.posttrain.core import rollout_core
+from steelyard.posttrain.loop import Loop
+from steelyard.posttrain.planning import Training, as_written, buckets_of, planner_mode, world_of
+from steelyard.posttrain.recent import Batch
+from steelyard.posttrain.record import StepRecord
+from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
+from steelyard.scenario.posttrain import PosttrainScenario
+from steelyard.workload.trajectories import Trajectory
+
+TAUGHT = 256  # trajectories that the estimator has learnt when a plan is simulated
+_SAMPLED = 3  # steps of a run, evenly spread, that the best fixed plan is looked for with
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Groups over and over again, as if each time with other prompts."""
+
+    groups: Sequence[Batch]
+    prompts: int  # of a step
+
+    def step(self, step: int, trained: float | None = None) -> list[Trajectory]:
+        return self.draw(range(step * self.prompts, (step + 1) * self.prompts), step)
+
+    def draw(
+        self, prompts: Sequence[int], step: int, trained: float | None = None, samples: range | None = None
+    ) -> list[Trajectory]:
+        found: list[Trajectory] = []
+        for prompt in prompts:
+            group = self.groups[prompt % len(self.groups)]
+            for sample in range(len(group)) if samples is None else samples:
+                each = group[sample % len(group)]
+                found.append(replace(each, id=f"{step}/{prompt}/{sample}", prompt=f"{prompt}"))
+        return found
+
+
+class Foresight:
+    """One run's engines, training layouts and rules, to try plans with."""
+
+    def __init__(self, setup: PosttrainSetup) -> None:
+        scenario = setup.scenario
+        self.setup = setup
+        self.training = Training(setup, scenario.gpus)
+        self.world: World = world_of(setup, self.training, scenario.gpus, planner_mode(scenario))
+        self.written = Plan(self.training.written, buckets_of(scenario), 0.0, 0.0, 0.0)
+
+    def measured(self, batch: Batch) -> Measured:
+        """In the planners' terms."""
+        return Measured.of(batch, self.setup.scenario.trajectories.group)
+
+    def step_seconds(self, plan: Plan, batches: Sequence[Batch], known: Batch) -> float:
+        """A step once the loop has settled, in the mean over batches; the estimator has learnt from ``known`` before.
+
+        Each batch is rolled out and trained on with nothing beside it. Where stages take turns that is all there is,
+        and where rollout is the shorter one, training alone counts. Where it is not, a step takes no longer than the
+        rollout, and no less than the bound below: halfway is taken, since what lies between hangs on what batches that
+        overlap have to share.
+        """
+        behind, found = self.setup.scenario.behind, 0.0
+        for step, rolled in self._alone(plan, batches, known):
+            trained = step.handing_over + step.time.seconds + step.sync
+            least = _least(rolled, trained, behind)
+            found += (least + max(least, rolled)) / 2 if behind else step.synced
+        return found / len(batches)
+
+    def least_seconds(self, plan: Plan, batches: Sequence[Batch]) -> float:
+        """What training and weight sync take, in the mean: no rollout makes a step shorter than that."""
+        train = [self.training.seconds(plan.training, self.measured(each).context, "best-fit") for each in batches]
+        return float(np.mean(train)) + self.world.sync(plan.training, plan.buckets)
+
+    def _alone(self, plan: Plan, batches: Sequence[Batch], known: Batch) -> list[tuple[StepRecord, float]]:
+        """Each batch's step, and the seconds until it was rolled out."""
+        fixed = as_written(self.setup, self.training, plan)
+        changes: dict[str, object] = {"steps": 1, "pool": "none"}
+        if fixed.scenario.behind:
+            changes |= {"mode": "split", "staleness": None}
+        fixed = replace(fixed, scenario=fixed.scenario.model_copy(update=changes))
+        found = []
+        for batch in batches:
+            truth = Oracle()
+            once = replace(fixed, tasks=self._replay([batch]))
+            loop = Loop(once, rollout_core(once, truth, known=known), truth.foresee)
+            found.append((loop.step(0.0, 0), max(attempt.ended for attempt in loop.record.samples)))
+        return found
+
+    def _replay(self, batches: Sequence[Batch]) -> Replay:
+        asked = self.setup.scenario.trajectories
+        known = [each for batch in batches for each in batch]
+        groups = [known[first : first + asked.group] for first in range(0, len(known), asked.group)]
+        return Replay(groups, asked.prompts)
+
+
+def _least(rolled: float, trained: float, behind: int) -> float:
+    """Seconds of a step that no loop is faster than: a batch begins with new weights, and has ``behind`` steps and the
+    wait of one more to be rolled out in, which others beside it do not make shorter."""
+    return max(trained, (rolled + trained) / (behind + 1))
+
+
+def recommended(scenario: PosttrainScenario) -> Plan:
+    """The best split of a scenario's GPUs for the trajectories of its first step, by simulating a shortlist."""
+    foresight = Foresight(set_up_posttrain(scenario, any_degree=True))
+    return _best(foresight, [list(foresight.setup.tasks.step(0))])
+
+
+def static_best(setup: PosttrainSetup) -> PosttrainSetup:
+    """The run with the best fixed plan that is found in hindsight: by what all of it will bring, not by what is known
+    when it begins. A shortlist and the scenario's own plan are simulated on a sample of its steps."""
+    foresight, steps = Foresight(setup), setup.scenario.steps
+    chosen = np.unique(np.linspace(0, steps - 1, min(steps, _SAMPLED)).round().astype(int)).tolist()
+    batches = [list(setup.tasks.step(step)) for step in chosen]
+    plan = _best(foresight, batches)
+    given = foresight.step_seconds(foresight.written, batches, batches[0][:TAUGHT])
+    return as_written(setup, foresight.training, plan if plan.step < given else foresight.written)
+
+
+def _best(foresight: Foresight, batches: Sequence[Batch]) -> Plan:
+    """Of a shortlist for each of some batches, the plan that takes least time for all of them."""
+    lengths = [foresight.measured(batch) for batch in batches]
+
+    def simulate(plan: Plan, _: State) -> float:
+        return foresight.step_seconds(plan, batches, batches[0][:TAUGHT])
+
+    def least(plan: Plan, _: State) -> float:
+        return foresight.least_seconds(plan, batches)
+
+    planner = Simulated(foresight.world, simulate, least=least, look=lambda _: lengths)
+    plan = planner.plan(State(0, lengths[0]))
+    assert plan is not None, "there was none before it"
+    return plan

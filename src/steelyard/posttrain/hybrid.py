@@ -1,0 +1,284 @@
+"""The elastic pool in the loop: rollout engines whose GPUs can hold a training replica are lent to training and back.
+
+The pool (`balance/pool`) decides; what it commands is carried out here, in the time that it takes by what is moved, and
+answered when it is done. Rollouts and training go on meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from math import inf
+
+from steelyard.balance.log import noted
+from steelyard.balance.pool import (
+    Activate,
+    Drain,
+    Drained,
+    Failed,
+    Fetch,
+    Fetched,
+    Gradient,
+    Join,
+    JoinAccepted,
+    Leave,
+    Payoff,
+    Pool,
+    PoolCommand,
+    PoolEvent,
+    Proportional,
+    Reduce,
+    RollBack,
+    Serving,
+    Split,
+    StepBegan,
+    StepEnded,
+    Sync,
+    Synced,
+    Thresholds,
+    Tick,
+)
+from steelyard.model import Layout
+from steelyard.posttrain.changes import engines_begin, replica_to_rollout, replica_to_training
+from steelyard.posttrain.loop import Loop
+from steelyard.posttrain.recent import EndedBatches, Recent
+from steelyard.posttrain.record import Reallocation, StepRecord
+from steelyard.posttrain.roles import Gpus
+from steelyard.posttrain.setup import Job, train_settings, weight_seconds
+from steelyard.posttrain.sync import Rollouts
+from steelyard.posttrain.training import TrainingCost, TrainLayout, compile_training
+
+Failing = Callable[[PoolCommand], str | None]
+"""Why a command cannot be carried out; for tests of what happens then."""
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """Rollout in proportion to its replicas; training as it is compiled, for micro-batches do not come in parts."""
+
+    plain: Proportional
+    train: Callable[[int], float]  # seconds with so many replicas, of lengths as they were of late
+
+    def seconds(self, measured: StepEnded, now: Split, then: Split) -> float:
+        if min(then.training, then.rollout) <= 0:
+            return inf
+        train = measured.train * self.train(then.training) / self.train(now.training)
+        same = replace(measured, train=train, seconds=measured.seconds + self._longer(measured, train))
+        return self.plain.seconds(same, replace(now, training=then.training), then)
+
+    def _longer(self, measured: StepEnded, train: float) -> float:
+        """What a step with this training would have taken more, so that all beyond the stages stays as it was."""
+        if self.plain.overlapped:
+            return max(train, measured.rollout) - max(measured.train, measured.rollout)
+        return train - measured.train
+
+
+class HybridPool:
+    """A loop's manager and its trainer's gate.
+
+    Engines of one degree that together have as many GPUs as a training replica make a hybrid one. Some always roll
+    out: those that make none, or else the last replica.
+    """
+
+    def __init__(self, loop: Loop, failing: Failing = lambda _: None) -> None:
+        self._loop, self._setup, self._failing = loop, loop.setup, failing
+        self._layout = loop.trainer.job.cost.layout
+        assert loop.roles.training is not None, "the loop has its GPUs"
+        self._core: Gpus = loop.roles.training.gpus
+        size = self._layout.replica_gpus
+        core = {n: self._core[n * size : (n + 1) * size] for n in range(self._layout.replicas)}
+        self._units = self._hybrid(size, len(core))
+        hybrid = {n: tuple(gpu for gpus in unit for gpu in gpus) for n, unit in self._units.items()}
+        scenario = self._setup.scenario
+        self.pool = Pool(
+            core,
+            hybrid,
+            engines=scenario.rollout_gpus - sum(map(len, hybrid.values())),
+            rule=Thresholds() if scenario.pool == "thresholds" else Payoff(),
+            outlook=Outlook(Proportional(overlapped=scenario.behind > 0), self._train_seconds),
+        )
+        self._ask = noted(loop.journal, "pool", self.pool.decide)
+        self._gpus = hybrid
+        self._lent: list[int] = []
+        self._syncing: dict[int, Sync] = {}
+        self._ended = EndedBatches(loop)
+        self._recent: Recent | None = None
+        self._tick = inf
+        self._cost = cache(self._compile)
+
+    # -- what the loop tells ------------------------------------------------------------------------------------
+
+    def begins(self, at: float, version: int) -> None:
+        """A barrier: those that are ready train from here on."""
+        self._tell(StepBegan(at, version, version))
+        self._loop.trainer.job = self._job()
+
+    def ends(self, at: float, version: int) -> None:
+        """Gradients are in; those that only went along hold what the others hold."""
+        lent = {number: self.pool.members[number].epoch for number in self._lent}
+        for replica, epoch in {**dict.fromkeys(range(self._layout.replicas), 0), **lent}.items():
+            self._tell(Gradient(at, replica, epoch, version, version, 1))
+        for command in list(self._syncing.values()):
+            del self._syncing[command.replica]
+            self._tell(Synced(at, command.replica, command.epoch, version, version))
+        self._note(at)
+
+    def after(self, step: StepRecord) -> float:
+        """The pool may send replicas to the other side; nobody waits for them."""
+        record = self._loop.record
+        recent = self._recent = self._ended.latest(step)
+        if recent is not None:
+            seconds, wanted = record.seconds(step.step), min(1.0, recent.wanted)
+            self._tell(
+                StepEnded(
+                    step.synced,
+                    step.step,
+                    step.time.seconds,
+                    recent.seconds,
+                    seconds,
+                    wanted,
+                    self._longest(recent),
+                )
+            )
+        self._loop.trainer.job = self._job()
+        self._note(step.synced)
+        return step.synced
+
+    def _note(self, at: float) -> None:
+        self._loop.record.reallocations = [
+            Reallocation(
+                each.step,
+                f"replica {each.replica} to {each.to}",
+                each.predicted,
+                (at if each.ended is None else each.ended) - each.at,
+                each.before,
+                each.before - each.predicted,
+                each.after,
+                each.outcome,
+            )
+            for each in self.pool.ledger.entries
+        ]
+
+    def _longest(self, recent: Recent) -> float:
+        """What the longest trajectory of late would take alone, on the fastest engine there is."""
+        fastest = min(self._setup.kinds[tp].speed().decode[0][1] for tp in self._loop.stage.tp.values())
+        measured = recent.measured(0)
+        return float((measured.generated * fastest + measured.tools).max())
+
+    # -- carrying out commands ----------------------------------------------------------------------------------
+
+    def _tell(self, event: PoolEvent) -> None:
+        for command in self._ask(event):
+            self._do(command, event.at)
+        if self.pool.wake_at < self._tick:
+            self._tick = self.pool.wake_at
+            self._loop.stage.later(self._tick, self._on_time)
+
+    def _on_time(self, at: float) -> None:
+        self._tick = inf
+        self._tell(Tick(at))
+
+    def _do(self, command: PoolCommand, at: float) -> None:
+        """At once what takes no time; the rest later. What cannot be carried out has failed."""
+        if isinstance(command, Reduce):
+            return
+        reason = self._failing(command)
+        number, epoch = command.replica, command.epoch
+        if reason is not None and not isinstance(command, RollBack):
+            if isinstance(command, Drain):
+                self._stop(number, at)
+            self._loop.stage.later(at, lambda then: self._tell(Failed(then, number, epoch, reason)))
+            return
+        match command:
+            case Drain():
+                self._stop(number, at)
+                self._loop.stage.later(at, lambda then: self._tell(Drained(then, number, epoch)))
+            case Join():
+                self._tell(JoinAccepted(at, number, epoch))
+                self._fetch(command, at, self._joining)
+            case Fetch():
+                self._fetch(command, at, self._joining)
+            case Sync():
+                self._syncing[number] = command
+            case Activate():
+                self._lent.append(number)
+                self._train(at)
+            case Leave() | RollBack():
+                self._back(command, at)
+
+    def _fetch(self, command: Join | Fetch, at: float, seconds: float) -> None:
+        number, epoch, step, version = command.replica, command.epoch, command.step, command.version
+        self._loop.stage.later(at + seconds, lambda then: self._tell(Fetched(then, number, epoch, step, version)))
+
+    def _back(self, command: Leave | RollBack, at: float) -> None:
+        """Engines wake where the replica was, and get the weights of the day."""
+        number, setup = command.replica, self._setup
+        engine = Layout(tp=len(self._units[number][0]))
+        self._syncing.pop(number, None)
+        if number in self._lent:
+            seconds = replica_to_rollout(setup.model, setup.topology, self._with(len(self._lent)), engine).seconds
+            self._lent.remove(number)
+            self._train(at)
+        else:
+            trainers, gpus = len(self._core), len(self._gpus[number])
+            seconds = engines_begin(setup.model, setup.topology, trainers, gpus, engine).seconds
+        self._loop.stage.later(at + seconds, partial(self._serve, number, command.epoch))
+
+    def _serve(self, number: int, epoch: int, at: float) -> None:
+        if self.pool.members[number].epoch != epoch:
+            return
+        for gpus in self._units[number]:
+            self._loop.roles.start_engine(gpus, at)
+        self._tell(Serving(at, number, epoch))
+
+    def _stop(self, number: int, at: float) -> None:
+        roles = self._loop.roles
+        for engine in [each for each, tenure in roles.engines.items() if tenure.gpus in self._units[number]]:
+            roles.stop_engine(engine, at)
+
+    def _train(self, at: float) -> None:
+        gpus = [*self._core, *(gpu for number in self._lent for gpu in self._gpus[number])]
+        self._loop.roles.train_on(tuple(gpus), at)
+
+    # -- what training takes with so many replicas --------------------------------------------------------------
+
+    @property
+    def _joining(self) -> float:
+        setup, layout = self._setup, self._with(len(self._lent) + 1)
+        return replica_to_training(setup.model, setup.topology, layout).seconds
+
+    def _with(self, lent: int) -> TrainLayout:
+        return replace(self._layout, dp=self._layout.dp + lent * self._layout.ranks_sharing_experts)
+
+    def _compile(self, lent: int) -> TrainingCost:
+        """Samples are weighed by their tokens, so replicas need not have as many of them."""
+        setup = self._setup
+        settings = replace(train_settings(setup.scenario), batch=None)
+        return compile_training(setup.model, setup.gpu, setup.topology, self._with(lent), settings)
+
+    def _train_seconds(self, replicas: int) -> float:
+        assert self._recent is not None, "the pool is asked about what was measured"
+        return self._cost(replicas - self._layout.replicas).step(self._recent.measured(0).context).seconds
+
+    def _job(self) -> Job:
+        setup, lent = self._setup, len(self._lent)
+        degrees = list(self._loop.stage.tp.values())
+        engines = [Rollouts(degrees.count(tp), Layout(tp=tp)) for tp in sorted(set(degrees))]
+        before, sync = weight_seconds(setup.scenario, setup.model, setup.topology, self._with(lent), engines)
+        return Job(self._cost(lent) if lent else setup.job.cost, before, sync)
+
+    def _hybrid(self, size: int, first: int) -> dict[int, tuple[Gpus, ...]]:
+        """Engines of each hybrid replica, by their GPUs; those of small degrees are lent first."""
+        by_degree: dict[int, list[Gpus]] = {}
+        for tenure in self._loop.roles.engines.values():
+            by_degree.setdefault(len(tenure.gpus), []).append(tenure.gpus)
+        units = [
+            tuple(engines[begin : begin + size // tp])
+            for tp, engines in sorted(by_degree.items())
+            if size % tp == 0
+            for begin in range(0, len(engines) - size // tp + 1, size // tp)
+        ]
+        if sum(map(len, units)) == len(self._loop.roles.engines):
+            units.pop()
+        return {first + number: unit for number, unit in enumerate(units)}

@@ -1,0 +1,86 @@
+"""What a loop has measured of late: whole batches that have ended, and how the rollout stage fared with them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from steelyard.balance.plan import Measured
+from steelyard.posttrain.attempt import Attempt
+from steelyard.posttrain.loop import Loop
+from steelyard.posttrain.record import StepRecord
+from steelyard.workload.trajectories import Trajectory
+
+Batch = Sequence[Trajectory]
+_SEEN, _BATCHES = 2048, 4  # trajectories of late that are looked at: of so many batches at most
+
+
+@dataclass(frozen=True)
+class Recent:
+    """The newest batches, newest first, each group by group."""
+
+    batches: Sequence[Batch]
+    group: int
+    seconds: float  # that rolling a batch out takes, where several are under way its share of them
+    wanted: float  # seats that turns wanted in the mean, as a share of all seats
+
+    def measured(self, place: int) -> Measured:
+        """In the planners' terms."""
+        return Measured.of(self.batches[place], self.group)
+
+
+class EndedBatches:
+    """Looks through a loop's samples after each step."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._asked = loop.setup.scenario.trajectories
+        self._size = self._asked.prompts * self._asked.group
+        self._behind = loop.setup.scenario.behind
+        self._ended: dict[float, list[Attempt]] = defaultdict(list)  # by when they began
+        self._looked = 0  # at so many samples
+
+    def latest(self, step: StepRecord) -> Recent | None:
+        """Batches that have ended to their last trajectory; if none has by the time it must have, what ended last.
+
+        What ends first is short, so a part of a batch would tell too little: None rather than that.
+        """
+        samples = self._loop.record.samples
+        for attempt in samples[self._looked :]:
+            self._ended[attempt.begun].append(attempt)
+        self._looked = len(samples)
+        ended = defaultdict(list, {at: list(each) for at, each in self._ended.items()})
+        for attempt in self._loop.stage.done:  # since the last batch was gathered, and in no list of samples yet
+            ended[attempt.begun].append(attempt)
+        found = self._whole(ended)
+        if not found and step.step >= self._behind:
+            found = [samples[-self._size :]]
+        return self._recent(found, len(ended[found[0][0].begun])) if found else None
+
+    def _whole(self, ended: dict[float, list[Attempt]]) -> list[list[Attempt]]:
+        size, found = self._size, list[list[Attempt]]()
+        running = {attempt.begun for attempt in self._loop.stage.running.values()}
+        for at in sorted(ended, reverse=True):
+            if at in running or len(ended[at]) < size:
+                continue
+            known = sorted(ended[at], key=lambda attempt: attempt.trajectory.prompt)
+            found += [known[first : first + size] for first in range(0, len(known) - size + 1, size)]
+            if len(found) * size >= _SEEN or len(found) >= _BATCHES:
+                break
+        return found[: max(1, min(_BATCHES, _SEEN // size))]
+
+    def _recent(self, batches: list[list[Attempt]], together: int) -> Recent:
+        """``together`` trajectories began with the newest of them."""
+        newest, stage = batches[0], self._loop.stage
+        spent = max(attempt.ended for attempt in newest) - min(attempt.begun for attempt in newest)
+        trajectories = [[attempt.trajectory for attempt in batch] for batch in batches]
+        tools = float(Measured.of(trajectories[0]).tools.sum())
+        seats = sum(self._loop.setup.kinds[tp].limits.max_num_seqs for tp in stage.tp.values())
+        waited = sum(attempt.ended - attempt.begun for attempt in newest) - tools
+        return Recent(
+            trajectories,
+            self._asked.group,
+            seconds=spent / max(1, self._behind, together / self._size),
+            wanted=waited / (spent * seats),
+        )

@@ -1,0 +1,117 @@
+"""Rollout engines side by side, and when to look at each of them again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from heapq import heappush
+from math import inf, nextafter
+
+from steelyard.balance.events import ReplicaUp
+from steelyard.engine import ABORTED, FINISHED, BlockNames, Engine, Request
+from steelyard.posttrain.attempt import Attempt
+from steelyard.posttrain.engines import EngineKind
+
+# What an agenda has, in the order in which it happens when it falls together; engines decide after all else.
+DUE, END, RETURN, MOVED, SUBMIT, WAKE = range(6)
+Agenda = list[tuple[float, int, int, str, int]]
+"""A heap of (second, what, replica, trajectory, ticket)."""
+
+
+class Replicas:
+    """Engines by number. Those whose requests end put that on the agenda, and when it may next be so."""
+
+    def __init__(self, kinds: Mapping[int, EngineKind], names: BlockNames, agenda: Agenda) -> None:
+        self.kinds = kinds
+        self.engines: dict[int, Engine] = {}
+        self.tp: dict[int, int] = {}
+        self.requests: dict[int, Attempt] = {}  # whose each request is that somebody waits for
+        self._names = names
+        self._agenda = agenda
+        self._wakes: dict[int, int] = {}  # tickets of the last wake-up
+        self._closed: dict[int, float] = {}  # since when nobody is placed there
+        self.freed_gpu_seconds = 0.0
+
+    def kind(self, number: int) -> EngineKind:
+        return self.kinds[self.tp[number]]
+
+    def move_seconds(self, source: int, target: int, tokens: int) -> float:
+        """Until so many cached tokens have come from one to another."""
+        return self.kind(target).move_seconds(self.kind(source), tokens)
+
+    def add(self, number: int, tp: int, at: float) -> ReplicaUp:
+        """An engine is there from now on."""
+        engine = self.kinds[tp].engine(self._names)
+        engine.clock = at
+        self.engines[number], self.tp[number] = engine, tp
+        self._wakes[number] = self._wakes.get(number, 0) + 1
+        return self._up(number, at)
+
+    def remove(self, number: int, at: float) -> tuple[list[tuple[Attempt, Request]], bool]:
+        """An engine is given up; whose requests were lost with it, and whether it was open to more."""
+        lost = [r for r in self.run_to(number, at).crash(at) if r.index in self.requests]
+        del self.engines[number], self.tp[number]
+        self._wakes[number] += 1
+        return [(self.requests.pop(r.index), r) for r in lost], self._closed.pop(number, None) is None
+
+    def close(self, number: int, at: float) -> bool:
+        """Nobody is to be placed there until it is opened again; whether that is new."""
+        return self._closed.setdefault(number, at) == at
+
+    def reopen(self, at: float) -> list[ReplicaUp]:
+        """All that were closed."""
+        self.freed_gpu_seconds += sum(self.tp[number] * (at - since) for number, since in self._closed.items())
+        opened = [self._up(number, at) for number in self._closed]
+        self._closed.clear()
+        return opened
+
+    def submit(self, number: int, r: Request, at: float) -> None:
+        """A request for an engine."""
+        self.run_to(number, at).submit(r, at)
+        self.sleep(number)
+
+    def take_off(self, number: int, r: Request, at: float) -> None:
+        """Stop a request, if it has not ended by then."""
+        engine = self.run_to(number, at)
+        if r.status < FINISHED:
+            engine.abort(r, at)
+            engine.finished.remove(r)
+            self.sleep(number)
+
+    def run_to(self, number: int, now: float) -> Engine:
+        """An engine, run up to a second."""
+        engine = self.engines[number]
+        engine.advance(now)
+        self._collect(number)
+        return engine
+
+    def wake(self, number: int, ticket: int, now: float, until: float) -> None:
+        """Run an engine up to the next event of any other, or at least through its next decision."""
+        if ticket != self._wakes[number]:
+            return
+        following = self._agenda[0][0] if self._agenda else inf
+        self.engines[number].advance(max(min(following, until), nextafter(now, inf)))
+        self._collect(number)
+        self.sleep(number)
+
+    def sleep(self, number: int) -> None:
+        """Look at an engine again when its next request may end."""
+        self._wakes[number] += 1
+        bound = self.engines[number].next_end_bound()
+        if bound < inf:
+            heappush(self._agenda, (bound, WAKE, number, "", self._wakes[number]))
+
+    def outputs(self, number: int, r: Request) -> int:
+        """Tokens that a request has been given, without stopping those it decodes together with."""
+        return self.engines[number].step - r.offset + 1 - r.prompt if r.grouped else r.outputs
+
+    def _collect(self, number: int) -> None:
+        engine = self.engines[number]
+        for r in engine.finished:
+            attempt = self.requests.get(r.index)
+            if attempt is not None and r.status in (FINISHED, ABORTED):
+                heappush(self._agenda, (engine.end_of(r), END, number, attempt.trajectory.id, r.index))
+        engine.finished.clear()
+
+    def _up(self, number: int, at: float) -> ReplicaUp:
+        limits = self.kind(number).limits
+        return ReplicaUp(at, number, self.tp[number], limits.max_num_seqs, limits.blocks * limits.block_size)

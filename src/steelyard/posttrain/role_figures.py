@@ -1,0 +1,85 @@
+"""What GPUs did in the roles they had, and what it brought to change those."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard.engine import Engine
+from steelyard.posttrain.loop import Loop
+from steelyard.posttrain.roles import Role
+
+Floats = NDArray[np.float64]
+
+
+def gpu_time(loop: Loop, seconds: float) -> dict[str, dict[str, float]]:
+    """Shares of both stages' GPU time, as long as GPUs were theirs: busy, in a bubble (training only), idle."""
+    scenario = loop.setup.scenario
+    rolled = sum(
+        len(each.gpus) * busy_seconds(each.engine, seconds) for each in loop.roles.tenures if each.engine is not None
+    )
+    busy = rolled / role_seconds(loop, "rollout", seconds)
+    usual = scenario.training.gpus
+    had = role_seconds(loop, "training", seconds, usual)
+    shares = [(step.training_gpus / usual, step.time.split) for step in loop.record.steps]
+    waits = sum(gpus * (split.bubble + split.imbalance) for gpus, split in shares)
+    trained = sum(gpus * split.total for gpus, split in shares) - waits
+    return {
+        "rollout": {"busy": busy, "idle": 1 - busy},
+        "training": {"busy": trained / had, "bubble": waits / had, "idle": 1 - (trained + waits) / had},
+    }
+
+
+def role_seconds(loop: Loop, role: Role, end: float, unit: int = 1) -> float:
+    """Seconds up to a moment that GPUs were in a role, all together, in units of so many GPUs."""
+    spans: Counter[tuple[float, float]] = Counter()
+    for each in loop.roles.tenures:
+        if each.role == role:
+            spans[each.since, min(each.until, end)] += len(each.gpus)
+    return sum(gpus / unit * max(0.0, until - since) for (since, until), gpus in spans.items())
+
+
+def role_figures(loop: Loop, seconds: float) -> dict[str, Any]:
+    """Who had how many GPUs and what changes brought; nothing where nobody could change anything."""
+    scenario = loop.setup.scenario
+    if scenario.planner == "given" and scenario.pool == "none":
+        return {}
+    both = role_seconds(loop, "rollout", seconds) + role_seconds(loop, "training", seconds)
+    return {
+        "planner": scenario.planner,
+        "pool": scenario.pool,
+        "gpus_by_step": [[step.rollout_gpus, step.training_gpus] for step in loop.record.steps],
+        "between_roles": 0.0 if loop.roles.shared else max(0.0, 1 - both / (loop.roles.gpus * seconds)),
+        "reallocations": [
+            {
+                "step": each.step,
+                "what": each.what,
+                "outcome": each.outcome,
+                "seconds": each.seconds,
+                "predicted": each.predicted,
+                "realised": each.realised,
+                "foretold_step": each.foretold,
+                "measured_step": None if each.realised is None else each.before - each.realised,
+            }
+            for each in loop.record.reallocations
+        ],
+    }
+
+
+def busy_intervals(engine: Engine) -> tuple[Floats, Floats]:
+    """When an engine had something to run: from each restart to the last end before the next."""
+    log = engine.log
+    if not log.restarts:
+        return np.empty(0), np.empty(0)
+    first, start = (np.array(column) for column in zip(*log.restarts, strict=True))
+    last = np.append(first[1:].astype(int) - 1, len(log.ends) - 1)
+    return start, np.array(log.ends)[last]
+
+
+def busy_seconds(engine: Engine, until: float) -> float:
+    """Up to a second."""
+    start, end = busy_intervals(engine)
+    return float(np.maximum(np.minimum(end, until) - np.minimum(start, until), 0.0).sum())

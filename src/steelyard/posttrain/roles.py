@@ -1,0 +1,128 @@
+"""Which GPU works for which stage, and since when: the book that engines and the training job are entered in.
+
+No GPU is ever in two roles, unless stages are co-located and share all of them. While a GPU changes its role it has
+none. Summaries and figures count GPU time by these entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Literal
+
+from steelyard.engine import Engine
+from steelyard.posttrain.rollout import RolloutStage
+
+Role = Literal["rollout", "training"]
+Gpus = tuple[int, ...]
+
+
+@dataclass(eq=False)
+class Tenure:
+    """GPUs that have one role for a while: those of an engine, or of the training job."""
+
+    role: Role
+    gpus: Gpus
+    since: float
+    until: float = inf
+    engine: Engine | None = None
+
+    def seconds(self, end: float) -> float:
+        """GPU-seconds up to a moment."""
+        return len(self.gpus) * max(0.0, min(self.until, end) - self.since)
+
+
+class Roles:
+    """Enters and strikes off; engines come to the rollout stage and go from it here and nowhere else."""
+
+    def __init__(self, stage: RolloutStage, gpus: int, node: int, shared: bool) -> None:
+        self.gpus = gpus
+        self.node = node
+        self.shared = shared
+        self.tenures: list[Tenure] = []
+        self.engines: dict[int, Tenure] = {}
+        self.training: Tenure | None = None
+        self.known: set[Gpus] = set()  # where engines have been: they sleep there, and need not start from nothing
+        self._stage = stage
+        self._started = 0
+
+    def start_engine(self, gpus: Gpus, at: float) -> int:
+        """An engine on these GPUs takes trajectories from now on; its number."""
+        number, self._started = self._started, self._started + 1
+        self._stage.add(number, len(gpus), at)
+        self.engines[number] = self._enter(Tenure("rollout", gpus, at, engine=self._stage.engines[number]))
+        self.known.add(gpus)
+        return number
+
+    def stop_engine(self, number: int, at: float) -> Gpus:
+        """It hands on what it has, and its GPUs are free."""
+        tenure = self.engines.pop(number)
+        tenure.until = at
+        self._stage.remove(number, at)
+        return tenure.gpus
+
+    def train_on(self, gpus: Gpus, at: float) -> None:
+        """The training job has these GPUs from now on, and no others."""
+        if self.training is not None:
+            self.training.until = min(self.training.until, at)
+        self.training = self._enter(Tenure("training", gpus, at))
+
+    def stop_training(self, at: float) -> None:
+        """The job's GPUs are free, or on their way to another job."""
+        assert self.training is not None, "it has never begun"
+        self.training.until = at
+
+    def _enter(self, tenure: Tenure) -> Tenure:
+        held = {gpu for each in self.tenures if self._in_the_way(each, tenure) for gpu in each.gpus}
+        taken = held & set(tenure.gpus)
+        assert not taken, f"GPUs {sorted(taken)} have a role already"
+        assert len(set(tenure.gpus)) == len(tenure.gpus) and max(tenure.gpus) < self.gpus, "there are no such GPUs"
+        self.tenures.append(tenure)
+        return tenure
+
+    def _in_the_way(self, each: Tenure, new: Tenure) -> bool:
+        return each.until > new.since and not (self.shared and each.role != new.role)
+
+
+def first_places(degrees: Sequence[int], training: int, gpus: int, shared: bool) -> tuple[list[Gpus], Gpus]:
+    """GPUs of each engine, large ones first so that none crosses a node; the training job has the last ones."""
+    places: dict[int, Gpus] = {}
+    used = 0
+    for index in sorted(range(len(degrees)), key=lambda i: (-degrees[i], i)):
+        places[index] = tuple(range(used, used + degrees[index]))
+        used += degrees[index]
+    job = tuple(range(gpus - training, gpus))
+    assert shared or used <= gpus - training, "more GPUs than there are"
+    return [places[index] for index in range(len(degrees))], job
+
+
+def new_places(
+    degrees: Sequence[int], training: int, had: Gpus, free: Collection[int], node: int
+) -> tuple[list[Gpus], Gpus] | None:
+    """GPUs for new engines, each inside a node, and for a training job that keeps what it can of those it had.
+
+    None if some engine would cross nodes.
+    """
+    left, places = set(free), dict[int, Gpus]()
+    for index in sorted(range(len(degrees)), key=lambda i: (-degrees[i], i)):
+        block = _block(degrees[index], left, had, node)
+        if block is None:
+            return None
+        places[index] = block
+        left -= set(block)
+    job = sorted(left, key=lambda gpu: (gpu not in had, -gpu))[:training]
+    assert len(job) == training, "more GPUs than there are"
+    return [places[index] for index in range(len(degrees))], tuple(sorted(job))
+
+
+def _block(degree: int, left: Collection[int], had: Gpus, node: int) -> Gpus | None:
+    """Of the nodes with room enough, the one that takes least from training, then the fullest."""
+    by_node: dict[int, list[int]] = {}
+    for gpu in sorted(left, key=lambda gpu: (gpu in had, gpu)):
+        by_node.setdefault(gpu // node, []).append(gpu)
+    fitting = [(each[:degree], len(each)) for each in by_node.values() if len(each) >= degree]
+    if not fitting:
+        return None
+    block, _ = min(fitting, key=lambda found: (len(set(found[0]) & set(had)), found[1], found[0]))
+    return tuple(sorted(block))

@@ -1,0 +1,32 @@
+"""Tail policies as a scenario names them."""
+
+from __future__ import annotations
+
+from steelyard.balance.tail import Divided, OverSampling, PartialRollout, Plain, Repacking, TailBatching, TailPolicy
+from steelyard.scenario.tails import (
+    DividedSpec,
+    NoTail,
+    OverSamplingSpec,
+    PartialSpec,
+    RepackSpec,
+    TailBatchingSpec,
+)
+
+
+def policy_of(
+    spec: NoTail | OverSamplingSpec | TailBatchingSpec | PartialSpec | DividedSpec | RepackSpec,
+) -> TailPolicy:
+    """The policy with its settings."""
+    match spec:
+        case OverSamplingSpec():
+            return OverSampling(spec.factor)
+        case TailBatchingSpec():
+            return TailBatching(spec.groups, spec.samples)
+        case PartialSpec():
+            return PartialRollout(spec.budget)
+        case DividedSpec():
+            return Divided(spec.chunk)
+        case RepackSpec():
+            return Repacking(few=spec.few, fill=spec.fill)
+        case NoTail():
+            return Plain()

@@ -1,0 +1,152 @@
+"""Ways to run post-training side by side: a table on the console, and a page with a figure for each scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from steelyard.posttrain.compare import Comparison, Outcome
+from steelyard.posttrain.compare_choices import OURS, Choice, Kind
+
+_WIDTH = 132  # of the table, on narrower terminals too: cells cut short are of no use
+_HEADS: dict[Kind, str] = {
+    "ours": "Ours",
+    "bound": "Bounds",
+    "rival": "Others",
+    "change": "Ours with one thing changed",
+}
+_COLUMNS: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
+    ("tokens/s", lambda row: f"{row['tokens_per_second']:,.0f}"),
+    ("later", lambda row: f"{row['later_tokens_per_second']:,.0f}"),
+    ("samples/s", lambda row: f"{row['samples_per_second']:.2f}"),
+    ("step s", lambda row: f"{row['step_seconds']:,.1f}"),
+    ("roll idle", lambda row: f"{row['rollout_idle']:.0%}"),
+    ("train idle", lambda row: f"{row['training_idle']:.0%}"),
+    ("behind", lambda row: f"{row['staleness']:.2f}"),
+)
+
+
+def print_comparison(found: Comparison, console: Console) -> None:
+    """Everything that ran, as a table; then what could not be run, and the verdict."""
+    table = Table(title=f"{found.scenario.name}: {found.scenario.steps} steps", title_justify="left", box=None)
+    table.add_column("", no_wrap=True)
+    heads, rows = _table(found)
+    for head in heads[1:]:
+        table.add_column(head, justify="right")
+    kind = None
+    for outcome, cells in rows:
+        if outcome.contender.kind != kind:
+            kind = outcome.contender.kind
+            table.add_section()
+            table.add_row(f"[bold]{_HEADS[kind]}[/bold]")
+        table.add_row(*cells)
+    Console(file=console.file, width=max(console.width, _WIDTH), no_color=console.no_color).print(table)
+    console.print("* is told lengths in advance")
+    for line in verdict(found):
+        console.print(line, soft_wrap=True, highlight=False)
+    for outcome in found.outcomes:
+        if outcome.refused:
+            console.print(f"not run: {outcome.contender.name}: {outcome.refused}", soft_wrap=True, markup=False)
+
+
+def verdict(found: Comparison) -> Iterator[str]:
+    """How ours stands against the bounds, the best of all others, and each rival."""
+    ours = found.find("ours").throughput
+    if not ours:
+        return
+    for bound, said in ((found.oracle, "best that is told lengths"), (found.find("static best"), "best fixed split")):
+        if bound.figures:
+            yield f"Ours reaches {ours / bound.throughput:.1%} of the {said} ({bound.contender.name})."
+    best = found.best
+    if best.contender.name != "ours":
+        yield f"Best without foresight: {best.contender.name}, {best.throughput / ours - 1:+.1%} against ours."
+    else:
+        yield "Ours is the best of all that know no lengths in advance."
+    rivals = [each for each in found.outcomes if each.contender.kind == "rival" and each.figures]
+    if rivals:
+        said = ", ".join(f"{each.contender.name} {ours / each.throughput:.2f}x" for each in rivals)
+        yield f"Ours against others: {said}."
+
+
+def comparison_page(found: Sequence[Comparison], command: str, images: str) -> str:
+    """The page that a command has made, in Markdown; ``images`` is the folder of figures as seen from the page."""
+    parts = [_INTRODUCTION.format(command=command, ours=_described(OURS))]
+    for each in found:
+        scenario = each.scenario
+        parts.append(
+            f"## {scenario.name}\n\n{scenario.model.config} on {scenario.gpus} {scenario.gpu}, "
+            f"{scenario.trajectories.prompts * scenario.trajectories.group:,} trajectories a step, "
+            f"{scenario.steps} steps.\n\n![Throughput]({images}/{scenario.name}.svg)\n\n"
+            + "\n".join(f"- {line}" for line in verdict(each))
+            + f"\n\n{_markdown(each)}"
+        )
+        refused = [outcome for outcome in each.outcomes if outcome.refused]
+        if refused:
+            parts.append("\n".join(f"- Not run: {each.contender.name}: {each.refused}" for each in refused) + "\n")
+    return "\n".join(parts)
+
+
+def _markdown(found: Comparison) -> str:
+    heads, rows = _table(found)
+    lines = [f"| {' | '.join(heads)} |", f"| --- | {' | '.join(['---:'] * (len(heads) - 1))} |"]
+    kind = None
+    for outcome, cells in rows:
+        if outcome.contender.kind != kind:
+            kind = outcome.contender.kind
+            lines.append(f"| **{_HEADS[kind]}** |{' |' * (len(heads) - 1)}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _table(found: Comparison) -> tuple[list[str], list[tuple[Outcome, list[str]]]]:
+    """Headings, and cells of each outcome that has figures."""
+    ours, oracle = found.find("ours").throughput, found.oracle.throughput
+    learnt = any(each.figures.get("time_to_reward") for each in found.outcomes)
+    heads = ["", *(head for head, _ in _COLUMNS), "of ours", "of oracle"] + (["reward s"] if learnt else [])
+    rows = []
+    for each in found.outcomes:
+        if not each.figures:
+            continue
+        known = " *" if each.contender.choice.knows else ""
+        cells = [each.contender.name + known, *(said(dict(each.figures)) for _, said in _COLUMNS)]
+        cells += [f"{each.throughput / whole:.1%}" if whole else "" for whole in (ours, oracle)]
+        if learnt:
+            cells.append(_reward(each.figures["time_to_reward"]))
+        rows.append((each, cells))
+    return heads, rows
+
+
+def _reward(target: dict[str, Any] | None) -> str:
+    if target is None:
+        return ""
+    return f"{'' if target['reached'] else '~'}{target['seconds']:,.0f}"
+
+
+def _described(choice: Choice) -> str:
+    streaming = ", streaming" if choice.streaming else ""
+    return (
+        f"`{choice.mode}`{streaming}, router `{choice.router}` with estimator `{choice.estimator}`, planner "
+        f"`{choice.planner}`, tail `{choice.tail}`, pool `{choice.pool}`"
+    )
+
+
+_INTRODUCTION = """# Ways to run post-training, compared
+
+Made by `{command}`.
+Every way runs on the same simulator with the same costs and the same trajectories; [posttrain.md](posttrain.md) says
+what it simulates.
+
+- **Ours** is {ours}.
+- **Oracle** is ours with an estimator and a planner that know what trajectories will come to; it begins with the split
+  as written, so a fixed split that is known to be best may do better in a short run. **Static best** is ours with the
+  best fixed split of the GPUs, found in hindsight. A star marks whoever is told lengths in advance; *of oracle* is
+  against the best of those.
+- **Others** are what their papers and code describe, in our own implementation of their decisions. Those with a fixed
+  split have the best one in hindsight, which is more than they have in practice.
+- Throughput is tokens of trained samples per second (*later*: of the later half of the steps, when plans have
+  settled). *Behind* is the mean age of samples in weight versions. *Reward* is the time to the reward that the
+  scenario names, under its learning model; with ~ at the rate of the later half, as the run was over before.
+"""
