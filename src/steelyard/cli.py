@@ -333,6 +333,9 @@ def compare_command(
     check_writable(out)
     with LateProgress("comparing") as progress:
         found = compare_runs(loaded, contenders(limits, full, rivals), out, workers, progress)
+    for each in found:
+        if refused := each.find("ours").refused:
+            raise UserError(refused)
     if page is not None:
         folder = page.parent / "images" / "comparison"
         for each in found:

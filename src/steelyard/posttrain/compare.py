@@ -19,7 +19,9 @@ from steelyard.scenario.posttrain import PosttrainScenario
 
 Progress = Callable[[int, int], None]
 
-JUDGED_BY = "tokens_per_second"  # of samples that were trained on: to drop long ones must not look like a gain
+JUDGED_BY = "later_tokens_per_second"
+"""Tokens, since to drop long samples must not look like a gain, and of the later half of the steps, since a real run
+goes on for hundreds: how it began does not matter then."""
 _ROOMS = ("scenario", "workload", "model", "hardware", "cost", "engine", "fleet", "sim", "balance", "posttrain")
 
 

@@ -141,12 +141,13 @@ what it simulates.
 
 - **Ours** is {ours}.
 - **Oracle** is ours with an estimator and a planner that know what trajectories will come to; it begins with the split
-  as written, so a fixed split that is known to be best may do better in a short run. **Static best** is ours with the
+  as written. **Static best** is ours with the
   best fixed split of the GPUs, found in hindsight. A star marks whoever is told lengths in advance; *of oracle* is
   against the best of those.
 - **Others** are what their papers and code describe, in our own implementation of their decisions. Those with a fixed
   split have the best one in hindsight, which is more than they have in practice.
-- Throughput is tokens of trained samples per second (*later*: of the later half of the steps, when plans have
-  settled). *Behind* is the mean age of samples in weight versions. *Reward* is the time to the reward that the
-  scenario names, under its learning model; with ~ at the rate of the later half, as the run was over before.
+- Throughput is tokens of trained samples per second. All are judged by that of the *later* half of the steps, when
+  plans have settled: a real run goes on for hundreds of steps, so how it began does not matter. *Behind* is the mean
+  age of samples in weight versions. *Reward* is the time to the reward that the scenario names, under its learning
+  model; with ~ at the rate of the later half, as the run was over before.
 """
