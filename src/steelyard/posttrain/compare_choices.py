@@ -67,13 +67,10 @@ DIMENSIONS: Mapping[str, Sequence[Any]] = {
 
 BOUNDS = (
     Contender(
-        "oracle", "bound", replace(OURS, estimator="oracle", planner="oracle"), "knows the lengths of all that comes"
-    ),
-    Contender(
-        "oracle, fixed split",
+        "oracle",
         "bound",
         replace(OURS, estimator="oracle", planner="static-best"),
-        "the same, never moving",
+        "knows the lengths of all that comes, to split GPUs by and to place turns by",
     ),
     Contender("static best", "bound", replace(OURS, planner="static-best"), "the best fixed split, in hindsight"),
 )
