@@ -56,7 +56,7 @@ def test_changes_are_of_one_thing_unless_two_cannot_go_together() -> None:
     ours = asdict(OURS)
     for each in contenders({}, full=False, rivals=False):
         changed = {name for name, value in asdict(each.choice).items() if value != ours[name]}
-        if each.kind == "change" and not changed & {"mode", "pool"}:
+        if each.kind == "change" and not changed & {"mode"}:
             assert len(changed) == 1 and each.name.startswith(changed.pop())
 
 
@@ -209,7 +209,7 @@ def test_the_command_prints_what_it_writes(tmp_path: Path) -> None:
     assert ran.exit_code == 0, ran.output
     (found,) = json.loads(ran.stdout)
     names = [each["name"] for each in found["outcomes"]]
-    assert names == ["ours", "oracle", "static best", "router sticky", "streaming false"]
+    assert names == ["ours", "oracle", "static best", "router sticky", "streaming false", "weighed false"]
     page = (tmp_path / "docs" / "comparison.md").read_text()
     for each in found["outcomes"]:
         star = " *" if "oracle" in each["name"] else ""  # they are told lengths in advance

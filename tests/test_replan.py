@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from steelyard.balance.core import RolloutCore
 from steelyard.balance.estimate import Blind
 from steelyard.balance.plan import Measured, Moved, Payback, State
+from steelyard.balance.pool import Thresholds
 from steelyard.balance.route.plain import Sticky
 from steelyard.errors import UserError
 from steelyard.posttrain.foresight import Foresight
@@ -163,6 +164,27 @@ def test_every_planner_runs_in_the_loop(name: str) -> None:
         assert change.seconds >= 0 and change.what.count("train") == 2
 
 
+def test_the_pool_takes_over_when_the_planner_has_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both change roles in one run, never at the same time, and the record has what either did."""
+    monkeypatch.setattr(Thresholds, "change", lambda self, view: 1)
+    more = {"mode": "one-step-off", "pool": "thresholds", "planner": "proportional", "steps": 8}
+    loop = run(trajectories={"preset": "search", "prompts": 8, "group": 8}, **more).loop
+    assert not in_two_roles(loop.roles.tenures) and len(loop.record.steps) == 8
+    said = [each.what for each in loop.record.reallocations]
+    planned = [place for place, what in enumerate(said) if "->" in what]
+    lent = [place for place, what in enumerate(said) if "to training" in what]
+    assert planned and lent and max(planned) < min(lent), said
+
+
+def test_ranks_need_not_divide_a_batch_whose_gradients_are_weighed() -> None:
+    def ranks(**training: object) -> set[int]:
+        setup = set_up_posttrain(posttrain_from_dict({**SMALL, "training": {**SMALL["training"], **training}}))
+        return {option.dp for option in Training(setup, 16).layouts}
+
+    assert all(32 % dp == 0 for dp in ranks()) and 3 not in ranks()
+    assert {3, 5, 12} <= ranks(weighed=True)
+
+
 def test_co_located_stages_keep_all_their_gpus() -> None:
     more = {"mode": "colocated", "rollout": [{"tp": 1, "replicas": 8}], "training": {"tp": 4, "dp": 2}}
     ours = run(planner="simulated", steps=3, **more)
@@ -247,7 +269,6 @@ def test_a_change_is_not_made_for_steps_that_never_come() -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"pool": "payoff", "planner": "simulated"}, "pool: a pool moves replicas of one training layout"),
         (
             {"pool": "payoff", "mode": "colocated", "rollout": [{"tp": 1, "replicas": 4}]},
             "pool: colocated stages share",

@@ -34,7 +34,10 @@ class Cases:
         base = self._scenario
         if choice.mode == "colocated":
             base = self._colocated = self._colocated or colocated(base)
-        data = {**base.model_dump(mode="json"), **asdict(choice), "staleness": None}
+        said = asdict(choice)
+        weighed = {"weighed": said.pop("weighed")}
+        data = {**base.model_dump(mode="json"), **said, "staleness": None}
+        data["training"] |= weighed
         return posttrain_from_dict(data, base.source).based_in(base.base_dir, base.source)
 
 

@@ -26,6 +26,7 @@ class Choice:
     tail: str = "none"
     pool: PoolName = "none"
     streaming: bool = True
+    weighed: bool = True  # gradients by tokens: see `training.weighed`
 
     @property
     def knows(self) -> bool:
@@ -34,11 +35,9 @@ class Choice:
 
     @property
     def coherent(self) -> Choice:
-        """The nearest that can be run: co-located stages neither stream nor have a pool, and pools keep layouts."""
+        """The nearest that can be run: co-located stages neither stream nor have a pool."""
         if self.mode == "colocated":
             return replace(self, streaming=False, pool="none", planner="static-best")
-        if self.pool != "none" and self.planner not in ("given", "static-best"):
-            return replace(self, planner="given")
         return self
 
 
@@ -62,6 +61,7 @@ DIMENSIONS: Mapping[str, Sequence[Any]] = {
     "tail": TAIL_NAMES,
     "pool": get_args(PoolName),
     "streaming": (False, True),
+    "weighed": (False, True),
 }
 """Everything that a choice is made of, with all that there is to choose from."""
 
@@ -75,19 +75,19 @@ BOUNDS = (
     Contender("static best", "bound", replace(OURS, planner="static-best"), "the best fixed split, in hindsight"),
 )
 
-_PLAIN = Choice("split", "least-outstanding", "blind", "static-best", streaming=False)
+_PLAIN = Choice("split", "least-outstanding", "blind", "static-best", streaming=False, weighed=False)
 
 RIVALS = (
     Contender(
         "Libra, planner",
         "rival",
-        Choice("asynchronous", "c-mlfq", "trie", "libra-published", streaming=False),
+        Choice("asynchronous", "c-mlfq", "trie", "libra-published", streaming=False, weighed=False),
         "as published: C-MLFQ, prefix trie, tree and dynamic programme with its own costs",
     ),
     Contender(
         "Libra, pool",
         "rival",
-        Choice("asynchronous", "c-mlfq", "trie", "static-best", pool="thresholds", streaming=False),
+        Choice("asynchronous", "c-mlfq", "trie", "static-best", pool="thresholds", streaming=False, weighed=False),
         "the same with its hybrid pool by thresholds, on the best fixed split",
     ),
     Contender("verl, co-located", "rival", replace(_PLAIN, mode="colocated", router="sticky"), "hybrid engine"),
@@ -95,7 +95,7 @@ RIVALS = (
     Contender(
         "verl, dynamic schedule",
         "rival",
-        Choice("asynchronous", "sticky", "blind", "one-at-a-time", streaming=False),
+        Choice("asynchronous", "sticky", "blind", "one-at-a-time", streaming=False, weighed=False),
         "fully asynchronous; GPUs go to the slower stage one unit at a time",
     ),
     Contender("slime", "rival", replace(_PLAIN, mode="asynchronous"), "asynchronous, the least busy engine"),

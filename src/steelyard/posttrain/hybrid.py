@@ -83,7 +83,9 @@ class HybridPool:
 
     def __init__(self, loop: Loop, failing: Failing = lambda _: None) -> None:
         self._loop, self._setup, self._failing = loop, loop.setup, failing
-        self._layout = loop.trainer.job.cost.layout
+        self._own = loop.trainer.job.cost
+        self._layout = self._own.layout
+        self._before = tuple(loop.record.reallocations)
         assert loop.roles.training is not None, "the loop has its GPUs"
         self._core: Gpus = loop.roles.training.gpus
         size = self._layout.replica_gpus
@@ -94,7 +96,7 @@ class HybridPool:
         self.pool = Pool(
             core,
             hybrid,
-            engines=scenario.rollout_gpus - sum(map(len, hybrid.values())),
+            engines=sum(loop.stage.tp.values()) - sum(map(len, hybrid.values())),
             rule=Thresholds() if scenario.pool == "thresholds" else Payoff(),
             outlook=Outlook(Proportional(overlapped=scenario.behind > 0), self._train_seconds),
         )
@@ -147,17 +149,20 @@ class HybridPool:
 
     def _note(self, at: float) -> None:
         self._loop.record.reallocations = [
-            Reallocation(
-                each.step,
-                f"replica {each.replica} to {each.to}",
-                each.predicted,
-                (at if each.ended is None else each.ended) - each.at,
-                each.before,
-                each.before - each.predicted,
-                each.after,
-                each.outcome,
-            )
-            for each in self.pool.ledger.entries
+            *self._before,
+            *(
+                Reallocation(
+                    each.step,
+                    f"replica {each.replica} to {each.to}",
+                    each.predicted,
+                    (at if each.ended is None else each.ended) - each.at,
+                    each.before,
+                    each.before - each.predicted,
+                    each.after,
+                    each.outcome,
+                )
+                for each in self.pool.ledger.entries
+            ),
         ]
 
     def _longest(self, recent: Recent) -> float:
@@ -266,7 +271,7 @@ class HybridPool:
         degrees = list(self._loop.stage.tp.values())
         engines = [Rollouts(degrees.count(tp), Layout(tp=tp)) for tp in sorted(set(degrees))]
         before, sync = weight_seconds(setup.scenario, setup.model, setup.topology, self._with(lent), engines)
-        return Job(self._cost(lent) if lent else setup.job.cost, before, sync)
+        return Job(self._cost(lent) if lent else self._own, before, sync)
 
     def _hybrid(self, size: int, first: int) -> dict[int, tuple[Gpus, ...]]:
         """Engines of each hybrid replica, by their GPUs; those of small degrees are lent first."""

@@ -32,6 +32,7 @@ from steelyard.workload.trajectories import Trajectory
 
 _STAGES = (1, 2, 4, 5, 8)
 _MICRO_BATCHES = (16384, 40960)
+_RANKS = 12  # numbers of data-parallel ranks that are tried where any would do
 _BY_LENGTH = ("length-predicted", "c-mlfq", "heddle", "cost-aware")  # routers that have long ones go to fast engines
 
 
@@ -123,10 +124,10 @@ class Training:
 
     def _fitting(self, gpus: int) -> Iterator[TrainLayout]:
         setup, settings, spec = self._setup, self._settings, self._setup.scenario.training
-        longest, batch = longest_sequence(setup), settings.batch or 1
+        longest = longest_sequence(setup)
         tokens = sorted({*_MICRO_BATCHES, spec.micro_batch_tokens})
         for tp, pp, cp in product(DEGREES, _STAGES, sorted({1, spec.cp})):
-            ranks = [dp for dp in range(1, gpus // (tp * pp * cp) + 1) if batch % dp == 0]
+            ranks = _ranks(gpus // (tp * pp * cp), settings.batch)
             budgets = [each for each in tokens if each * cp >= longest]
             for dp, ep, budget in product(ranks, sorted({1, spec.ep}), budgets):
                 for zero in (1, 3) if tp * pp == 1 else (1,):
@@ -137,6 +138,13 @@ class Training:
     def _compile(self, option: TrainOption, packing: Packing) -> TrainingCost:
         setup, settings = self._setup, replace(self._settings, packing=packing)
         return compile_training(setup.model, setup.gpu, setup.topology, self.layouts[option], settings)
+
+
+def _ranks(most: int, batch: int | None) -> list[int]:
+    """Numbers of data-parallel ranks worth a look: those that divide the batch or, if none need, a dozen up to most."""
+    if batch is None:
+        return list(range(most, 0, -max(1, most // _RANKS)))[::-1]
+    return [dp for dp in range(1, most + 1) if batch % dp == 0]
 
 
 def rolled_out(

@@ -48,11 +48,13 @@ class Replanner:
         self._recent: Sequence[Batch] = ()
         self._told: tuple[int, list[Batch]] = -1, []
         self._plan: Plan | None = None
+        self._changed: Reallocation | None = None  # last
         self._planner = self._made()
+        self.settled = False  # whether the planner left things as they are when it was last asked
 
     def after(self, step: StepRecord) -> float:
         """Ask, and change what is to be changed; when the next batch may begin."""
-        self._measure(step)
+        self.measure(step)
         latest = self._ended.latest(step)
         if latest is None:
             return step.synced
@@ -61,7 +63,8 @@ class Replanner:
         plan = self._planner.plan(state)
         if self._loop.journal is not None:
             self._loop.journal.note("planner", Asked.of(state), [] if plan is None else [plan])
-        if plan is None or state.plan is None or plan.layout == state.plan.layout:
+        self.settled = plan is None or state.plan is None or plan.layout == state.plan.layout
+        if self.settled or plan is None or state.plan is None:
             return step.synced
         return self._change(plan, state.plan, step)
 
@@ -71,18 +74,16 @@ class Replanner:
         self._seconds.append(done - step.synced)
         gain = (now.step if plan.instead is None else plan.instead) - plan.step
         record = self._loop.record
-        record.reallocations.append(
-            Reallocation(step.step, f"{now} -> {plan}", gain, done - step.synced, record.seconds(step.step), plan.step)
-        )
+        before = record.seconds(step.step)
+        self._changed = Reallocation(step.step, f"{now} -> {plan}", gain, done - step.synced, before, plan.step)
+        record.reallocations.append(self._changed)
         return ready
 
-    def _measure(self, step: StepRecord) -> None:
+    def measure(self, step: StepRecord) -> None:
         """What the last change has brought: the first step since is not counted, as it waited for the change."""
-        record = self._loop.record
-        if record.reallocations:
-            last = record.reallocations[-1]
-            if step.step > last.step + 1 and len(last.after) < _STEPS:
-                last.after.append(record.seconds(step.step))
+        last = self._changed
+        if last is not None and step.step > last.step + 1 and len(last.after) < _STEPS:
+            last.after.append(self._loop.record.seconds(step.step))
 
     # -- what is known ------------------------------------------------------------------------------------------
 

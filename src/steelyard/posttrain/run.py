@@ -11,6 +11,7 @@ from steelyard.posttrain.core import rollout_core
 from steelyard.posttrain.foresight import Foresight, static_best
 from steelyard.posttrain.hybrid import HybridPool
 from steelyard.posttrain.loop import Loop, Progress
+from steelyard.posttrain.planned_pool import PlannedPool
 from steelyard.posttrain.replan import Replanner
 from steelyard.posttrain.setup import set_up_posttrain
 from steelyard.posttrain.summary import summarise_posttrain
@@ -36,11 +37,18 @@ def posttrain(
         setup = static_best(setup)
     truth = Oracle()
     loop = Loop(setup, rollout_core(setup, truth), truth.foresee, journal)
-    if scenario.planner not in ("given", "static-best"):
-        loop.manager = Replanner(loop, Foresight(setup))
-    if scenario.pool != "none":
-        loop.manager = loop.trainer.gate = HybridPool(loop)
+    _manage(loop)
     with no_collector():
         loop.run(progress)
     summary = summarise_posttrain(setup, loop) | {"gpus": scenario.gpus}  # of which a plan may leave some unused
     return PosttrainResult(scenario, summary, loop)
+
+
+def _manage(loop: Loop) -> None:
+    """Give a loop whoever its scenario wants to change roles."""
+    scenario = loop.setup.scenario
+    if scenario.planner not in ("given", "static-best"):
+        planner = Replanner(loop, Foresight(loop.setup))
+        loop.manager = planner if scenario.pool == "none" else PlannedPool(loop, planner)
+    elif scenario.pool != "none":
+        loop.manager = loop.trainer.gate = HybridPool(loop)

@@ -96,7 +96,7 @@ def train_settings(scenario: PosttrainScenario) -> TrainSettings:
         old_log_probs=spec.old_log_probs,
         reference=spec.reference,
         packing="best-fit",
-        batch=asked.prompts * asked.group,
+        batch=None if spec.weighed else asked.prompts * asked.group,
     )
 
 

@@ -127,9 +127,10 @@ def _reward(target: dict[str, Any] | None) -> str:
 
 def _described(choice: Choice) -> str:
     streaming = ", streaming" if choice.streaming else ""
+    weighed = ", gradients weighed by tokens" if choice.weighed else ""
     return (
         f"`{choice.mode}`{streaming}, router `{choice.router}` with estimator `{choice.estimator}`, planner "
-        f"`{choice.planner}`, tail `{choice.tail}`, pool `{choice.pool}`"
+        f"`{choice.planner}`, tail `{choice.tail}`, pool `{choice.pool}`{weighed}"
     )
 
 

@@ -66,6 +66,11 @@ class TrainingSpec(Spec):
     minibatches: Count = Field(default=1, description="Optimiser updates to a training step.")
     old_log_probs: bool = Field(default=True, description="Whether the old policy's log-probabilities are computed.")
     reference: Literal["none", "resident", "offloaded"] = Field(default="none", description="The reference policy.")
+    weighed: bool = Field(
+        default=False,
+        description="Whether gradients are weighed by tokens, so that data-parallel ranks need not have equal numbers "
+        "of samples; if not, their number divides the batch.",
+    )
 
     @property
     def gpus(self) -> int:
@@ -179,12 +184,6 @@ class PosttrainScenario(Written):
             raise mistake("colocated GPUs cannot train while they roll out; use another mode", "streaming")
         if self.streaming and self.training.minibatches > 1:
             raise mistake("streaming makes one update a step; leave training.minibatches at 1", "streaming")
-        if self.pool != "none" and self.planner not in ("given", "static-best"):
-            raise mistake(
-                f"a pool moves replicas of one training layout, and {self.planner} changes layouts; use planner given "
-                "or static-best with it",
-                "pool",
-            )
         if self.pool != "none" and self.mode == "colocated":
             raise mistake("colocated stages share all GPUs already; leave it out", "pool")
         return self
