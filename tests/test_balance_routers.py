@@ -448,6 +448,28 @@ def test_the_outlook_counts_what_was_decoded_meanwhile() -> None:
     assert first < second
 
 
+def test_the_outlook_says_the_same_again_until_somebody_comes() -> None:
+    outlook, who = two_alike(), prospect([300.0] * LENGTHS)
+    said = outlook.rises(who, None, 0.0)
+    before = said.tolist()
+    said[:] = 0.0  # whoever asks may do with it what he wants
+    assert outlook.rises(who, None, 0.0).tolist() == before
+    outlook.count("another", 1, prospect([500.0] * LENGTHS))
+    first, second = outlook.rises(who, None, 0.0).tolist()
+    assert first == pytest.approx(before[0]) and second > 1.01 * before[1]
+
+
+def test_the_outlook_knows_the_load_that_was_told_last() -> None:
+    outlook, replica = two_alike(), Replica(0, 1, 9, 10_000, busy=9, active=100)
+    outlook.set_load(Replica(1, 1, 9, 10_000, busy=9, active=100))
+    outlook.set_load(replica)
+    assert not outlook.has_room(1)
+    replica.busy = 8
+    outlook.set_load(replica)
+    assert outlook.has_room(9_900) and not outlook.has_room(9_901)
+    assert outlook.best(prospect([300.0] * LENGTHS, cached=0, new=9_900), None, False, 0.0) == 0
+
+
 def test_the_outlook_takes_whoever_outlives_his_likely_ends_for_long() -> None:
     """Half of them had 10 tokens left, half 2,000; who is there after 100 is of the second half."""
     outlook, who = two_alike(), prospect([300.0] * LENGTHS)

@@ -31,8 +31,9 @@ class ByPrompt:
         return Left(expected, everyone.p90 * expected / everyone.mean)
 
     def learn(self, done: Trajectory) -> None:
-        self._all.add(done.generated)
+        generated = done.generated
+        self._all.add(generated)
         count, mean = self._prompts.pop(done.prompt, (0, 0.0))
-        self._prompts[done.prompt] = count + 1, mean + (done.generated - mean) / (count + 1)
+        self._prompts[done.prompt] = count + 1, mean + (generated - mean) / (count + 1)
         if len(self._prompts) > _PROMPTS:
             del self._prompts[next(iter(self._prompts))]

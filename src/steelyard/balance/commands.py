@@ -1,4 +1,7 @@
-"""What the core wants done. A driver carries commands out in order and reports what came of them as events."""
+"""What the core wants done. A driver carries commands out in order and reports what came of them as events.
+
+Those of every turn are not frozen, as events are not (`events.py`).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Literal
 Cache = Literal["keep", "offload", "drop"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Place:
     """Run a trajectory's next turn on a replica. Engines that rank requests serve lower ``priority`` first.
 
@@ -24,7 +27,7 @@ class Place:
     cache: Cache = "keep"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Park:
     """What becomes of a trajectory's cached tokens while its tool runs."""
 

@@ -75,14 +75,13 @@ class RolloutCore:
         return [Park(who.name, cache)]
 
     def _serve(self, at: float, commands: list[RolloutCommand]) -> None:
-        waiting = self.rollouts.waiting
-        while waiting:
-            who = waiting.first()
-            choice = None if who is None else self._router.choose(who, self.rollouts, at)
-            if who is None or choice is None:
+        rollouts = self.rollouts
+        while (who := rollouts.waiting.first()) is not None:
+            choice = self._router.choose(who, rollouts, at)
+            if choice is None:
                 return
             cache = choice.cache if who.replica not in (None, choice.replica) else "keep"
-            source = self.rollouts.place(who, choice.replica, cache)
+            source = rollouts.place(who, choice.replica, cache)
             commands.append(Place(who.name, choice.replica, choice.priority, source, cache))
 
     def _learn(self, who: Running) -> None:

@@ -1,4 +1,7 @@
-"""What the core is told, by a simulator in virtual time or by a live driver. Times are the driver's own."""
+"""What the core is told, by a simulator in virtual time or by a live driver. Times are the driver's own.
+
+Those that come with every turn are not frozen, which would make each take several times as long to make.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ class ReplicaDown:
     replica: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Begun:
     """A trajectory wants its first turn. ``version`` is that of the weights it begins with.
 
@@ -42,7 +45,7 @@ class Begun:
     fresh: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Moved:
     """What another replica had cached for a trajectory has come to the one it was placed on: its turn starts.
 
@@ -53,7 +56,7 @@ class Moved:
     trajectory: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Called:
     """A turn is over, and its tool is running."""
 
@@ -62,7 +65,7 @@ class Called:
     generated: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Returned:
     """A tool has returned: the trajectory wants its next turn."""
 
@@ -71,7 +74,7 @@ class Returned:
     turn: Turn
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ended:
     """A trajectory is done; ``turn`` is its last."""
 

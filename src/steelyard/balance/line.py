@@ -47,11 +47,12 @@ class Line(Generic[Waits]):
 
     def first(self) -> Waits | None:
         """Whose turn it is; he stays in line."""
-        for joined, name in self._unranked:
-            there = self._there.get(name)
-            if there is not None and there[0] == joined:
-                heappush(self._heap, (self._rank(there[1]) if self._rank else 0.0, joined, name))
-        self._unranked.clear()
+        if self._unranked:
+            for joined, name in self._unranked:
+                there = self._there.get(name)
+                if there is not None and there[0] == joined:
+                    heappush(self._heap, (self._rank(there[1]) if self._rank else 0.0, joined, name))
+            self._unranked.clear()
         while self._heap:
             _, joined, name = self._heap[0]
             there = self._there.get(name)

@@ -113,24 +113,6 @@ class Rollouts:
                 who.fresh = event.fresh
                 self.running[who.name] = who
                 self._wait(who)
-            case Moved():
-                who = self.running[event.trajectory]
-                self._arrive(who)
-            case Called():
-                who = self.running[event.trajectory]
-                self._stop(who, event.generated)
-            case Returned():
-                who = self.running[event.trajectory]
-                self._returned(who, event)
-            case Paused():
-                who = self.running[event.trajectory]
-                self._stop(who, event.generated - who.history.generated)
-            case Resumed():
-                who = self.running[event.trajectory]
-                self._wait(who)
-            case Sent():
-                who = self.running[event.trajectory]
-                self._send(who, event.replica)
             case Ended():
                 who = self.running.pop(event.trajectory)
                 self._remove(who)
@@ -139,7 +121,26 @@ class Rollouts:
             case Aborted():
                 who = self.running.pop(event.trajectory)
                 self._remove(who)
+            case _:
+                who = self.running[event.trajectory]
+                self._go_on(who, event)
         return who
+
+    def _go_on(self, who: Running, event: Moved | Called | Returned | Paused | Resumed | Sent) -> None:
+        """What happens to one that is under way, and will be."""
+        match event:
+            case Called():
+                self._stop(who, event.generated)
+            case Returned():
+                self._returned(who, event)
+            case Moved():
+                self._arrive(who)
+            case Paused():
+                self._stop(who, event.generated - who.history.generated)
+            case Resumed():
+                self._wait(who)
+            case Sent():
+                self._send(who, event.replica)
 
     def place(self, who: Running, number: int, cache: Cache = "keep") -> int | None:
         """Its next turn runs there; returns where it was cached before.
@@ -158,12 +159,14 @@ class Rollouts:
             self._house(who, number)
             who.doing = "generating"
         self._count(who, +1)
-        self._changed(source, number)
+        self._changed(source if source != number else None, number)
         return source
 
     def park(self, who: Running, cache: Cache) -> None:
         """What becomes of its cache while its tool runs."""
         there = who.replica
+        if who.cache == cache and cache != "drop":
+            return
         self._count(who, -1)
         who.cache = cache
         if cache == "drop":
@@ -258,9 +261,12 @@ class Rollouts:
 
     def _count(self, who: Running, sign: int) -> None:
         """Add what a trajectory takes up to the replicas it touches, or take it off."""
+        replica = who.replica
+        if replica is None and who.target is None:
+            return
         context = sign * who.context
-        if who.replica is not None:
-            here = self.replicas[who.replica]
+        if replica is not None:
+            here = self.replicas[replica]
             if who.cache == "keep":
                 here.tokens += context
             if who.doing == "generating":

@@ -79,7 +79,7 @@ class BlockNames:
 
     def names(self, chain: Chain, tokens: int) -> Names:
         """Names of the full blocks among the first ``tokens`` tokens of a chain."""
-        size = self.block_size
+        size, chains = self.block_size, self._chains
         ranges: list[range] = []
         known = start = before = 0
         number = -1
@@ -87,12 +87,12 @@ class BlockNames:
             if length <= 0:
                 continue
             key = (number, before, stream)
-            found = self._chains.get(key)
+            found = chains.get(key)
             if found is None:
-                found = self._chains[key] = len(self._chains)
+                found = chains[key] = len(chains)
             number, before = found, length
             start += length
-            full = min(start, tokens) // size
+            full = (start if start < tokens else tokens) // size
             if full > known:
                 base = number << POSITION_BITS
                 ranges.append(range(base + known, base + full))

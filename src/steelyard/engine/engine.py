@@ -298,7 +298,7 @@ class Engine:
         a, b, _ = self.cost.decode_line(group.size, kv, group.longest(self.step) + 1)
         prepare, launch, _ = self.cost.decode_host(group.size)
         steps = group.ends[0][0] + 1 - self.step
-        if group.blocks_needed(self.step, steps) > self.scheduler.kv.free:
+        if group.lacks(self.scheduler.kv.free, self.step, steps):
             steps = group.steps_that_fit(self.step, self.scheduler.kv.free, steps)  # a preemption may come then
         seconds = max((a + b * kv) * steps, (prepare + launch) * (steps - 1))  # nothing is launched behind the last one
         bound = max(self.clock, self._gpu_free) + seconds * (1 - 1e-9)
@@ -511,7 +511,7 @@ class Engine:
             if not count:
                 return False
         free = scheduler.kv.free if self.tiers is None else self.tiers.above.spare
-        if size * group.width * (count // group.block_size + 1) > free and group.blocks_needed(first, count) > free:
+        if group.lacks(free, first, count):
             count = group.steps_that_fit(first, free, count)
             if not count:
                 return False

@@ -103,6 +103,11 @@ class DecodeGroup:
         """So many of these steps at most need no decision for what they give back."""
         return count
 
+    def lacks(self, free: int, step: int, count: int) -> bool:
+        """Whether ``count`` steps from ``step`` on take more than so many blocks; mostly that is plain to see."""
+        most = self.size * self.width * (count // self.block_size + 1)
+        return most > free and self.blocks_needed(step, count) > free
+
     def blocks_needed(self, step: int, count: int) -> int:
         """New blocks that ``count`` steps from ``step`` on will take."""
         size = self.block_size

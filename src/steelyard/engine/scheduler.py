@@ -113,11 +113,12 @@ class Scheduler:
 
     def only_decodes(self) -> bool:
         """Whether the next step can be nothing but one token for each member of the group."""
+        size = self.group.size
         return (
-            self.group.size > 0
+            size > 0
             and not self.singles
             and (self._nobody_waits() or len(self.running) >= self.limits.max_num_seqs)
-            and self.group.size <= self.limits.max_num_batched_tokens
+            and size <= self.limits.max_num_batched_tokens
         )
 
     def _nobody_waits(self) -> bool:
@@ -325,7 +326,9 @@ class Scheduler:
                 continue
             if r.given >= 0 and r.status == WAITING:
                 hits, computed = min(hits, r.given // limits.block_size), min(r.given, r.prompt - 1)
-            tokens, drafts = self._first_tokens(r, computed, company, after_prefill)
+            tokens, drafts = r.prompt + r.outputs - computed, 0
+            if limits.speculative_tokens:
+                tokens, drafts = self._first_tokens(r, computed, company, after_prefill)
             if drafts and tokens > budget:
                 break
             if 0 < threshold < tokens:

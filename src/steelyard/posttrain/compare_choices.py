@@ -24,7 +24,7 @@ class Choice:
     estimator: EstimatorName = "suffix"
     planner: PlannerName = "simulated"
     tail: str = "none"
-    pool: PoolName = "none"
+    pool: PoolName = "payoff"
     streaming: bool = True
     weighed: bool = True  # gradients by tokens: see `training.weighed`
 
@@ -75,13 +75,13 @@ BOUNDS = (
     Contender("static best", "bound", replace(OURS, planner="static-best"), "the best fixed split, in hindsight"),
 )
 
-_PLAIN = Choice("split", "least-outstanding", "blind", "static-best", streaming=False, weighed=False)
+_PLAIN = Choice("split", "least-outstanding", "blind", "static-best", pool="none", streaming=False, weighed=False)
 
 RIVALS = (
     Contender(
         "Libra, planner",
         "rival",
-        Choice("asynchronous", "c-mlfq", "trie", "libra-published", streaming=False, weighed=False),
+        Choice("asynchronous", "c-mlfq", "trie", "libra-published", pool="none", streaming=False, weighed=False),
         "as published: C-MLFQ, prefix trie, tree and dynamic programme with its own costs",
     ),
     Contender(
@@ -95,7 +95,7 @@ RIVALS = (
     Contender(
         "verl, dynamic schedule",
         "rival",
-        Choice("asynchronous", "sticky", "blind", "one-at-a-time", streaming=False, weighed=False),
+        Choice("asynchronous", "sticky", "blind", "one-at-a-time", pool="none", streaming=False, weighed=False),
         "fully asynchronous; GPUs go to the slower stage one unit at a time",
     ),
     Contender("slime", "rival", replace(_PLAIN, mode="asynchronous"), "asynchronous, the least busy engine"),

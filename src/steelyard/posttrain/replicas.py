@@ -27,7 +27,8 @@ class Replicas:
         self.requests: dict[int, Attempt] = {}  # whose each request is that somebody waits for
         self._names = names
         self._agenda = agenda
-        self._wakes: dict[int, int] = {}  # tickets of the last wake-up
+        self.wakes: dict[int, int] = {}  # tickets of the last wake-up; one with another ticket is out of date
+        self._bounds: dict[int, float] = {}  # and the second of it, until it has come
         self._closed: dict[int, float] = {}  # since when nobody is placed there
         self.freed_gpu_seconds = 0.0
 
@@ -43,14 +44,15 @@ class Replicas:
         engine = self.kinds[tp].engine(self._names)
         engine.clock = at
         self.engines[number], self.tp[number] = engine, tp
-        self._wakes[number] = self._wakes.get(number, 0) + 1
+        self.wakes[number] = self.wakes.get(number, 0) + 1
         return self._up(number, at)
 
     def remove(self, number: int, at: float) -> tuple[list[tuple[Attempt, Request]], bool]:
         """An engine is given up; whose requests were lost with it, and whether it was open to more."""
         lost = [r for r in self.run_to(number, at).crash(at) if r.index in self.requests]
         del self.engines[number], self.tp[number]
-        self._wakes[number] += 1
+        self._bounds.pop(number, None)
+        self.wakes[number] += 1
         return [(self.requests.pop(r.index), r) for r in lost], self._closed.pop(number, None) is None
 
     def close(self, number: int, at: float) -> bool:
@@ -81,24 +83,29 @@ class Replicas:
         """An engine, run up to a second."""
         engine = self.engines[number]
         engine.advance(now)
-        self._collect(number)
+        if engine.finished:
+            self._collect(number)
         return engine
 
-    def wake(self, number: int, ticket: int, now: float, until: float) -> None:
+    def wake(self, number: int, now: float, until: float) -> None:
         """Run an engine up to the next event of any other, or at least through its next decision."""
-        if ticket != self._wakes[number]:
-            return
+        del self._bounds[number]
         following = self._agenda[0][0] if self._agenda else inf
-        self.engines[number].advance(max(min(following, until), nextafter(now, inf)))
-        self._collect(number)
+        engine = self.engines[number]
+        engine.advance(max(min(following, until), nextafter(now, inf)))
+        if engine.finished:
+            self._collect(number)
         self.sleep(number)
 
     def sleep(self, number: int) -> None:
         """Look at an engine again when its next request may end."""
-        self._wakes[number] += 1
         bound = self.engines[number].next_end_bound()
+        if bound == self._bounds.get(number):
+            return  # as was said before, and is still on the agenda
+        self._bounds[number] = bound
+        ticket = self.wakes[number] = self.wakes[number] + 1
         if bound < inf:
-            heappush(self._agenda, (bound, WAKE, number, "", self._wakes[number]))
+            heappush(self._agenda, (bound, WAKE, number, "", ticket))
 
     def outputs(self, number: int, r: Request) -> int:
         """Tokens that a request has been given, without stopping those it decodes together with."""

@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from itertools import count
 from math import inf
 
-from steelyard.balance.commands import Abort, Park, Place
+from steelyard.balance.commands import Park, Place
 from steelyard.balance.core import RolloutCore
 from steelyard.balance.events import (
     Aborted,
@@ -179,7 +179,7 @@ class RolloutStage:
     def run(self, until: float = inf, wanted: int | None = None, enough: Callable[[], bool] | None = None) -> float:
         """Go on until a second, until so many are in ``done``, until somebody has enough, or until nothing is left;
         where that was."""
-        heap = self._agenda
+        heap, running, wakes = self._agenda, self.running, self.replicas.wakes
         now = 0.0
         while heap and heap[0][0] <= until:
             if wanted is not None and len(self.done) >= wanted:
@@ -188,12 +188,13 @@ class RolloutStage:
                 return now
             now, kind, number, name, ticket = heappop(heap)
             if kind == WAKE:
-                self.replicas.wake(number, ticket, now, until)
-            elif kind == DUE:
-                self._due.pop(ticket)(now)
+                if ticket == wakes[number]:
+                    self.replicas.wake(number, now, until)
             elif kind == END:
                 self._turn_over(number, name, ticket, now)
-            elif name in self.running and self.running[name].ticket == ticket:
+            elif kind == DUE:
+                self._due.pop(ticket)(now)
+            elif name in running and running[name].ticket == ticket:
                 if kind == RETURN:
                     self._returned(name, now)
                     continue
@@ -211,13 +212,12 @@ class RolloutStage:
 
     def _decide(self, event: RolloutEvent) -> None:
         for command in self._ask(event):
-            match command:
-                case Place():
-                    self._place(command, event.at)
-                case Park():
-                    self.running[command.trajectory].cache = command.cache
-                case Abort():
-                    self.abort([command.trajectory], event.at)
+            if isinstance(command, Place):
+                self._place(command, event.at)
+            elif isinstance(command, Park):
+                self.running[command.trajectory].cache = command.cache
+            else:
+                self.abort([command.trajectory], event.at)
 
     def _place(self, command: Place, at: float) -> None:
         attempt = self.running[command.trajectory]

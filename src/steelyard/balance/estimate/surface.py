@@ -42,15 +42,17 @@ class Surface:
         self._change = np.empty_like(self._doubt)  # kept from one update to the next, as is the row of one point
         self._row = np.ones((_SETS, 1, _WIDTH))
         self._cosines, self._sines = self._row[:, 0, :_WAVES], self._row[:, 0, _WAVES:-1]
+        self._phase = np.zeros(_SETS * _WAVES)
+        self._phase_sets = self._phase.reshape(_SETS, _WAVES)
         self._small = np.zeros_like(self._weights)  # for waves that were not made so small: _SCALE is a power of two
 
     def value(self, plain: Sequence[float], tools: Mapping[str | None, float]) -> float:
         """What is expected at one point: the same as by `waves` and `expect`, which many points are made for."""
-        phase = np.array(plain) @ self._plain
+        phase = np.matmul(np.array(plain), self._plain, self._phase)
         for tool, share in tools.items():
             phase += share * self._direction(tool)
-        self._cosines[:] = np.cos(phase).reshape(_SETS, _WAVES)
-        self._sines[:] = np.sin(phase).reshape(_SETS, _WAVES)
+        np.cos(self._phase_sets, self._cosines)
+        np.sin(self._phase_sets, self._sines)
         total = 0.0
         for each in (self._row @ self._small).ravel().tolist():
             total += each

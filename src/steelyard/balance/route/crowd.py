@@ -7,10 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from steelyard.balance.route.prospect import LENGTHS, Array, Prospect
+from steelyard.balance.route.prospect import LENGTHS, Array
 
 BINS = 64
 PEOPLE, LOAD, CONTEXT = range(3)  # of those in a bin: their number, seconds they add to each step, tokens of context
+
+_LAST = np.array(BINS - 1.0)
 
 
 class Crowd:
@@ -21,7 +23,7 @@ class Crowd:
     was when they were last filled.
     """
 
-    __slots__ = ("_bins", "_ends", "_free", "_slots", "_terms", "_weights", "row", "seen")
+    __slots__ = ("_added", "_bins", "_ends", "_free", "_slots", "_terms", "_weights", "row", "seen")
 
     def __init__(self) -> None:
         self.row: Array = np.zeros((3, BINS))
@@ -31,7 +33,8 @@ class Crowd:
         self._ends: Array = np.zeros((0, LENGTHS))
         self._bins: npt.NDArray[np.intp] = np.zeros((0, LENGTHS), dtype=np.intp)
         self._weights: Array = np.zeros((0, LENGTHS))
-        self._terms: Array = np.zeros((0, 3))
+        self._terms: Array = np.zeros((0, 3, 1))
+        self._added: Array = np.zeros((3, BINS))
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -44,22 +47,24 @@ class Crowd:
         """The last of all likely ends, in tokens from ``seen`` on."""
         return float(self._ends.max()) - self.seen if self._slots else 0.0
 
-    def count(self, name: str, who: Prospect, load: float, decoded: float, width: float) -> None:
-        """One more is there from now on; it adds ``load`` seconds to each step."""
+    def count(self, name: str, tokens: Array, load: float, context: float, decoded: float, width: Array) -> None:
+        """One more is there from now on, with so many tokens to go; it adds ``load`` seconds to each step."""
         if not self._free:
             self._grow()
         slot = self._slots[name] = self._free.pop()
-        self._ends[slot] = who.tokens + decoded
-        self._terms[slot] = 1.0, load, who.usual_context
-        self._bins[slot] = np.minimum((self._ends[slot] - self.seen) / width, BINS - 1)
+        ends = np.add(tokens, decoded, self._ends[slot])
+        mine = self._terms[slot]
+        mine[PEOPLE], mine[LOAD], mine[CONTEXT] = 1.0, load, context
+        bins = np.subtract(ends, self.seen)
+        self._bins[slot] = np.minimum(np.divide(bins, width, bins), _LAST, out=bins)
         self._weights[slot] = 1.0 / LENGTHS
-        self._add(slot, 1.0)
+        np.add(self.row, self._spread(slot), self.row)
 
     def discount(self, name: str) -> None:
         """One less."""
         slot = self._slots.pop(name)
         if self._slots:
-            self._add(slot, -1.0)
+            np.subtract(self.row, self._spread(slot), self.row)
         else:
             self.row[:] = 0.0
         self._ends[slot] = 0.0
@@ -76,12 +81,13 @@ class Crowd:
         self._bins = np.clip(ahead / width, 0, BINS - 1).astype(np.intp)
         bins = self._bins.ravel()
         for term in range(3):
-            weights = self._weights * self._terms[:, term, None]
+            weights = self._weights * self._terms[:, term]
             self.row[term] = np.bincount(bins, weights.ravel(), BINS)
 
-    def _add(self, slot: int, sign: float) -> None:
-        spread = np.bincount(self._bins[slot], self._weights[slot], BINS)
-        self.row += (sign * self._terms[slot])[:, None] * spread
+    def _spread(self, slot: int) -> Array:
+        """What one counts by, over the bins it may end in."""
+        np.multiply(self._terms[slot], np.bincount(self._bins[slot], self._weights[slot], BINS), out=self._added)
+        return self._added
 
     def _grow(self) -> None:
         had = len(self._ends)
@@ -89,5 +95,5 @@ class Crowd:
         self._ends = np.vstack([self._ends, np.zeros((more, LENGTHS))])
         self._bins = np.vstack([self._bins, np.zeros((more, LENGTHS), dtype=np.intp)])
         self._weights = np.vstack([self._weights, np.zeros((more, LENGTHS))])
-        self._terms = np.vstack([self._terms, np.zeros((more, 3))])
+        self._terms = np.vstack([self._terms, np.zeros((more, 3, 1))])
         self._free = list(range(had + more - 1, had - 1, -1))

@@ -2,13 +2,12 @@
 
 Trajectories on a replica decode side by side, a token each to a step. So all that counts is how many are likely to be
 there still after x more tokens (`crowd.py`): a step then takes what so many take, plus what each one's context and
-prompts add. Summed up over x, that says when a trajectory of any length would be done there, and how much later one
-more lets all others be done. Sums are made again when enough has changed, or enough was decoded.
+prompts add. Summed up over x (`sums.py`), that says when a trajectory of any length would be done there, and how much
+later one more lets all others be done. Sums are made again when enough has changed, or enough was decoded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
@@ -16,15 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from steelyard.balance.rollouts import Replica
-from steelyard.balance.route.crowd import BINS, CONTEXT, LOAD, PEOPLE, Crowd
+from steelyard.balance.route.crowd import BINS, Crowd
 from steelyard.balance.route.prospect import LENGTHS, Array, Habits, Prospect
 from steelyard.balance.route.speed import BucketSpeed
+from steelyard.balance.route.sums import BEGIN, PACE, TABLES, Sums
 
 _FRESH = 1 / 32  # of those on a replica: its sums are made again when so many have changed
-_PREFILL, _READ, _MOVE, _REACH, _SEATS, _CAPACITY, _ROOM, _RATE, _DECODED, _SEEN, _MARGINAL, _TOTAL = range(12)
-_COLUMNS = 12
-_MIDDLES = np.arange(BINS) + 0.5
 _EVENLY = np.full(LENGTHS, 1.0 / LENGTHS)
+_LAST = np.array(BINS - 1.0)
 
 
 @dataclass(slots=True)
@@ -33,7 +31,10 @@ class _Here:
 
     number: int
     speed: BucketSpeed
+    seats: int
+    capacity: int
     crowd: Crowd
+    steps: Array  # seconds of a step by how many run
     changes: int = 0
 
 
@@ -46,66 +47,86 @@ class Outlook:
         self._slots: dict[int, int] = {}  # by replica
         self._where: dict[str, int] = {}  # replicas by trajectory
         self._stale: set[int] = set()  # slots that are to be summed up again
+        self._loads: dict[int, tuple[Replica, float]] = {}  # that have changed; what tools returned by token then
+        self._last: tuple[Prospect, int | None, Array] | None = None  # who was asked about, and what was said
         self._at = 0.0
-        self._width = 1.0  # tokens of a bin
-        self._columns: Array = np.zeros((_COLUMNS, 0))
-        self._steps: Array = np.zeros((0, 1))  # seconds of a step by how many run
-        self._begin: Array = np.zeros((0, BINS))  # seconds until a bin's tokens begin
-        self._pace: Array = np.zeros((0, BINS))  # seconds a token in each bin
-        self._harm: Array = np.zeros((0, BINS))  # to all there, by a second more to each step for that many tokens
+        self._width = np.array(1.0)  # tokens of a bin
+        self._tools = np.array(0.0)  # of who is asked about; numpy takes longer to work with a plain number
+        self._sums = Sums(1.0)
+        self._rooms: list[float] = []  # tokens of context that each replica can take
+        self._resize(np.zeros((5, 0)), np.zeros((TABLES, 0, BINS)))
 
     def up(self, replica: Replica, speed: BucketSpeed) -> None:
         """A replica is new."""
-        self._here.append(_Here(replica.number, speed, Crowd()))
-        column = np.zeros((_COLUMNS, 1))
-        column[: _REACH + 1, 0] = speed.prefill, speed.read, speed.move, speed.reach
-        column[_SEATS], column[_CAPACITY] = replica.seats, replica.capacity
-        self._columns = np.hstack([self._columns, column])
-        most = max(self._steps.shape[1] - 2, replica.seats)
-        self._steps = np.array([[each.speed.step(max(n, 1), 0) for n in range(most + 2)] for each in self._here])
-        self._resize(lambda rows: np.vstack([rows, np.zeros((1, BINS))]))
+        steps = np.array([speed.step(max(n, 1), 0) for n in range(replica.seats + 2)])
+        self._here.append(_Here(replica.number, speed, replica.seats, replica.capacity, Crowd(), steps))
+        self._rooms.append(inf)
+        self._resize(
+            np.hstack([self._kept, np.zeros((5, 1))]), np.concatenate([self._tables, np.zeros((TABLES, 1, BINS))], 1)
+        )
 
     def gone(self, number: int) -> None:
         """A replica is no more; nothing of what counted there counts anywhere."""
         slot = self._slots[number]
         for name in self._here.pop(slot).crowd:
             del self._where[name]
-        self._columns = np.delete(self._columns, slot, axis=1)
-        self._steps = np.delete(self._steps, slot, axis=0)
-        self._resize(lambda rows: np.delete(rows, slot, axis=0))
+        del self._rooms[slot]
+        self._loads.pop(number, None)
+        self._resize(np.delete(self._kept, slot, axis=1), np.delete(self._tables, slot, axis=1))
 
-    def _resize(self, change: Callable[[Array], Array]) -> None:
-        self._begin, self._pace, self._harm = change(self._begin), change(self._pace), change(self._harm)
+    def _resize(self, kept: Array, tables: Array) -> None:
+        """Arrays for as many replicas as there are, and those that `rises` works with."""
+        count = len(self._here)
         self._slots = {here.number: slot for slot, here in enumerate(self._here)}
-        self._stale = set(range(len(self._here)))
+        self._stale = set(range(count))
+        self._kept, self._tables = kept, tables
+        self._rate, self._decoded, self._seen, self._marginal, self._total = kept
+        speeds = list(dict.fromkeys(here.speed for here in self._here))
+        self._kinds = [(speed.prefill, speed.read, speed.move, speed.reach) for speed in speeds]
+        self._kind: npt.NDArray[np.intp] = np.array([speeds.index(here.speed) for here in self._here], np.intp)
+        self._some = np.empty(count)
+        self._asked = np.empty((2, len(self._kinds)))  # seconds of a prompt, and what it adds to each step
+        self._each = np.empty((2, count))
+        self._taken = np.empty((TABLES, count, LENGTHS))
+        self._means = np.empty((2, count))
 
     def set_load(self, replica: Replica) -> None:
-        """What a replica can take now, and how fast it decodes with those that run."""
-        slot, busy = self._slots[replica.number], replica.busy
-        if not busy:
-            room, rate = inf, 0.0  # whatever its size, it has to run somewhere
-        else:
-            speed = self._here[slot].speed
-            room = replica.capacity - replica.active if replica.free_seats > 0 else -inf
-            running = min(busy, replica.seats)
-            prompts = running * speed.prefill * self._habits.returned
-            rate = 1.0 / (self._steps.item(slot, running) + speed.read * replica.active + prompts)
-        self._columns[_ROOM, slot], self._columns[_RATE, slot] = room, rate
+        """What a replica can take, and how fast it decodes with those that run, is another now; it is worked out when
+        somebody asks, as most changes come in twos and threes."""
+        self._loads[replica.number] = replica, self._habits.returned
+
+    def _settle(self) -> None:
+        for number, (replica, returned) in self._loads.items():
+            slot, busy = self._slots[number], replica.busy
+            if not busy:
+                room, rate = inf, 0.0  # whatever its size, it has to run somewhere
+            else:
+                here = self._here[slot]
+                speed, seats, active = here.speed, replica.seats, replica.active
+                room = replica.capacity - active if busy < seats else -inf
+                running = busy if busy < seats else seats
+                prompts = running * speed.prefill * returned
+                rate = 1.0 / (here.steps.item(running) + speed.read * active + prompts)
+            self._rooms[slot] = room
+            self._rate[slot] = rate
+        self._loads.clear()
 
     def has_room(self, tokens: int) -> bool:
         """Whether any replica can take such a context."""
-        return bool(self._columns[_ROOM].max(initial=-inf) >= tokens)
+        if self._loads:
+            self._settle()
+        return max(self._rooms, default=-inf) >= tokens
 
     def count(self, name: str, number: int, who: Prospect) -> None:
         """From now on a trajectory counts on this replica."""
         slot = self._slots[number]
         here = self._here[slot]
         self._where[name] = number
-        decoded = self._columns.item(_DECODED, slot)
-        load = here.speed.read * who.usual_context + here.speed.prefill * who.returned
-        here.crowd.count(name, who, load, decoded, self._width)
+        decoded, usual = self._decoded.item(slot), who.usual_context
+        load = here.speed.read * usual + here.speed.prefill * who.returned
+        here.crowd.count(name, who.tokens, load, usual, decoded, self._width)
         self._changed(slot)
-        if float(who.tokens[-1]) + decoded - here.crowd.seen >= BINS * self._width:
+        if who.tokens.item(-1) + decoded - here.crowd.seen >= BINS * self._width.item():
             self._widen()
 
     def discount(self, name: str) -> None:
@@ -124,11 +145,12 @@ class Outlook:
 
     def best(self, who: Prospect, home: int | None, resident: bool, at: float) -> int:
         """The replica with the least rise among ``home`` and those with room; the first of equals."""
-        rises = self.rises(who, home if resident else None, at)
-        barred = self._columns[_ROOM] < who.context
-        if home is not None:
-            barred[self._slots[home]] = False
-        rises[barred] = inf
+        rises, context = self.rises(who, home if resident else None, at), who.context
+        at_home = -1 if home is None else self._slots[home]
+        if min(self._rooms) < context:
+            for slot, room in enumerate(self._rooms):
+                if room < context and slot != at_home:
+                    rises[slot] = inf
         return self._here[int(rises.argmin())].number
 
     def rises(self, who: Prospect, resident: int | None, at: float) -> Array:
@@ -137,79 +159,86 @@ class Outlook:
         A prompt holds everybody up, so what a context takes to be there counts in full: a cached part is brought over
         or computed again, whichever is faster, and costs nothing where it is ``resident``.
         """
+        if self._loads:
+            self._settle()
         self._go_on(at)
-        self._sum_up()
-        columns, tokens, width = self._columns, who.tokens, self._width
-        prefill = columns[_PREFILL]
-        wait = np.minimum(columns[_REACH] + columns[_MOVE] * who.cached, prefill * who.cached)
+        if self._stale:
+            for slot in self._stale:
+                self._sum_up(slot)
+            self._stale.clear()
+            self._last = None
+        last = self._last
+        if last is None or last[0] is not who or last[1] != resident:  # those of one prompt begin one after the other
+            last = self._last = who, resident, self._rises(who, resident)
+        return last[2].copy()
+
+    def _rises(self, who: Prospect, resident: int | None) -> Array:
+        wait, load = self._ask(who, resident)
+        tokens, width = who.tokens, self._width
+        bins = np.floor(np.minimum(np.divide(tokens, width), _LAST))
+        taken = self._tables.take(bins.astype(np.intp), 2, self._taken, "clip")
+        own, pace = taken[BEGIN], taken[PACE]
+        np.multiply(bins, width, bins)
+        np.multiply(pace, np.subtract(tokens, bins, bins), pace)
+        np.add(own, pace, own)
+        np.add(own, np.multiply(load[:, None], tokens, pace), own)
+        self._tools[()] = who.tools
+        np.add(own, np.multiply(tokens, self._tools, bins), own)
+        np.add(own, wait[:, None], own)
+        np.multiply(own, own, own)
+        np.multiply(own, own, own)
+        np.multiply(own, own, own)
+        harms, rises = np.matmul(taken[:PACE], _EVENLY, self._means)
+        np.multiply(load, harms, harms)
+        np.add(rises, harms, rises)
+        found: Array = np.add(rises, np.multiply(wait, self._total, wait))
+        return found
+
+    def _ask(self, who: Prospect, resident: int | None) -> Array:
+        """By replica: seconds that its prompt takes, and what it adds to each step there. Few kinds are different."""
+        cached, new, usual, returned, asked = who.cached, who.new, who.usual_context, who.returned, self._asked
+        for kind, (prefill, read, move, reach) in enumerate(self._kinds):
+            asked[0, kind] = min(reach + move * cached, prefill * cached) + prefill * new
+            asked[1, kind] = read * usual + prefill * returned
+        each: Array = asked.take(self._kind, 1, self._each, "clip")
         if resident is not None:
-            wait[self._slots[resident]] = 0.0
-        wait += prefill * who.new
-        load = columns[_READ] * who.usual_context + prefill * who.returned
-        load += columns[_MARGINAL]
-        bins = np.minimum((tokens / width).astype(np.intp), BINS - 1)
-        own = self._pace.take(bins, axis=1) * (tokens - bins * width)
-        own += self._begin.take(bins, axis=1)
-        own += load[:, None] * tokens
-        own += who.tools * tokens
-        own += wait[:, None]
-        own *= own
-        own *= own
-        own *= own
-        rises: Array = own @ _EVENLY
-        rises += load * (self._harm.take(bins, axis=1) @ _EVENLY)
-        rises += wait * columns[_TOTAL]
-        return rises
+            slot = self._slots[resident]
+            each[0, slot] = self._here[slot].speed.prefill * new
+        np.add(each[1], self._marginal, each[1])
+        return each
 
     def _go_on(self, at: float) -> None:
         """Time has gone by: tokens were decoded."""
         elapsed, self._at = at - self._at, max(at, self._at)
         if elapsed <= 0.0:
             return
-        columns = self._columns
-        columns[_DECODED] += elapsed * columns[_RATE]
-        for slot in np.nonzero(columns[_DECODED] - columns[_SEEN] >= self._width)[0].tolist():
-            self._fill(slot)
+        decoded, some = self._decoded, self._some
+        np.add(decoded, np.multiply(self._rate, elapsed, some), decoded)
+        np.subtract(decoded, self._seen, some)
+        if some.item(some.argmax()) >= self._width:
+            for slot in np.nonzero(some >= self._width)[0].tolist():
+                self._fill(slot)
 
     def _fill(self, slot: int) -> None:
-        decoded = self._columns.item(_DECODED, slot)
-        self._here[slot].crowd.fill(decoded, self._width)
-        self._columns[_SEEN, slot] = decoded
+        decoded = self._decoded.item(slot)
+        self._here[slot].crowd.fill(decoded, self._width.item())
+        self._seen[slot] = decoded
         self._stale.add(slot)
 
     def _widen(self) -> None:
         """Bins become wider until everybody's last likely end is in one of them."""
-        while max(here.crowd.farthest for here in self._here) >= BINS * self._width:
-            self._width *= 2.0
+        width = self._width.item()
+        while max(here.crowd.farthest for here in self._here) >= BINS * width:
+            width *= 2.0
+        self._width = np.array(width)
+        self._sums.widen(width)
         for slot in range(len(self._here)):
             self._fill(slot)
 
-    def _sum_up(self) -> None:
-        if not self._stale:
-            return
-        stale = sorted(self._stale)
-        self._stale.clear()
-        slots: npt.NDArray[np.intp] = np.array(stale)
-        rows = np.array([self._here[slot].crowd.row for slot in stale])
-        there = rows[:, :, ::-1].cumsum(axis=2)[:, :, ::-1] - rows / 2  # who ends in a bin is there for half of it
-        people = np.maximum(there[:, PEOPLE], 0.0)
-        context = np.maximum(there[:, CONTEXT], 1.0)
-        fit = self._columns[_CAPACITY, slots, None] * people / context
-        at_once = np.maximum(np.minimum(fit, self._columns[_SEATS, slots, None]), 1.0)
-        turns = np.maximum(people / at_once, 1.0)  # they take, where not all can run at once
-        running = (np.minimum(people, at_once) + 0.5).astype(np.intp)
-        pace = self._steps[slots[:, None], running] * turns + there[:, LOAD]
-        begin = (pace.cumsum(axis=1) - pace) * self._width
-        middles = _MIDDLES * self._width
-        ends = begin + pace * (self._width / 2) + self._habits.tools * middles
-        square = ends * ends
-        weights = 8.0 * rows[:, PEOPLE] * ends * square * square * square
-        total = weights.sum(axis=1)
-        self._begin[slots], self._pace[slots] = begin, pace
-        self._harm[slots] = (weights * middles).cumsum(axis=1) + middles * (total[:, None] - weights.cumsum(axis=1))
-        first, once = running[:, 0], at_once[:, 0]
-        slope = self._steps[slots, first + 1] - self._steps[slots, first]
-        self._columns[_MARGINAL, slots] = np.where(turns[:, 0] > 1.0, self._steps[slots, first] / once, slope)
-        self._columns[_TOTAL, slots] = total
-        for slot in stale:
-            self._here[slot].changes = 0
+    def _sum_up(self, slot: int) -> None:
+        here = self._here[slot]
+        self._total[slot] = self._sums.sum_up(
+            here.crowd.row, here.steps, here.seats, here.capacity, self._habits.tools, self._tables[:, slot]
+        )
+        self._marginal[slot] = self._sums.marginal(here.steps)
+        here.changes = 0

@@ -22,6 +22,7 @@ Array = npt.NDArray[np.float64]
 LENGTHS = 8  # equally likely ones that stand for a distribution
 _Z90 = NormalDist().inv_cdf(0.9)
 _NORMAL = np.array([NormalDist().inv_cdf((number + 0.5) / LENGTHS) for number in range(LENGTHS)])
+_BESIDE, _ONE = _NORMAL - _Z90, np.array(1.0)
 _ONWARD = LENGTHS / (np.arange(LENGTHS, 0.0, -1.0) - 0.5) - 1.0
 _OCTAVES = 2.0 ** np.arange(7.0, 7.0 + LENGTHS)  # 128 to 16,384 tokens
 _MEMORY = 0.998  # a trajectory weighs as much as all that ended more than some 500 before it
@@ -50,12 +51,17 @@ class Prospect:
 
 def lengths(left: Left) -> Array:
     """Equally likely lengths by an estimate."""
-    if left.mean >= left.p90:
-        return np.full(LENGTHS, max(1.0, left.mean))
-    high, inner = sqrt(left.p90), (_Z90 * _Z90 + 1.0) * left.mean - left.p90
+    return _lengths(left.mean, left.p90)
+
+
+def _lengths(mean: float, p90: float) -> Array:
+    if mean >= p90:
+        return np.full(LENGTHS, max(1.0, mean))
+    high, inner = sqrt(p90), (_Z90 * _Z90 + 1.0) * mean - p90
     spread = (_Z90 * high - sqrt(max(0.0, inner))) / (_Z90 * _Z90 + 1.0)
-    roots = high + spread * (_NORMAL - _Z90)
-    return np.maximum(roots, 1.0) ** 2
+    roots: Array = high + spread * _BESIDE
+    np.square(np.maximum(roots, _ONE, out=roots), out=roots)
+    return roots
 
 
 def unknown(had: int) -> Array:
@@ -72,17 +78,10 @@ class Habits:
     def __init__(self) -> None:
         self._ended = 0
         self._count = self._turns = self._tokens = self._returned = self._seconds = 0.0
+        self.tools = 0.0  # seconds by token
+        self.returned = 0.0  # tokens by token
+        self._first: tuple[tuple[float, ...], Prospect] | None = None  # the last before a first turn, and what it was
         self._later: list[tuple[float, float]] = []  # after each turn: who came so far, and the turns they had left
-
-    @property
-    def tools(self) -> float:
-        """Seconds by token."""
-        return self._seconds / self._tokens if self._tokens else 0.0
-
-    @property
-    def returned(self) -> float:
-        """Tokens by token."""
-        return self._returned / self._tokens if self._tokens else 0.0
 
     def learn(self, done: History) -> None:
         """Take in a trajectory that has ended."""
@@ -92,6 +91,8 @@ class Habits:
         self._tokens = _MEMORY * self._tokens + done.generated
         self._returned = _MEMORY * self._returned + done.returned
         self._seconds = _MEMORY * self._seconds + done.tool_seconds
+        if self._tokens:
+            self.tools, self.returned = self._seconds / self._tokens, self._returned / self._tokens
         self._later += [(0.0, 0.0)] * (len(done.turns) - 1 - len(self._later))
         for turn in range(len(done.turns) - 1):
             count, left = self._later[turn]
@@ -102,17 +103,30 @@ class Habits:
 
         As long as fewer have ended than are under way, those were the short ones, and estimates are taught by them:
         they count by that share, and where they say less than is likely for things of unknown length, these do.
+
+        It is the same object as the last time where all is the same, as for those of one prompt that begin together.
         """
+        if who.history.turns:
+            return self._prospect(who, under_way)
+        mean, p90 = who.left.mean, who.left.p90
+        few = under_way if self._ended < under_way and isfinite(p90) else 0
+        told = mean, p90, who.context, who.cache == "drop", self._ended, few
+        if self._first is None or self._first[0] != told:
+            self._first = told, self._prospect(who, under_way)
+        return self._first[1]
+
+    def _prospect(self, who: Running, under_way: int) -> Prospect:
         history = who.history
         usual = self._tokens / self._count if self._count else 0.0
         tokens = history.generated + usual
         tools = (history.tool_seconds + usual * self.tools) / tokens if tokens else 0.0
         returned = (history.returned + usual * self.returned) / tokens if tokens else 0.0
         new = history.turns[-1].returned if history.turns else 0
+        context = who.context
         if who.cache == "drop":
-            new = who.context
+            new = context
         given = self._lengths(who, under_way)
-        return Prospect(given, float(given.mean()), tools, returned, who.context - new, new)
+        return Prospect(given, float(np.add.reduce(given)) / LENGTHS, tools, returned, context - new, new)
 
     def _lengths(self, who: Running, under_way: int) -> Array:
         """By the estimate or, if that says more, by its own tokens a turn: estimators go back to the usual for what is
@@ -123,7 +137,7 @@ class Habits:
         if left.mean >= left.p90:
             return lengths(left)
         more = max(1.0, self._at_its_pace(history) / max(1.0, left.mean))
-        given = lengths(Left(left.mean * more, left.p90 * more))
+        given = _lengths(left.mean * more, left.p90 * more)
         if self._ended < under_way:
             doubt = 1.0 - self._ended / under_way
             given += doubt * np.maximum(unknown(history.generated) - given, 0.0)

@@ -9,7 +9,7 @@ from steelyard.balance.commands import Cache
 from steelyard.balance.rollouts import Replica, Rollouts, Running
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Choice:
     """Where a turn runs. ``cache`` says whether what is cached elsewhere moves along or is computed again."""
 
