@@ -42,8 +42,9 @@ def tiny(**more: Any) -> PosttrainScenario:
 
 def test_everything_that_a_scenario_knows_is_tried_and_nothing_twice() -> None:
     found = contenders({}, full=False, rivals=True)
-    assert found[0].choice == OURS and [each.name for each in found[1:3]] == [
+    assert found[0].choice == OURS and [each.name for each in found[1:4]] == [
         "oracle",
+        "oracle, fixed split",
         "static best",
     ]
     assert len({each.choice for each in found}) == len(found) == len({each.name for each in found})
@@ -209,7 +210,15 @@ def test_the_command_prints_what_it_writes(tmp_path: Path) -> None:
     assert ran.exit_code == 0, ran.output
     (found,) = json.loads(ran.stdout)
     names = [each["name"] for each in found["outcomes"]]
-    assert names == ["ours", "oracle", "static best", "router sticky", "streaming false", "weighed false"]
+    assert names == [
+        "ours",
+        "oracle",
+        "oracle, fixed split",
+        "static best",
+        "router sticky",
+        "streaming false",
+        "weighed false",
+    ]
     page = (tmp_path / "docs" / "comparison.md").read_text()
     for each in found["outcomes"]:
         star = " *" if "oracle" in each["name"] else ""  # they are told lengths in advance

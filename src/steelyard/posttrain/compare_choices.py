@@ -66,11 +66,12 @@ DIMENSIONS: Mapping[str, Sequence[Any]] = {
 """Everything that a choice is made of, with all that there is to choose from."""
 
 BOUNDS = (
+    Contender("oracle", "bound", replace(OURS, estimator="oracle"), "knows the lengths of all trajectories under way"),
     Contender(
-        "oracle",
+        "oracle, fixed split",
         "bound",
         replace(OURS, estimator="oracle", planner="static-best"),
-        "knows the lengths of all that comes, to split GPUs by and to place turns by",
+        "the same on the best fixed split, in hindsight",
     ),
     Contender("static best", "bound", replace(OURS, planner="static-best"), "the best fixed split, in hindsight"),
 )
