@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from rich.console import Console
 from rich.table import Table
 
+from steelyard.balance.beginnings import ByPrompt
+from steelyard.balance.core import RolloutCore
+from steelyard.balance.estimate import SuffixBackoff
 from steelyard.balance.plan import (
     Measured,
     OneAtATime,
@@ -30,9 +33,12 @@ from steelyard.balance.plan import (
     oracle,
 )
 from steelyard.balance.plan.world import Mode
-from steelyard.posttrain.planning import Training, rolled_out, world_of
+from steelyard.balance.route.cost_aware import CostAware
+from steelyard.posttrain.planning import Training, world_of
+from steelyard.posttrain.rollout import RolloutStage
 from steelyard.posttrain.setup import DEGREES, PosttrainSetup, set_up_posttrain
 from steelyard.scenario.posttrain import PosttrainScenario
+from steelyard.workload.trajectories import Trajectory
 
 _TAUGHT = 512  # trajectories that the estimator has learnt
 _SETTLED = 12  # steps after which planners that move step by step are taken for settled
@@ -51,6 +57,24 @@ def setup_of(preset: str, **more: int) -> PosttrainSetup:
             }
         )
     )
+
+
+def rolled_out(
+    setup: PosttrainSetup, plan: Plan, trajectories: Sequence[Trajectory], known: Sequence[Trajectory]
+) -> float:
+    """Seconds until the last of some trajectories has ended on a plan's replicas; ``known`` were learnt from before."""
+    estimator, beginnings = SuffixBackoff(), ByPrompt()
+    for each in known:
+        estimator.learn(each)
+        beginnings.learn(each)
+    speeds = {tp: kind.speed() for tp, kind in setup.kinds.items()}
+    core = RolloutCore(CostAware(speeds), estimator, beginnings)
+    stage = RolloutStage(core, setup.kinds, setup.scenario.engine.block_size)
+    for number, tp in enumerate(tp for tp, replicas in plan.replicas.items() for _ in range(replicas)):
+        stage.add(number, tp, 0.0)
+    stage.begin(trajectories, 0.0, 0)
+    stage.run()
+    return max(attempt.ended for attempt in stage.done)
 
 
 class Case:

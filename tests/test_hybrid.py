@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from role_checks import in_two_roles
 from steelyard.balance.core import RolloutCore
 from steelyard.balance.estimate import Blind
 from steelyard.balance.pool import Activate, Drain, Fetch, Join, Leave, PoolCommand, Sync, View
@@ -16,7 +17,6 @@ from steelyard.balance.route.plain import Sticky
 from steelyard.posttrain.changes import replica_to_training
 from steelyard.posttrain.hybrid import HybridPool
 from steelyard.posttrain.loop import Loop
-from steelyard.posttrain.roles import Tenure
 from steelyard.posttrain.run import posttrain
 from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
 from steelyard.posttrain.summary import summarise_posttrain
@@ -59,14 +59,6 @@ def run(
     loop.manager = loop.trainer.gate = hybrid
     loop.run()
     return loop, hybrid
-
-
-def in_two_roles(tenures: list[Tenure]) -> bool:
-    for place, one in enumerate(tenures):
-        for other in tenures[:place]:
-            if set(one.gpus) & set(other.gpus) and one.since < other.until and other.since < one.until:
-                return True
-    return False
 
 
 def test_a_lent_replica_trains_from_the_second_step_after_and_comes_back() -> None:

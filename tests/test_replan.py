@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from role_checks import in_two_roles
 from steelyard.balance.core import RolloutCore
 from steelyard.balance.estimate import Blind
 from steelyard.balance.plan import Measured, Moved, Payback, State
@@ -22,7 +23,7 @@ from steelyard.posttrain.loop import Loop
 from steelyard.posttrain.planning import Training
 from steelyard.posttrain.record import StepRecord
 from steelyard.posttrain.replan import Replanner
-from steelyard.posttrain.roles import Tenure, first_places, new_places
+from steelyard.posttrain.roles import first_places, new_places
 from steelyard.posttrain.run import PosttrainResult, posttrain
 from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
 from steelyard.posttrain.switch import Switch
@@ -65,14 +66,6 @@ def stationary(tmp_path_factory: pytest.TempPathFactory) -> dict[str, PosttrainR
 @cache
 def any_setup() -> PosttrainSetup:
     return set_up_posttrain(posttrain_from_dict({**SMALL, "mode": "one-step-off"}), any_degree=True)
-
-
-def in_two_roles(tenures: list[Tenure]) -> bool:
-    for place, one in enumerate(tenures):
-        for other in tenures[:place]:
-            if set(one.gpus) & set(other.gpus) and one.since < other.until and other.since < one.until:
-                return True
-    return False
 
 
 @given(st.data())

@@ -7,15 +7,10 @@ from dataclasses import asdict, replace
 from functools import cache
 from itertools import product
 
-from steelyard.balance.beginnings import ByPrompt
-from steelyard.balance.core import RolloutCore
-from steelyard.balance.estimate import SuffixBackoff
 from steelyard.balance.plan import Bucket, Plan, ReplicaModel, TrainOption, World
 from steelyard.balance.plan.world import Mode
-from steelyard.balance.route.cost_aware import CostAware
 from steelyard.model import Layout
 from steelyard.posttrain.engines import EngineKind
-from steelyard.posttrain.rollout import RolloutStage
 from steelyard.posttrain.setup import DEGREES, Job, PosttrainSetup, train_settings, weight_seconds
 from steelyard.posttrain.sync import Rollouts
 from steelyard.posttrain.training import (
@@ -28,7 +23,6 @@ from steelyard.posttrain.training import (
 from steelyard.scenario.posttrain import BucketSpec, PosttrainScenario, TrainingSpec
 from steelyard.scenario.rollouts import TrajectorySpec
 from steelyard.workload.columns import Ints
-from steelyard.workload.trajectories import Trajectory
 
 _STAGES = (1, 2, 4, 5, 8)
 _MICRO_BATCHES = (16384, 40960)
@@ -145,21 +139,3 @@ def _ranks(most: int, batch: int | None) -> list[int]:
     if batch is None:
         return list(range(most, 0, -max(1, most // _RANKS)))[::-1]
     return [dp for dp in range(1, most + 1) if batch % dp == 0]
-
-
-def rolled_out(
-    setup: PosttrainSetup, plan: Plan, trajectories: Sequence[Trajectory], known: Sequence[Trajectory]
-) -> float:
-    """Seconds until the last of some trajectories has ended on a plan's replicas; ``known`` were learnt from before."""
-    estimator, beginnings = SuffixBackoff(), ByPrompt()
-    for each in known:
-        estimator.learn(each)
-        beginnings.learn(each)
-    speeds = {tp: kind.speed() for tp, kind in setup.kinds.items()}
-    core = RolloutCore(CostAware(speeds), estimator, beginnings)
-    stage = RolloutStage(core, setup.kinds, setup.scenario.engine.block_size)
-    for number, tp in enumerate(tp for tp, replicas in plan.replicas.items() for _ in range(replicas)):
-        stage.add(number, tp, 0.0)
-    stage.begin(trajectories, 0.0, 0)
-    stage.run()
-    return max(attempt.ended for attempt in stage.done)
