@@ -160,7 +160,7 @@ def test_every_planner_runs_in_the_loop(name: str) -> None:
 def test_the_pool_takes_over_when_the_planner_has_settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both change roles in one run, never at the same time, and the record has what either did."""
     monkeypatch.setattr(Thresholds, "change", lambda self, view: 1)
-    more = {"mode": "one-step-off", "pool": "thresholds", "planner": "proportional", "steps": 8}
+    more = {"mode": "one-step-off", "pool": "thresholds", "planner": "one-at-a-time", "steps": 8}
     loop = run(trajectories={"preset": "search", "prompts": 8, "group": 8}, **more).loop
     assert not in_two_roles(loop.roles.tenures) and len(loop.record.steps) == 8
     said = [each.what for each in loop.record.reallocations]

@@ -24,7 +24,7 @@ class Choice:
     estimator: EstimatorName = "suffix"
     planner: PlannerName = "simulated"
     tail: str = "none"
-    pool: PoolName = "payoff"
+    pool: PoolName = "none"
     streaming: bool = True
     weighed: bool = True  # gradients by tokens: see `training.weighed`
 
