@@ -55,7 +55,7 @@ class TrainLayout:
 
     @property
     def replica_gpus(self) -> int:
-        """GPUs that hold one copy of the model: the unit in which a job grows or shrinks. With FSDP that is all of them."""
+        """GPUs that hold one copy of the model: the unit in which a job grows or shrinks. With FSDP all of them."""
         return self.gpus if self.zero >= FSDP else self.tp * self.cp * self.pp * self.ranks_sharing_experts
 
     @property
