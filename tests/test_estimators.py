@@ -200,9 +200,9 @@ def test_one_point_is_worth_the_same_alone_and_among_many() -> None:
     together = learner.expect(learner.waves(plain, tools))
     alone = [learner.value(point, shares) for point, shares in zip(plain, tools, strict=True)]
     assert np.ptp(together) > 1.0
-    np.testing.assert_allclose(alone, together, rtol=1e-12)
+    np.testing.assert_allclose(alone, together, atol=1e-4)  # in single precision
     one = learner.expect(learner.waves(plain[:1], tools[:1]))
-    assert alone[0] == one[0]
+    assert alone[0] == pytest.approx(one[0], abs=1e-4)
 
 
 def test_the_surface_follows_drift() -> None:

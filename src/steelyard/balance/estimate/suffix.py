@@ -14,9 +14,11 @@ from steelyard.balance.estimate.features import plain_features, tool_shares
 from steelyard.balance.estimate.history import History, tool_returns
 from steelyard.balance.estimate.protocol import Left
 from steelyard.balance.estimate.spread import Spread
-from steelyard.balance.estimate.surface import Surface
+from steelyard.balance.estimate.surface import Array, Surface
 from steelyard.workload.trajectories import Trajectory
 
+_BATCH = 16  # samples that the surface is taught at once: one costs it hardly less than as many
+_OFTEN = 1 / 8  # of all samples so far; but while it has seen few, as soon as so many are new
 _FRESH = 0.05  # sum errors up again when so much of all that was learnt is new
 _LATEST = 100  # trajectories; however much was learnt, never later than this
 _PRIOR = 20  # trajectories that the back-off counts as beside the surface
@@ -31,6 +33,8 @@ class SuffixBackoff:
         self._spread = Spread()
         self._learnt = 0
         self._new = 0
+        self._taught = 0  # samples
+        self._untaught: list[tuple[Array, Array]] = []  # waves and values that the surface is still to be taught
 
     def observe(self, history: History) -> Left:
         smooth = self._surface.value(plain_features(history), tool_shares(history))
@@ -54,7 +58,7 @@ class SuffixBackoff:
         if self._learnt:
             suffixes = np.array([self._suffixes.expect(chain) for chain in chains])
             self._spread.add(suffixes + self._trust() * (self._surface.expect(waves) - suffixes), roots)
-        self._surface.add(waves, roots)
+        self._teach(waves, roots)
         for chain, root in zip(chains, roots.tolist(), strict=True):
             self._suffixes.add(chain, root)
         self._learnt += 1
@@ -62,6 +66,16 @@ class SuffixBackoff:
         if self._new >= min(_LATEST, _FRESH * self._learnt):
             self._spread.fit()
             self._new = 0
+
+    def _teach(self, waves: Array, roots: Array) -> None:
+        """Have the surface learn some samples, once there are enough."""
+        self._untaught.append((waves, roots))
+        count = sum(len(values) for _, values in self._untaught)
+        if count >= min(_BATCH, _OFTEN * self._taught):
+            some, values = zip(*self._untaught, strict=True)
+            self._surface.add(np.concatenate(some, axis=1), np.concatenate(values))
+            self._untaught.clear()
+            self._taught += count
 
     def _trust(self) -> float:
         """The surface's share in a forecast."""

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from steelyard.balance.estimate.features import PLAIN
 
 Array = npt.NDArray[np.float64]
+Singles = npt.NDArray[np.float32]
 
 _SETS = 4
 _WAVES = 64  # directions in a set
@@ -34,29 +35,29 @@ class Surface:
 
     def __init__(self) -> None:
         self._plain: Array = np.random.default_rng(_SEED).normal(size=(PLAIN, _SETS * _WAVES)) / _LENGTH
-        self._tools: dict[str | None, Array] = {}
+        self._tools: dict[str | None, tuple[Array, Singles]] = {}
         self._weights = np.zeros((_SETS, _WIDTH, 1))
         self._doubt = np.zeros((_SETS, _WIDTH, _WIDTH))  # covariance of the weights
         self._doubt[:] = np.diag([1.0] * (_WIDTH - 1) + [_FREE])
         self._own_doubt = np.einsum("sii->si", self._doubt)  # a view: variances of single weights
-        self._change = np.empty_like(self._doubt)  # kept from one update to the next, as is the row of one point
-        self._row = np.ones((_SETS, 1, _WIDTH))
-        self._cosines, self._sines = self._row[:, 0, :_WAVES], self._row[:, 0, _WAVES:-1]
-        self._phase = np.zeros(_SETS * _WAVES)
-        self._phase_sets = self._phase.reshape(_SETS, _WAVES)
-        self._small = np.zeros_like(self._weights)  # for waves that were not made so small: _SCALE is a power of two
+        self._change = np.empty_like(self._doubt)  # kept from one update to the next
+        self._single_plain = self._plain.astype(np.float32)  # these and what follows: what `value` works with
+        self._phase = np.zeros(_SETS * _WAVES, np.float32)
+        self._row = np.zeros((2, _SETS * _WAVES), np.float32)  # cosines and sines of one point
+        self._single_weights = np.zeros_like(self._row)
+        self._level = 0.0  # far from all that was seen
 
     def value(self, plain: Sequence[float], tools: Mapping[str | None, float]) -> float:
-        """What is expected at one point: the same as by `waves` and `expect`, which many points are made for."""
-        phase = np.matmul(np.array(plain), self._plain, self._phase)
+        """What is expected at one point: the same as by `waves` and `expect`, which many points are made for.
+
+        In single precision, where numpy's waves take a tenth of the time: that is good for six digits.
+        """
+        phase, row = np.dot(np.array(plain, np.float32), self._single_plain, self._phase), self._row
         for tool, share in tools.items():
-            phase += share * self._direction(tool)
-        np.cos(self._phase_sets, self._cosines)
-        np.sin(self._phase_sets, self._sines)
-        total = 0.0
-        for each in (self._row @ self._small).ravel().tolist():
-            total += each
-        return total / _SETS
+            phase += share * self._direction(tool)[1]
+        np.cos(phase, row[0])
+        np.sin(phase, row[1])
+        return self._level + row.ravel().dot(self._single_weights.ravel()).item()
 
     def waves(self, plain: Sequence[Sequence[float]], tools: Sequence[Mapping[str | None, float]]) -> Array:
         """For each set, a row of waves for each point."""
@@ -77,15 +78,16 @@ class Surface:
         """A row of phases for each point: its coordinates' part, and each tool's."""
         phases: Array = np.array(plain, dtype=np.float64) @ self._plain
         for tool in {tool: None for shares in tools for tool in shares}:
-            phases += np.array([[shares.get(tool, 0.0)] for shares in tools]) * self._direction(tool)
+            phases += np.array([[shares.get(tool, 0.0)] for shares in tools]) * self._direction(tool)[0]
         return phases
 
     def add(self, waves: Array, values: Array) -> None:
         """Take in points with their values."""
         for first in range(0, len(values), _CHUNK):
             self._update(waves[:, first : first + _CHUNK], values[first : first + _CHUNK])
-        np.multiply(self._weights, _SCALE, out=self._small)
-        self._small[:, -1] = self._weights[:, -1]
+        waved = self._weights[:, :-1, 0].reshape(_SETS, 2, _WAVES).swapaxes(0, 1)
+        self._single_weights[:] = waved.reshape(2, -1) * (_SCALE / _SETS)
+        self._level = float(self._weights[:, -1, 0].mean())
 
     def _update(self, waves: Array, values: Array) -> None:
         """One step of the Kalman filter whose state is the weights."""
@@ -99,11 +101,11 @@ class Surface:
         np.add(doubt, doubt.swapaxes(1, 2), out=change)  # rounding would make it lopsided
         np.multiply(change, 0.5, out=doubt)
 
-    def _direction(self, tool: str | None) -> Array:
-        """A tool's direction follows from its name, so it depends on no order of appearance."""
+    def _direction(self, tool: str | None) -> tuple[Array, Singles]:
+        """A tool's direction, in either precision; it follows from its name, so it depends on no order."""
         found = self._tools.get(tool)
         if found is None:
             seed = (_SEED, crc32((tool or "").encode()))
             drawn: Array = np.random.default_rng(seed).normal(size=_SETS * _WAVES) / _LENGTH
-            found = self._tools[tool] = drawn
+            found = self._tools[tool] = drawn, drawn.astype(np.float32)
         return found

@@ -22,7 +22,6 @@ from steelyard.balance.route.sums import BEGIN, PACE, TABLES, Sums
 
 _FRESH = 1 / 32  # of those on a replica: its sums are made again when so many have changed
 _EVENLY = np.full(LENGTHS, 1.0 / LENGTHS)
-_LAST = np.array(BINS - 1.0)
 
 
 @dataclass(slots=True)
@@ -50,8 +49,7 @@ class Outlook:
         self._loads: dict[int, tuple[Replica, float]] = {}  # that have changed; what tools returned by token then
         self._last: tuple[Prospect, int | None, Array] | None = None  # who was asked about, and what was said
         self._at = 0.0
-        self._width = np.array(1.0)  # tokens of a bin
-        self._tools = np.array(0.0)  # of who is asked about; numpy takes longer to work with a plain number
+        self._width = 1.0  # tokens of a bin
         self._sums = Sums(1.0)
         self._rooms: list[float] = []  # tokens of context that each replica can take
         self._resize(np.zeros((5, 0)), np.zeros((TABLES, 0, BINS)))
@@ -85,8 +83,8 @@ class Outlook:
         self._kinds = [(speed.prefill, speed.read, speed.move, speed.reach) for speed in speeds]
         self._kind: npt.NDArray[np.intp] = np.array([speeds.index(here.speed) for here in self._here], np.intp)
         self._some = np.empty(count)
-        self._asked = np.empty((2, len(self._kinds)))  # seconds of a prompt, and what it adds to each step
-        self._each = np.empty((2, count))
+        self._asked = np.empty((3, len(self._kinds)))  # see `_ask`
+        self._each, self._columns = _with_columns(np.empty((3, count)))
         self._taken = np.empty((TABLES, count, LENGTHS))
         self._means = np.empty((2, count))
 
@@ -124,10 +122,11 @@ class Outlook:
         self._where[name] = number
         decoded, usual = self._decoded.item(slot), who.usual_context
         load = here.speed.read * usual + here.speed.prefill * who.returned
+        farthest = who.tokens.item(-1) + decoded - here.crowd.seen
+        if farthest >= BINS * self._width:
+            self._widen(farthest)
         here.crowd.count(name, who.tokens, load, usual, decoded, self._width)
         self._changed(slot)
-        if who.tokens.item(-1) + decoded - here.crowd.seen >= BINS * self._width.item():
-            self._widen()
 
     def discount(self, name: str) -> None:
         """A trajectory counts nowhere for now."""
@@ -173,18 +172,15 @@ class Outlook:
         return last[2].copy()
 
     def _rises(self, who: Prospect, resident: int | None) -> Array:
-        wait, load = self._ask(who, resident)
-        tokens, width = who.tokens, self._width
-        bins = np.floor(np.minimum(np.divide(tokens, width), _LAST))
-        taken = self._tables.take(bins.astype(np.intp), 2, self._taken, "clip")
+        self._ask(who, resident)
+        tokens, (wait, load, _), (wait_column, _, slower) = who.tokens, self._each, self._columns
+        bins = np.multiply(tokens, 1.0 / self._width).astype(np.intp)
+        taken = self._tables.take(bins, 2, self._taken, "clip")
         own, pace = taken[BEGIN], taken[PACE]
-        np.multiply(bins, width, bins)
-        np.multiply(pace, np.subtract(tokens, bins, bins), pace)
+        np.add(pace, slower, pace)
+        np.multiply(pace, tokens, pace)
         np.add(own, pace, own)
-        np.add(own, np.multiply(load[:, None], tokens, pace), own)
-        self._tools[()] = who.tools
-        np.add(own, np.multiply(tokens, self._tools, bins), own)
-        np.add(own, wait[:, None], own)
+        np.add(own, wait_column, own)
         np.multiply(own, own, own)
         np.multiply(own, own, own)
         np.multiply(own, own, own)
@@ -194,18 +190,19 @@ class Outlook:
         found: Array = np.add(rises, np.multiply(wait, self._total, wait))
         return found
 
-    def _ask(self, who: Prospect, resident: int | None) -> Array:
-        """By replica: seconds that its prompt takes, and what it adds to each step there. Few kinds are different."""
+    def _ask(self, who: Prospect, resident: int | None) -> None:
+        """By replica: seconds that its prompt takes, what it adds to each step there, and the same with its tools. Few
+        kinds are different."""
         cached, new, usual, returned, asked = who.cached, who.new, who.usual_context, who.returned, self._asked
         for kind, (prefill, read, move, reach) in enumerate(self._kinds):
             asked[0, kind] = min(reach + move * cached, prefill * cached) + prefill * new
-            asked[1, kind] = read * usual + prefill * returned
-        each: Array = asked.take(self._kind, 1, self._each, "clip")
+            asked[1, kind] = added = read * usual + prefill * returned
+            asked[2, kind] = added + who.tools
+        each = asked.take(self._kind, 1, self._each, "clip")
         if resident is not None:
             slot = self._slots[resident]
             each[0, slot] = self._here[slot].speed.prefill * new
-        np.add(each[1], self._marginal, each[1])
-        return each
+        np.add(each[1:], self._marginal, each[1:])
 
     def _go_on(self, at: float) -> None:
         """Time has gone by: tokens were decoded."""
@@ -221,17 +218,15 @@ class Outlook:
 
     def _fill(self, slot: int) -> None:
         decoded = self._decoded.item(slot)
-        self._here[slot].crowd.fill(decoded, self._width.item())
+        self._here[slot].crowd.fill(decoded, self._width)
         self._seen[slot] = decoded
         self._stale.add(slot)
 
-    def _widen(self) -> None:
-        """Bins become wider until everybody's last likely end is in one of them."""
-        width = self._width.item()
-        while max(here.crowd.farthest for here in self._here) >= BINS * width:
-            width *= 2.0
-        self._width = np.array(width)
-        self._sums.widen(width)
+    def _widen(self, tokens: float) -> None:
+        """Bins become wider until so many tokens are within one of them."""
+        while tokens >= BINS * self._width:
+            self._width *= 2.0
+        self._sums.widen(self._width)
         for slot in range(len(self._here)):
             self._fill(slot)
 
@@ -242,3 +237,8 @@ class Outlook:
         )
         self._marginal[slot] = self._sums.marginal(here.steps)
         here.changes = 0
+
+
+def _with_columns(rows: Array) -> tuple[Array, list[Array]]:
+    """Rows, and the same as columns beside which numbers of one replica stand in a row."""
+    return rows, [row[:, None] for row in rows]

@@ -12,11 +12,12 @@ import numpy.typing as npt
 from steelyard.balance.route.crowd import BINS, CONTEXT, LOAD, PEOPLE
 from steelyard.balance.route.prospect import Array
 
-HARM, BEGIN, PACE = range(3)  # to all there by a second more to each step for so many tokens; seconds until a bin
-TABLES = 3  # begins; seconds a token in it
+HARM, BEGIN, PACE = range(3)  # to all there by a second more to each step for so many tokens; seconds until a token,
+TABLES = 3  # where a line through its bin begins, and how much it rises from token to token
 
 _FLOORS = np.array([[0.0], [-np.inf], [1.0]])  # of people, load and context
 _SURELY = 1.0 + 1e-9  # whatever rounding does
+_LATER = np.arange(1.0, BINS + 1.0)
 _ONE, _HALF, _EIGHT = np.array(1.0), np.array(0.5), np.array(8.0)
 
 
@@ -36,8 +37,8 @@ class Sums:
 
     def widen(self, width: float) -> None:
         """Bins are so wide from now on."""
-        self._width, self._half = np.array(width), np.array(width / 2)
-        self._middles: Array = (np.arange(BINS, dtype=np.float64) + 0.5) * width
+        self._width = np.array(width)
+        self._middles: Array = (_LATER - 0.5) * width
 
     def sum_up(self, row: Array, steps: Array, seats: int, capacity: int, tools: float, into: Array) -> float:
         """Fill a replica's tables by who is there; returns what its ends weigh in all.
@@ -53,12 +54,12 @@ class Sums:
             np.multiply(pace, self._turns, pace)
         np.add(pace, self._load, pace)
         np.add.accumulate(pace, 0, None, begin)
-        np.subtract(begin, pace, begin)
+        np.subtract(begin, np.multiply(pace, _LATER, some), begin)
         np.multiply(begin, width, begin)
         self._tools[()] = tools
-        ends = np.multiply(pace, self._half, harm)
+        ends = np.add(pace, self._tools, harm)
+        np.multiply(ends, middles, ends)
         np.add(ends, begin, ends)
-        np.add(ends, np.multiply(middles, self._tools, some), ends)
         weights, moments = self._weights
         np.multiply(row[PEOPLE], _EIGHT, weights)
         np.multiply(weights, ends, weights)
