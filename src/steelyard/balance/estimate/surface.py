@@ -57,7 +57,7 @@ class Surface:
             phase += share * self._direction(tool)[1]
         np.cos(phase, row[0])
         np.sin(phase, row[1])
-        return self._level + row.ravel().dot(self._single_weights.ravel()).item()
+        return self._level + float(row.ravel().dot(self._single_weights.ravel()))
 
     def waves(self, plain: Sequence[Sequence[float]], tools: Sequence[Mapping[str | None, float]]) -> Array:
         """For each set, a row of waves for each point."""

@@ -26,7 +26,10 @@ _EVENLY = np.full(LENGTHS, 1.0 / LENGTHS)
 
 @dataclass(slots=True)
 class _Here:
-    """A replica, who counts there, and how many of them have come or gone since it was summed up."""
+    """A replica, who counts there, and how many of them have come or gone since it was summed up.
+
+    It had ``decoded`` so many tokens at second ``since``, and does ``rate`` a second from then on.
+    """
 
     number: int
     speed: BucketSpeed
@@ -34,7 +37,21 @@ class _Here:
     capacity: int
     crowd: Crowd
     steps: Array  # seconds of a step by how many run
+    seconds: list[float]  # the same
+    since: float
+    decoded: float = 0.0
+    rate: float = 0.0
     changes: int = 0
+
+    def decoded_by(self, at: float) -> float:
+        """Tokens that each who runs there has been given by then."""
+        return self.decoded + self.rate * (at - self.since)
+
+    def passes(self, width: float) -> float:
+        """When it has decoded a bin's width more than when it was last filled."""
+        if not self.rate:
+            return inf
+        return self.since + (width - (self.decoded - self.crowd.seen)) / self.rate
 
 
 class Outlook:
@@ -50,17 +67,21 @@ class Outlook:
         self._last: tuple[Prospect, int | None, Array] | None = None  # who was asked about, and what was said
         self._at = 0.0
         self._width = 1.0  # tokens of a bin
+        self._by_token = np.array(1.0)  # bins; numpy takes longer to work with a plain number
         self._sums = Sums(1.0)
         self._rooms: list[float] = []  # tokens of context that each replica can take
-        self._resize(np.zeros((5, 0)), np.zeros((TABLES, 0, BINS)))
+        self._due: list[float] = []  # when each replica is to be filled again
+        self._resize(np.zeros((2, 0)), np.zeros((TABLES, 0, BINS)))
 
     def up(self, replica: Replica, speed: BucketSpeed) -> None:
         """A replica is new."""
         steps = np.array([speed.step(max(n, 1), 0) for n in range(replica.seats + 2)])
-        self._here.append(_Here(replica.number, speed, replica.seats, replica.capacity, Crowd(), steps))
+        here = _Here(replica.number, speed, replica.seats, replica.capacity, Crowd(), steps, steps.tolist(), self._at)
+        self._here.append(here)
         self._rooms.append(inf)
+        self._due.append(inf)
         self._resize(
-            np.hstack([self._kept, np.zeros((5, 1))]), np.concatenate([self._tables, np.zeros((TABLES, 1, BINS))], 1)
+            np.hstack([self._kept, np.zeros((2, 1))]), np.concatenate([self._tables, np.zeros((TABLES, 1, BINS))], 1)
         )
 
     def gone(self, number: int) -> None:
@@ -68,7 +89,7 @@ class Outlook:
         slot = self._slots[number]
         for name in self._here.pop(slot).crowd:
             del self._where[name]
-        del self._rooms[slot]
+        del self._rooms[slot], self._due[slot]
         self._loads.pop(number, None)
         self._resize(np.delete(self._kept, slot, axis=1), np.delete(self._tables, slot, axis=1))
 
@@ -78,11 +99,10 @@ class Outlook:
         self._slots = {here.number: slot for slot, here in enumerate(self._here)}
         self._stale = set(range(count))
         self._kept, self._tables = kept, tables
-        self._rate, self._decoded, self._seen, self._marginal, self._total = kept
+        self._marginal, self._total = kept
         speeds = list(dict.fromkeys(here.speed for here in self._here))
         self._kinds = [(speed.prefill, speed.read, speed.move, speed.reach) for speed in speeds]
         self._kind: npt.NDArray[np.intp] = np.array([speeds.index(here.speed) for here in self._here], np.intp)
-        self._some = np.empty(count)
         self._asked = np.empty((3, len(self._kinds)))  # see `_ask`
         self._each, self._columns = _with_columns(np.empty((3, count)))
         self._taken = np.empty((TABLES, count, LENGTHS))
@@ -96,17 +116,18 @@ class Outlook:
     def _settle(self) -> None:
         for number, (replica, returned) in self._loads.items():
             slot, busy = self._slots[number], replica.busy
+            here = self._here[slot]
+            here.decoded, here.since = here.decoded_by(self._at), self._at
             if not busy:
-                room, rate = inf, 0.0  # whatever its size, it has to run somewhere
+                room, here.rate = inf, 0.0  # whatever its size, it has to run somewhere
             else:
-                here = self._here[slot]
                 speed, seats, active = here.speed, replica.seats, replica.active
                 room = replica.capacity - active if busy < seats else -inf
                 running = busy if busy < seats else seats
                 prompts = running * speed.prefill * returned
-                rate = 1.0 / (here.steps.item(running) + speed.read * active + prompts)
+                here.rate = 1.0 / (here.seconds[running] + speed.read * active + prompts)
             self._rooms[slot] = room
-            self._rate[slot] = rate
+            self._due[slot] = here.passes(self._width)
         self._loads.clear()
 
     def has_room(self, tokens: int) -> bool:
@@ -120,7 +141,7 @@ class Outlook:
         slot = self._slots[number]
         here = self._here[slot]
         self._where[name] = number
-        decoded, usual = self._decoded.item(slot), who.usual_context
+        decoded, usual = here.decoded_by(self._at), who.usual_context
         load = here.speed.read * usual + here.speed.prefill * who.returned
         farthest = who.tokens.item(-1) + decoded - here.crowd.seen
         if farthest >= BINS * self._width:
@@ -160,7 +181,12 @@ class Outlook:
         """
         if self._loads:
             self._settle()
-        self._go_on(at)
+        if at > self._at:
+            self._at = at
+        if min(self._due, default=inf) <= self._at:
+            for slot, due in enumerate(self._due):
+                if due <= self._at:
+                    self._fill(slot)
         if self._stale:
             for slot in self._stale:
                 self._sum_up(slot)
@@ -174,7 +200,7 @@ class Outlook:
     def _rises(self, who: Prospect, resident: int | None) -> Array:
         self._ask(who, resident)
         tokens, (wait, load, _), (wait_column, _, slower) = who.tokens, self._each, self._columns
-        bins = np.multiply(tokens, 1.0 / self._width).astype(np.intp)
+        bins = np.multiply(tokens, self._by_token).astype(np.intp)
         taken = self._tables.take(bins, 2, self._taken, "clip")
         own, pace = taken[BEGIN], taken[PACE]
         np.add(pace, slower, pace)
@@ -204,28 +230,17 @@ class Outlook:
             each[0, slot] = self._here[slot].speed.prefill * new
         np.add(each[1:], self._marginal, each[1:])
 
-    def _go_on(self, at: float) -> None:
-        """Time has gone by: tokens were decoded."""
-        elapsed, self._at = at - self._at, max(at, self._at)
-        if elapsed <= 0.0:
-            return
-        decoded, some = self._decoded, self._some
-        np.add(decoded, np.multiply(self._rate, elapsed, some), decoded)
-        np.subtract(decoded, self._seen, some)
-        if some.item(some.argmax()) >= self._width:
-            for slot in np.nonzero(some >= self._width)[0].tolist():
-                self._fill(slot)
-
     def _fill(self, slot: int) -> None:
-        decoded = self._decoded.item(slot)
-        self._here[slot].crowd.fill(decoded, self._width)
-        self._seen[slot] = decoded
+        here = self._here[slot]
+        here.crowd.fill(here.decoded_by(self._at), self._width)
+        self._due[slot] = here.passes(self._width)
         self._stale.add(slot)
 
     def _widen(self, tokens: float) -> None:
         """Bins become wider until so many tokens are within one of them."""
         while tokens >= BINS * self._width:
             self._width *= 2.0
+        self._by_token = np.array(1.0 / self._width)
         self._sums.widen(self._width)
         for slot in range(len(self._here)):
             self._fill(slot)
