@@ -18,14 +18,19 @@ class Oracle:
 
     def __init__(self, trajectories: Iterable[Trajectory] = ()) -> None:
         self._left: dict[str, list[int]] = {}
+        self._unasked: dict[str, Trajectory] = {}  # most runs are by estimators that never ask
         self.foresee(trajectories)
 
     def foresee(self, trajectories: Iterable[Trajectory]) -> None:
         """Some more."""
-        self._left |= {each.id: [each.generated, *each.left()] for each in trajectories}
+        self._unasked.update((each.id, each) for each in trajectories)
 
     def observe(self, history: History) -> Left:
-        left = float(self._left[history.trajectory][len(history.turns)])
+        name = history.trajectory
+        if name in self._unasked:
+            each = self._unasked.pop(name)
+            self._left[name] = [each.generated, *each.left()]
+        left = float(self._left[name][len(history.turns)])
         return Left(left, left)
 
     def learn(self, done: Trajectory) -> None:

@@ -20,7 +20,7 @@ from steelyard.balance.route.prospect import LENGTHS, Array, Habits, Prospect
 from steelyard.balance.route.speed import BucketSpeed
 from steelyard.balance.route.sums import BEGIN, PACE, TABLES, Sums
 
-_FRESH = 1 / 16  # of those on a replica: its sums are made again when so many have changed
+_FRESH = 1 / 8  # of those on a replica: its sums are made again when so many have changed
 _EVENLY = np.full(LENGTHS, 1.0 / LENGTHS)
 
 
