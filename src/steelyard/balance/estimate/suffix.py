@@ -7,6 +7,8 @@ square roots of tokens: the long ones weigh most, as they do in a rollout, witho
 
 from __future__ import annotations
 
+from math import sqrt
+
 import numpy as np
 
 from steelyard.balance.estimate.backoff import Context, SuffixTable, contexts
@@ -14,7 +16,7 @@ from steelyard.balance.estimate.features import plain_features, tool_shares
 from steelyard.balance.estimate.history import History, tool_returns
 from steelyard.balance.estimate.protocol import Left
 from steelyard.balance.estimate.spread import Spread
-from steelyard.balance.estimate.surface import Array, Surface
+from steelyard.balance.estimate.surface import Surface
 from steelyard.workload.trajectories import Trajectory
 
 _BATCH = 16  # samples that the surface is taught at once: one costs it hardly less than as many
@@ -22,6 +24,16 @@ _OFTEN = 1 / 8  # of all samples so far; but while it has seen few, as soon as s
 _FRESH = 0.05  # sum errors up again when so much of all that was learnt is new
 _LATEST = 100  # trajectories; however much was learnt, never later than this
 _PRIOR = 20  # trajectories that the back-off counts as beside the surface
+
+
+class _Samples:
+    """Tool returns that the surface is still to be taught: features, what the back-off expected, and what was left."""
+
+    def __init__(self) -> None:
+        self.plain: list[list[float]] = []
+        self.tools: list[dict[str | None, float]] = []
+        self.expected: list[float] = []
+        self.roots: list[float] = []
 
 
 class SuffixBackoff:
@@ -34,7 +46,7 @@ class SuffixBackoff:
         self._learnt = 0
         self._new = 0
         self._taught = 0  # samples
-        self._untaught: list[tuple[Array, Array]] = []  # waves and values that the surface is still to be taught
+        self._late = _Samples()
 
     def observe(self, history: History) -> Left:
         smooth = self._surface.value(plain_features(history), tool_shares(history))
@@ -42,40 +54,36 @@ class SuffixBackoff:
         return self._spread.left(expected + self._trust() * (smooth - expected))
 
     def learn(self, done: Trajectory) -> None:
-        plain: list[list[float]] = []
-        tools: list[dict[str | None, float]] = []
+        late, suffixes = self._late, self._suffixes
         chains: list[tuple[Context, ...]] = []
-        left: list[int] = []
-        for history, remaining in tool_returns(done):
-            plain.append(plain_features(history))
-            tools.append(tool_shares(history))
-            chains.append(contexts(history))
-            left.append(remaining)
-        if not left:
+        for history, left in tool_returns(done):
+            chain = contexts(history)
+            chains.append(chain)
+            late.plain.append(plain_features(history))
+            late.tools.append(tool_shares(history))
+            late.expected.append(suffixes.expect(chain))
+            late.roots.append(sqrt(left))
+        if not chains:
             return
-        waves = self._surface.waves(plain, tools)
-        roots = np.sqrt(np.array(left, dtype=np.float64))
-        if self._learnt:
-            suffixes = np.array([self._suffixes.expect(chain) for chain in chains])
-            self._spread.add(suffixes + self._trust() * (self._surface.expect(waves) - suffixes), roots)
-        self._teach(waves, roots)
-        for chain, root in zip(chains, roots.tolist(), strict=True):
-            self._suffixes.add(chain, root)
+        for chain, root in zip(chains, late.roots[-len(chains) :], strict=True):
+            suffixes.add(chain, root)
+        if len(late.roots) >= min(_BATCH, _OFTEN * self._taught):
+            self._teach(late)
+            self._late = _Samples()
         self._learnt += 1
         self._new += 1
         if self._new >= min(_LATEST, _FRESH * self._learnt):
             self._spread.fit()
             self._new = 0
 
-    def _teach(self, waves: Array, roots: Array) -> None:
-        """Have the surface learn some samples, once there are enough."""
-        self._untaught.append((waves, roots))
-        count = sum(len(values) for _, values in self._untaught)
-        if count >= min(_BATCH, _OFTEN * self._taught):
-            some, values = zip(*self._untaught, strict=True)
-            self._surface.add(np.concatenate(some, axis=1), np.concatenate(values))
-            self._untaught.clear()
-            self._taught += count
+    def _teach(self, late: _Samples) -> None:
+        """Have the surface learn some samples; they are forecast before that."""
+        waves, roots = self._surface.waves(late.plain, late.tools), np.array(late.roots)
+        if self._taught:
+            expected = np.array(late.expected)
+            self._spread.add(expected + self._trust() * (self._surface.expect(waves) - expected), roots)
+        self._surface.add(waves, roots)
+        self._taught += len(roots)
 
     def _trust(self) -> float:
         """The surface's share in a forecast."""

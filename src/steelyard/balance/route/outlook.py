@@ -68,6 +68,7 @@ class Outlook:
         self._at = 0.0
         self._width = 1.0  # tokens of a bin
         self._by_token = np.array(1.0)  # bins; numpy takes longer to work with a plain number
+        self._powers = np.ones((2, LENGTHS))  # of tokens of who is asked about: the first, and that to no power
         self._sums = Sums(1.0)
         self._rooms: list[float] = []  # tokens of context that each replica can take
         self._due: list[float] = []  # when each replica is to be filled again
@@ -104,7 +105,9 @@ class Outlook:
         self._kinds = [(speed.prefill, speed.read, speed.move, speed.reach) for speed in speeds]
         self._kind: npt.NDArray[np.intp] = np.array([speeds.index(here.speed) for here in self._here], np.intp)
         self._asked = np.empty((3, len(self._kinds)))  # see `_ask`
-        self._each, self._columns = _with_columns(np.empty((3, count)))
+        self._each = np.empty((3, count))
+        self._lines = self._each[:2].T
+        self._own = np.empty((count, LENGTHS))
         self._taken = np.empty((TABLES, count, LENGTHS))
         self._means = np.empty((2, count))
 
@@ -199,17 +202,16 @@ class Outlook:
 
     def _rises(self, who: Prospect, resident: int | None) -> Array:
         self._ask(who, resident)
-        tokens, (wait, load, _), (wait_column, _, slower) = who.tokens, self._each, self._columns
+        self._powers[0] = tokens = who.tokens
         bins = np.multiply(tokens, self._by_token).astype(np.intp)
         taken = self._tables.take(bins, 2, self._taken, "clip")
         own, pace = taken[BEGIN], taken[PACE]
-        np.add(pace, slower, pace)
-        np.multiply(pace, tokens, pace)
-        np.add(own, pace, own)
-        np.add(own, wait_column, own)
+        np.add(own, np.multiply(pace, tokens, pace), own)
+        np.add(own, np.dot(self._lines, self._powers, self._own), own)
         np.multiply(own, own, own)
         np.multiply(own, own, own)
         np.multiply(own, own, own)
+        _, wait, load = self._each
         harms, rises = np.matmul(taken[:PACE], _EVENLY, self._means)
         np.multiply(load, harms, harms)
         np.add(rises, harms, rises)
@@ -217,18 +219,18 @@ class Outlook:
         return found
 
     def _ask(self, who: Prospect, resident: int | None) -> None:
-        """By replica: seconds that its prompt takes, what it adds to each step there, and the same with its tools. Few
-        kinds are different."""
+        """By replica: what each of its tokens adds to its own time, tools among it, seconds that its prompt takes, and
+        what it adds to each step there. Few kinds are different."""
         cached, new, usual, returned, asked = who.cached, who.new, who.usual_context, who.returned, self._asked
         for kind, (prefill, read, move, reach) in enumerate(self._kinds):
-            asked[0, kind] = min(reach + move * cached, prefill * cached) + prefill * new
-            asked[1, kind] = added = read * usual + prefill * returned
-            asked[2, kind] = added + who.tools
+            asked[1, kind] = min(reach + move * cached, prefill * cached) + prefill * new
+            asked[2, kind] = added = read * usual + prefill * returned
+            asked[0, kind] = added + who.tools
         each = asked.take(self._kind, 1, self._each, "clip")
         if resident is not None:
             slot = self._slots[resident]
-            each[0, slot] = self._here[slot].speed.prefill * new
-        np.add(each[1:], self._marginal, each[1:])
+            each[1, slot] = self._here[slot].speed.prefill * new
+        np.add(each[::2], self._marginal, each[::2])
 
     def _fill(self, slot: int) -> None:
         here = self._here[slot]
@@ -252,8 +254,3 @@ class Outlook:
         )
         self._marginal[slot] = self._sums.marginal(here.steps)
         here.changes = 0
-
-
-def _with_columns(rows: Array) -> tuple[Array, list[Array]]:
-    """Rows, and the same as columns beside which numbers of one replica stand in a row."""
-    return rows, [row[:, None] for row in rows]
