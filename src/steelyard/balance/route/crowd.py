@@ -34,13 +34,12 @@ class Crowd:
     faster than arrays.
     """
 
-    __slots__ = ("_members", "_row", "row", "seen")
+    __slots__ = ("_context", "_load", "_members", "_people", "seen")
 
     def __init__(self) -> None:
-        self._row = array("d", bytes(8 * 3 * BINS))
-        self.row: Array = np.frombuffer(self._row).reshape(3, BINS)
         self.seen = 0.0
         self._members: dict[str, _Member] = {}
+        self._empty()
 
     def __len__(self) -> int:
         return len(self._members)
@@ -63,20 +62,29 @@ class Crowd:
         if self._members:
             self._add(who, -1.0 / len(who.bins))
         else:
-            self.row[:] = 0.0  # of what rounding has left
+            self._empty()  # of what rounding has left
 
     def fill(self, decoded: float, width: float) -> None:
         """Fill all bins anew, as seen from so many tokens on."""
         self.seen = decoded
-        self.row[:] = 0.0
+        self._empty()
         for who in self._members.values():
             who.bins = [int((end - decoded) / width) for end in who.ends if end > decoded] or [0]
             self._add(who, 1.0 / len(who.bins))
 
+    def row(self) -> Array:
+        """By term, what is in each bin."""
+        terms: Array = np.frombuffer(array("d", self._people + self._load + self._context)).reshape(3, BINS)
+        return terms
+
+    def _empty(self) -> None:
+        self._people, self._load, self._context = [0.0] * BINS, [0.0] * BINS, [0.0] * BINS
+
     def _add(self, who: _Member, share: float) -> None:
         """Add what one counts by to the bins it may end in, the same share to each."""
-        row, load, context = self._row, share * who.load, share * who.context
+        people, loads, contexts = self._people, self._load, self._context
+        load, context = share * who.load, share * who.context
         for at in who.bins:
-            row[at] += share
-            row[at + BINS] += load
-            row[at + 2 * BINS] += context
+            people[at] += share
+            loads[at] += load
+            contexts[at] += context

@@ -250,7 +250,7 @@ class Outlook:
     def _sum_up(self, slot: int) -> None:
         here = self._here[slot]
         self._total[slot] = self._sums.sum_up(
-            here.crowd.row, here.steps, here.seats, here.capacity, self._habits.tools, self._tables[:, slot]
+            here.crowd.row(), here.steps, here.seats, here.capacity, self._habits.tools, self._tables[:, slot]
         )
         self._marginal[slot] = self._sums.marginal(here.steps)
         here.changes = 0
