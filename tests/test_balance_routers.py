@@ -28,6 +28,7 @@ from steelyard.balance.events import (
 )
 from steelyard.balance.rollouts import Replica, Running
 from steelyard.balance.route import DEFAULT, ROUTERS, BucketSpeed, make_router
+from steelyard.balance.route.crowd import BINS, Crowd
 from steelyard.balance.route.outlook import Outlook
 from steelyard.balance.route.prospect import LENGTHS, Habits, Prospect, lengths, unknown
 from steelyard.balance.route.ranking import Ranking
@@ -376,6 +377,49 @@ def plain_rise(speed: BucketSpeed, seats: int, room: int, there: list[Prospect],
 def prospect(tokens: Sequence[float], returned: float = 0.0, cached: int = 0, new: int = 0) -> Prospect:
     some = np.array(sorted(tokens))
     return Prospect(some, float(some.mean()), 0.0, returned, cached, new)
+
+
+@settled(60)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 5),
+            st.none() | st.lists(st.integers(0, 399), min_size=LENGTHS, max_size=LENGTHS).map(sorted),
+            st.integers(0, 60),
+        ),
+        max_size=30,
+    ),
+    st.integers(0, 400),
+)
+def test_a_crowd_is_the_sum_of_who_is_in_it(steps: list[tuple[int, list[int] | None, int]], later: int) -> None:
+    """Whoever has come and gone, before decoding went on and after."""
+    crowd, there, decoded, width = Crowd(), dict[str, tuple[list[int], float, float]](), 0, 8.0
+    for name, tokens, on in steps:
+        if there.pop(str(name), None):
+            crowd.discount(str(name))
+        if tokens is not None:
+            crowd.count(str(name), np.array(tokens, float), name / 8, 3.0 * name, decoded, width)
+            there[str(name)] = [decoded + each for each in tokens], name / 8, 3.0 * name
+        if on > 50:  # filled now and then
+            decoded += on
+            crowd.fill(decoded, width)
+    crowd.fill(decoded + later, width)
+    expected = np.zeros((3, BINS))
+    for ends, load, context in there.values():
+        likely = [end for end in ends if end > decoded + later] or [decoded + later]
+        for end in likely:
+            expected[:, int((end - decoded - later) // width)] += np.array([1.0, load, context]) / len(likely)
+    assert len(crowd) == len(there)
+    np.testing.assert_allclose(crowd.row(), expected, atol=1e-9)
+    for name in list(there)[1:]:  # one by one as well
+        crowd.discount(name)
+    left = Crowd()
+    left.seen = decoded + later
+    for name in list(there)[:1]:
+        ends, load, context = there[name]
+        if ends[0] > decoded + later:
+            left.count(name, np.array(ends, float), load, context, 0.0, width)
+            np.testing.assert_allclose(crowd.row(), left.row(), atol=1e-9)
 
 
 prospects = st.builds(

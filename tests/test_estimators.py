@@ -28,6 +28,7 @@ from steelyard.balance.estimate import (
     PaperTrie,
     SuffixBackoff,
     signal,
+    suffix,
     surface,
 )
 from steelyard.balance.estimate.backoff import SuffixTable, contexts
@@ -214,6 +215,30 @@ def test_the_surface_follows_drift() -> None:
         for _ in range(500):
             learner.add(waves, np.full(len(points), value))
     assert np.all(learner.expect(waves) > 40)
+
+
+def test_taught_in_batches_it_expects_what_it_does_when_taught_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short trajectories, some of which always wait to be taught; long ones would make batches of their own."""
+    learnt = [replace(each, turns=each.turns[:3]) for each in world(1, 400)]
+    batches, at_once = SuffixBackoff(), SuffixBackoff()
+    for each in learnt:
+        batches.learn(each)
+    monkeypatch.setattr(suffix, "_BATCH", 0)
+    for each in learnt:
+        at_once.learn(each)
+    asked = [at(each, count) for each in world(2, 50) for count in (1, 2)]
+    pairs = [(batches.observe(history), at_once.observe(history)) for history in asked]
+    assert np.std([one.mean for _, one in pairs]) > 10
+    for several, one in pairs:
+        assert several.mean == pytest.approx(one.mean, rel=0.02)
+        assert several.p90 == pytest.approx(one.p90, rel=0.02)
+    early, first = SuffixBackoff(), SuffixBackoff()  # the first few count at once
+    for each in learnt[:3]:
+        first.learn(each)
+    monkeypatch.undo()
+    for each in learnt[:3]:
+        early.learn(each)
+    assert early.observe(asked[0]) == first.observe(asked[0])
 
 
 def test_spread_is_calibrated_where_errors_grow() -> None:
