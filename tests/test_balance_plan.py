@@ -242,7 +242,7 @@ def test_a_degree_whose_cache_is_too_small_is_not_used() -> None:
     plan = Search(world(16, replicas=tight, by_length=False)).best(measured)
     assert list(plan.replicas) == [4]
     simulated = Simulated(world(16, replicas=tight, by_length=False), lambda plan, _: plan.step)
-    assert {tuple(each.replicas) for each in simulated.candidates(measured)} == {(4,)}
+    assert {tuple(each.replicas) for each in simulated.candidates([measured])} == {(4,)}
     for small in ({1: tight[1]}, {1: tight[1], 32: replica(32)}):
         with pytest.raises(UserError, match="holds the longest trajectory"):
             Search(world(16, replicas=small)).best(measured)
@@ -395,11 +395,31 @@ def test_simulations_decide_among_the_shortlist() -> None:
     assert planner.plan(State(9, measured, plan)) is None
 
 
+@pytest.mark.parametrize(("slower", "side"), [(0.4, 1), (2.5, -1)])
+def test_simulations_go_beyond_the_shortlist_while_that_gains(slower: float, side: int) -> None:
+    """Rollouts that are quicker than the model says leave more GPUs to training, and slower ones fewer."""
+    here, measured = world(24, train=lambda o, x: train(o, x) / 3), batch(1, 512, median=300, spread=1.3)
+
+    def simulate(plan: Plan, _: State) -> float:
+        now = foretold(here, plan, measured)
+        return max(now.train, slower * now.rollout)
+
+    believed = Search(here).best(measured)
+    plan = Simulated(here, simulate, shortlist=1, least=lambda plan, _: plan.train).plan(State(0, measured))
+    assert plan is not None
+    assert side * (plan.training.gpus - believed.training.gpus) > 0
+    assert plan.step < simulate(believed, State(0, measured))
+
+
 def test_hopeless_plans_are_not_simulated() -> None:
+    """Where a bound says that others cannot be better, and beyond numbers of GPUs that gain nothing."""
     here, measured = world(24), batch()
-    best = Simulated(here, lambda plan, _: plan.step)
-    best.plan(State(0, measured))
-    assert best.simulations < len(best.candidates(measured))
+    bounded = Simulated(here, lambda plan, _: plan.step, least=lambda plan, _: plan.step)
+    free = Simulated(here, lambda plan, _: plan.step)
+    one, other = (each.plan(State(0, measured)) for each in (bounded, free))
+    assert one is not None and other is not None and one.layout == other.layout
+    numbers = {option.gpus for option in here.options}
+    assert bounded.simulations < free.simulations < 2 * len(numbers)
 
 
 def test_the_oracle_plans_for_what_comes() -> None:

@@ -158,7 +158,7 @@ def outcome(name: str, tokens: float, **choice: Any) -> Outcome:
     kind: Any = {"ours": "ours", "oracle": "bound", "static best": "bound", "A": "rival"}.get(name, "change")
     figures = {
         "tokens_per_second": tokens,
-        "later_tokens_per_second": tokens,
+        "settled_tokens_per_second": tokens,
         "samples_per_second": 1.5,
         "step_seconds": 12.0,
         "rollout_idle": 0.25,

@@ -252,6 +252,20 @@ def test_simulations_are_asked_for_when_something_is_new() -> None:
     assert due(State(2, measured(1000), plan, seen=64), last)
 
 
+def test_answers_to_the_same_prompts_are_one_draw() -> None:
+    """Four prompts that came out longer are no news, 64 are."""
+    plan = Foresight(any_setup()).written
+
+    def batch(factor: float, group: int) -> Measured:
+        tokens = np.tile([int(200 * factor), int(1000 * factor)], 32 // group).repeat(group)
+        ones = np.ones(64, dtype=np.int64)
+        return Measured(tokens, np.ones(64), ones, ones, tokens + 1, tokens, group)
+
+    for group, news in ((16, False), (1, True)):
+        last = State(1, batch(1.0, group), plan, seen=64)
+        assert Moved().due(State(2, batch(1.5, group), plan, seen=64), last) is news
+
+
 def test_a_change_is_not_made_for_steps_that_never_come() -> None:
     state = State(0, measured(500), None, left=2)
     assert Payback(switch=15.0).pays(100.0, 90.0, State(0, measured(500), None))

@@ -19,9 +19,10 @@ from steelyard.scenario.posttrain import PosttrainScenario
 
 Progress = Callable[[int, int], None]
 
-JUDGED_BY = "later_tokens_per_second"
-"""Tokens, since to drop long samples must not look like a gain, and of the later half of the steps, since a real run
-goes on for hundreds: how it began does not matter then."""
+JUDGED_BY = "settled_tokens_per_second"
+"""Tokens, since to drop long samples must not look like a gain, and of steps in the middle, since a real run goes on
+for hundreds: how it began and how it ends does not matter then."""
+_ENDING = 2  # steps: as many batches are under way at most
 _ROOMS = ("scenario", "workload", "model", "hardware", "cost", "engine", "fleet", "sim", "balance", "posttrain")
 
 
@@ -170,7 +171,7 @@ def figures_of(scenario: PosttrainScenario) -> dict[str, Any]:
     ages = {int(age): count for age, count in summary["staleness"].items()}
     return {
         "tokens_per_second": summary["tokens_per_second"],
-        "later_tokens_per_second": _later(result),
+        JUDGED_BY: _settled(result),
         "samples_per_second": summary["samples_per_second"],
         "step_seconds": summary["step_seconds"]["total"],
         "rollout_idle": summary["gpu_time"]["rollout"]["idle"],
@@ -180,12 +181,13 @@ def figures_of(scenario: PosttrainScenario) -> dict[str, Any]:
     }
 
 
-def _later(result: PosttrainResult) -> float:
-    """Throughput of the later half of the steps: without filling the pipeline, and after plans have settled."""
+def _settled(result: PosttrainResult) -> float:
+    """Throughput from a third of the steps on, when plans have settled, up to those at the end that have engines to
+    themselves, as nothing new begins."""
     steps = result.loop.record.steps
-    half = len(steps) // 2
-    begun = steps[half - 1].synced if half else 0.0
-    return sum(step.tokens for step in steps[half:]) / (steps[-1].synced - begun)
+    first, end = len(steps) // 3, max(len(steps) // 3 + 1, len(steps) - _ENDING)
+    begun = steps[first - 1].synced if first else 0.0
+    return sum(step.tokens for step in steps[first:end]) / (steps[end - 1].synced - begun)
 
 
 def digest_of(scenario: PosttrainScenario) -> str:

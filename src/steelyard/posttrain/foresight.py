@@ -19,6 +19,7 @@ from steelyard.scenario.posttrain import PosttrainScenario
 from steelyard.workload.trajectories import Trajectory
 
 TAUGHT = 256  # trajectories that the estimator has learnt when a plan is simulated
+_MEASURED = 3  # steps of a simulated loop
 _SAMPLED = 3  # steps of a run, evenly spread, that the best fixed plan is looked for with
 
 
@@ -52,6 +53,7 @@ class Foresight:
         self.setup = setup
         self.training = Training(setup, scenario.gpus)
         self.world: World = world_of(setup, self.training, scenario.gpus, planner_mode(scenario))
+        self._rolled_out: dict[object, float] = {}
         self.written = Plan(self.training.written, buckets_of(scenario), 0.0, 0.0, 0.0)
 
     def measured(self, batch: Batch) -> Measured:
@@ -61,37 +63,31 @@ class Foresight:
     def step_seconds(self, plan: Plan, batches: Sequence[Batch], known: Batch) -> float:
         """A step once the loop has settled, in the mean over batches; the estimator has learnt from ``known`` before.
 
-        Each batch is rolled out and trained on with nothing beside it. Where stages take turns that is all there is,
-        and where rollout is the shorter one, training alone counts. Where it is not, a step takes no longer than the
-        rollout, and no less than the bound below: halfway is taken, since what lies between hangs on what batches that
-        overlap have to share.
+        Where stages take turns, each batch is run with nothing beside it. Where a batch is rolled out before the last
+        one is trained on, it waits, and training alone counts. Otherwise batches share engines, and only the loop
+        itself can tell.
         """
-        behind, found = self.setup.scenario.behind, 0.0
-        for step, rolled in self._alone(plan, batches, known):
-            trained = step.handing_over + step.time.seconds + step.sync
-            least = _least(rolled, trained, behind)
-            found += (least + max(least, rolled)) / 2 if behind else step.synced
-        return found / len(batches)
+        fixed, behind = as_written(self.setup, self.training, plan), self.setup.scenario.behind
+        fixed = replace(fixed, scenario=fixed.scenario.model_copy(update={"pool": "none"}))
+        if not behind:
+            return float(np.mean([_alone(fixed, self._replay([batch]), known).synced for batch in batches]))
+        least = self.least_seconds(plan, batches)
+        if all(self.rolled_out(plan, batch, known) <= least for batch in batches):
+            return least
+        return max(least, _settled(fixed, self._replay(batches), known))
+
+    def rolled_out(self, plan: Plan, batch: Batch, known: Batch) -> float:
+        """Seconds until the last trajectory of a batch has ended that has the engines to itself; run once for each."""
+        key = plan.layout, batch[0].id, len(batch)
+        if key not in self._rolled_out:
+            fixed = as_written(self.setup, self.training, plan)
+            self._rolled_out[key] = _rolled_out(fixed, self._replay([batch]), known)
+        return self._rolled_out[key]
 
     def least_seconds(self, plan: Plan, batches: Sequence[Batch]) -> float:
         """What training and weight sync take, in the mean: no rollout makes a step shorter than that."""
         train = [self.training.seconds(plan.training, self.measured(each).context, "best-fit") for each in batches]
         return float(np.mean(train)) + self.world.sync(plan.training, plan.buckets)
-
-    def _alone(self, plan: Plan, batches: Sequence[Batch], known: Batch) -> list[tuple[StepRecord, float]]:
-        """Each batch's step, and the seconds until it was rolled out."""
-        fixed = as_written(self.setup, self.training, plan)
-        changes: dict[str, object] = {"steps": 1, "pool": "none"}
-        if fixed.scenario.behind:
-            changes |= {"mode": "split", "staleness": None}
-        fixed = replace(fixed, scenario=fixed.scenario.model_copy(update=changes))
-        found = []
-        for batch in batches:
-            truth = Oracle()
-            once = replace(fixed, tasks=self._replay([batch]))
-            loop = Loop(once, rollout_core(once, truth, known=known), truth.foresee)
-            found.append((loop.step(0.0, 0), max(attempt.ended for attempt in loop.record.samples)))
-        return found
 
     def _replay(self, batches: Sequence[Batch]) -> Replay:
         asked = self.setup.scenario.trajectories
@@ -100,10 +96,35 @@ class Foresight:
         return Replay(groups, asked.prompts)
 
 
-def _least(rolled: float, trained: float, behind: int) -> float:
-    """Seconds of a step that no loop is faster than: a batch begins with new weights, and has ``behind`` steps and the
-    wait of one more to be rolled out in, which others beside it do not make shorter."""
-    return max(trained, (rolled + trained) / (behind + 1))
+def _alone(setup: PosttrainSetup, tasks: Replay, known: Batch) -> StepRecord:
+    """A batch's step with nothing beside it."""
+    once = setup.scenario.model_copy(update={"steps": 1})
+    return _made(replace(setup, tasks=tasks, scenario=once), known).step(0.0, 0)
+
+
+def _rolled_out(setup: PosttrainSetup, tasks: Replay, known: Batch) -> float:
+    alone = {"steps": 1, "mode": "split", "staleness": None, "streaming": False, "pool": "none"}
+    once = setup.scenario.model_copy(update=alone)
+    loop = _made(replace(setup, tasks=tasks, scenario=once), known)
+    loop.step(0.0, 0)
+    return max(attempt.ended for attempt in loop.record.samples)
+
+
+def _settled(setup: PosttrainSetup, tasks: Replay, known: Batch) -> float:
+    """Seconds of a step in the mean, in the middle of a run: all batches that began together are through by then."""
+    first = setup.scenario.behind + 1
+    steps = first + _MEASURED
+    going_on = setup.scenario.model_copy(update={"steps": steps + first})
+    loop = _made(replace(setup, tasks=tasks, scenario=going_on), known)
+    ends = [0.0]
+    for version in range(steps):
+        ends.append(loop.step(ends[-1], version).synced)
+    return (ends[-1] - ends[first]) / _MEASURED
+
+
+def _made(setup: PosttrainSetup, known: Batch) -> Loop:
+    truth = Oracle()
+    return Loop(setup, rollout_core(setup, truth, known=known), truth.foresee)
 
 
 def recommended(scenario: PosttrainScenario) -> Plan:
@@ -133,7 +154,10 @@ def _best(foresight: Foresight, batches: Sequence[Batch]) -> Plan:
     def least(plan: Plan, _: State) -> float:
         return foresight.least_seconds(plan, batches)
 
-    planner = Simulated(foresight.world, simulate, least=least, look=lambda _: lengths)
+    def glance(plan: Plan, _: State) -> float:
+        return foresight.rolled_out(plan, batches[0], batches[0][:TAUGHT])
+
+    planner = Simulated(foresight.world, simulate, glance=glance, least=least, look=lambda _: lengths)
     plan = planner.plan(State(0, lengths[0]))
     assert plan is not None, "there was none before it"
     return plan

@@ -154,6 +154,7 @@ class Replanner:
         return Simulated(
             foresight.world,
             lambda plan, _: foresight.step_seconds(plan, self._recent, self._recent[0][:TAUGHT]),
+            glance=lambda plan, _: foresight.rolled_out(plan, self._recent[0], self._recent[0][:TAUGHT]),
             least=lambda plan, _: foresight.least_seconds(plan, self._recent),
             look=lambda state: [state.measured, *self._longest()],
             change=self._cost,
@@ -170,7 +171,12 @@ class Replanner:
         def least(plan: Plan, state: State) -> float:
             return foresight.least_seconds(plan, self._coming(state.step))
 
+        def glance(plan: Plan, state: State) -> float:
+            return foresight.rolled_out(plan, self._coming(state.step)[0], self._recent[0][:TAUGHT])
+
         def truth(state: State) -> Measured:
             return foresight.measured(self._coming(state.step)[0])
 
-        return replace(oracle(foresight.world, simulate, truth, least), change=self._cost, payback=self._payback())
+        return replace(
+            oracle(foresight.world, simulate, truth, glance, least), change=self._cost, payback=self._payback()
+        )

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from steelyard.posttrain.compare import Comparison, Outcome
+from steelyard.posttrain.compare import JUDGED_BY, Comparison, Outcome
 from steelyard.posttrain.compare_choices import OURS, Choice, Kind
 
 _WIDTH = 132  # of the table, on narrower terminals too: cells cut short are of no use
@@ -20,7 +20,7 @@ _HEADS: dict[Kind, str] = {
 }
 _COLUMNS: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
     ("tokens/s", lambda row: f"{row['tokens_per_second']:,.0f}"),
-    ("later", lambda row: f"{row['later_tokens_per_second']:,.0f}"),
+    ("settled", lambda row: f"{row[JUDGED_BY]:,.0f}"),
     ("samples/s", lambda row: f"{row['samples_per_second']:.2f}"),
     ("step s", lambda row: f"{row['step_seconds']:,.1f}"),
     ("roll idle", lambda row: f"{row['rollout_idle']:.0%}"),
@@ -147,8 +147,9 @@ what it simulates.
   gains only where lengths drift.)
 - **Others** are what their papers and code describe, in our own implementation of their decisions. Those with a fixed
   split have the best one in hindsight, which is more than they have in practice.
-- Throughput is tokens of trained samples per second. All are judged by that of the *later* half of the steps, when
-  plans have settled: a real run goes on for hundreds of steps, so how it began does not matter. *Behind* is the mean
-  age of samples in weight versions. *Reward* is the time to the reward that the scenario names, under its learning
+- Throughput is tokens of trained samples per second. All are judged by *settled* ones: from a third of the steps
+  on, when plans have settled, up to the last two, which have engines to themselves as nothing new begins. A real run
+  goes on for hundreds of steps, so how it begins and ends does not matter. *Behind* is the mean age of samples in
+  weight versions. *Reward* is the time to the reward that the scenario names, under its learning
   model; with ~ at the rate of the later half, as the run was over before.
 """

@@ -10,7 +10,7 @@ import numpy as np
 from steelyard.balance.plan.search import Factors
 from steelyard.balance.plan.world import Plan, State, World
 from steelyard.balance.pool.learnt import Learnt
-from steelyard.workload.columns import Floats, Ints
+from steelyard.workload.columns import Floats
 
 
 class Trigger(Protocol):
@@ -41,7 +41,7 @@ class Triggers:
 class Moved:
     """Ours, where planning takes simulations: once at first, again when twice as many trajectories can be looked at,
     and when they have become longer or shorter than those that were planned for, by a share of their mean and by more
-    than chance explains."""
+    than chance explains. Chance draws prompts: answers to the same one are alike."""
 
     share: float = 0.05
     sigmas: float = 3.0
@@ -51,11 +51,11 @@ class Moved:
             return True
         now, then = state.measured, last.measured
         return any(
-            self._apart(here, there)
+            self._apart(now.by_prompt(here), then.by_prompt(there))
             for here, there in ((now.generated, then.generated), (now.context, then.context), (now.tools, then.tools))
         )
 
-    def _apart(self, here: Ints | Floats, there: Ints | Floats) -> bool:
+    def _apart(self, here: Floats, there: Floats) -> bool:
         gap = abs(float(here.mean() - there.mean()))
         error = float(np.sqrt(here.var() / len(here) + there.var() / len(there)))
         return gap > self.share * float(there.mean()) and gap > self.sigmas * error

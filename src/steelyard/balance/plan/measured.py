@@ -31,6 +31,11 @@ class Measured:
     def __len__(self) -> int:
         return len(self.generated)
 
+    def by_prompt(self, column: Ints | Floats) -> Floats:
+        """Means of a column over trajectories that share a prompt, which follow each other."""
+        sums: Floats = np.add.reduceat(column.astype(np.float64), np.arange(0, len(column), self.group))
+        return sums / np.add.reduceat(np.ones(len(column)), np.arange(0, len(column), self.group))
+
     @staticmethod
     def of(trajectories: Iterable[Trajectory], group: int = 1) -> Measured:
         """The columns of records; tools of unknown latency count as instant."""

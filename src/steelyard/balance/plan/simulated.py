@@ -1,4 +1,4 @@
-"""Simulation in the loop: the model makes a shortlist, simulated steps decide."""
+"""Simulation in the loop: the model says where to begin, simulated steps decide."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from math import inf
 
 from steelyard.balance.plan.change import Payback, Trigger, Triggers
 from steelyard.balance.plan.forecast import foretold
-from steelyard.balance.plan.libra import libra
 from steelyard.balance.plan.measured import Measured
 from steelyard.balance.plan.search import Search, nothing_fits
 from steelyard.balance.plan.world import Plan, State, TrainOption, World
 from steelyard.workload.columns import Ints
 
 _NOTHING = 0.005  # of a step: plans that cannot gain more are not worth a simulation
+_LAYOUTS = 3  # training layouts on as many GPUs that ``least`` decides between
+_STRIDE = 24  # GPUs by which plans differ that are looked at one after the other: one of so many
 
 Simulate = Callable[[Plan, State], float]
 """Seconds of the next step (or the mean of some) with a plan, by whoever can run trajectories through engines."""
@@ -24,27 +25,25 @@ Simulate = Callable[[Plan, State], float]
 
 @dataclass
 class Simulated:
-    """Ours. The plans that the model finds best, with buckets by length and with each degree alone, are simulated with
-    the trajectories of late, and so is the plan in force: the best wins, if changing to it pays.
+    """Ours. Begins with the number of training GPUs that the model finds best, simulates plans with it, and goes on to
+    more or fewer as long as that gains; the best wins, if changing to it pays.
 
-    Buckets by length are only as good as the router, which the model takes for all-knowing; one degree alone asks
-    nothing of it. Simulations tell which it shall be. ``trust`` is how far the model may be off: plans that it finds
-    slower than the best simulated one by more are not simulated. ``least`` is a bound that is sooner worked out than a
-    simulation: plans that cannot be better than the best one are not simulated, either. ``look`` says which
-    trajectories it is asked about; each kind of them makes a shortlist. ``change`` is what changing to a plan would
-    take; as long as changes have taken so far if nobody knows.
+    With each number there are buckets by length and each degree alone: the former are only as good as the router, which
+    the model takes for all-knowing, the latter ask nothing of it. ``glance`` says which of them are simulated, by
+    something quicker. ``least`` is a bound that is sooner worked out than either: plans that cannot be better than the
+    best one are not simulated. ``look`` says which trajectories the model is asked about; each kind of them makes a
+    shortlist. ``change`` is what changing to a plan would take; as long as changes have taken so far if nobody knows.
     """
 
     world: World
     simulate: Simulate
-    shortlist: int = 3  # numbers of training GPUs, of each kind
-    trust: float = 0.1
+    shortlist: int = 2  # plans that are simulated with each number of training GPUs
+    glance: Simulate = lambda plan, state: plan.step
     least: Simulate = lambda plan, state: 0.0
     change: Callable[[Plan, State], float | None] = lambda plan, state: None
     triggers: Trigger = field(default_factory=Triggers)
     payback: Payback = field(default_factory=Payback)
     look: Callable[[State], Sequence[Measured]] = lambda state: [state.measured]
-    more: Sequence[Search] = ()
     simulations: int = 0
     _last: State | None = None
 
@@ -53,11 +52,13 @@ class Simulated:
             return None
         self._last = state
         looked = self.look(state)
-        candidates = self.candidates(*looked)
-        first, *others = self._tried(candidates, state)
+        believed = self.candidates(looked)
+        if not believed:
+            raise nothing_fits(self.world, looked[0])
+        first, *others = self._climbed(believed[0].training.gpus, looked, state)
         why = f"simulated best of {1 + len(others)}"
         if not others:
-            rest = (each for each in candidates if each.layout != first.layout)
+            rest = (each for each in believed if each.layout != first.layout)
             others = [self._at_least(each, state) for each in islice(rest, 1)]
         if others:
             why += f"; {others[0]} would take {100 * (others[0].step / first.step - 1):+.1f} %"
@@ -71,30 +72,59 @@ class Simulated:
             return None
         return replace(plan, why=f"{why}; as it is: {now.step:.1f} s", instead=now.step)
 
-    def candidates(self, *looked: Measured) -> list[Plan]:
-        """The shortlist by what the model says, best first, without repeats."""
+    def candidates(self, looked: Sequence[Measured], gpus: int | None = None) -> list[Plan]:
+        """What the model finds best, best first, without repeats; with so many training GPUs, if given."""
         found: dict[object, Plan] = {}
+        options = [each for each in self.world.options if gpus in (None, each.gpus)]
         for measured in looked:
-            world = replace(self.world, train=_timed_once(self.world, measured))
+            world = replace(self.world, train=_timed_once(self.world, measured), options=options)
             alone = [replace(world, replicas={tp: model}, by_length=False) for tp, model in world.replicas.items()]
-            for search in [*map(Search, [world, *alone]), *self.more]:
-                for plan in search.plans(measured, self.shortlist):
+            for search in map(Search, [world, *alone]):
+                for plan in search.plans(measured):
                     found.setdefault(plan.layout, plan)
-        if not found:
-            raise nothing_fits(self.world, looked[0])
-        return sorted(found.values(), key=lambda plan: (plan.step, plan.train + plan.rollout))
+        return sorted(found.values(), key=_order)
 
-    def _tried(self, plans: Sequence[Plan], state: State) -> list[Plan]:
-        """Those that were simulated, with the step time that came out, best first."""
-        bounds = [self.least(plan, state) for plan in plans]
-        tried: list[Plan] = []
-        best = inf
-        for place in sorted(range(len(plans)), key=lambda place: (max(plans[place].step, bounds[place]), place)):
-            plan = plans[place]
-            if plan.step * (1 - self.trust) < best and bounds[place] < best * (1 - _NOTHING):
-                tried.append(self._simulated(plan, state))
-                best = min(best, tried[-1].step)
-        return sorted(tried, key=lambda plan: (plan.step, plan.train + plan.rollout))
+    def _climbed(self, gpus: int, looked: Sequence[Measured], state: State) -> list[Plan]:
+        """Plans that were simulated, best first: with so many training GPUs, then with more and with fewer than the
+        best has, as long as that gains."""
+        tried, best, before, beside = dict[object, Plan](), inf, inf, [[gpus]]
+        while True:
+            for numbers in beside:
+                for plan in next(filter(None, (self._worth(number, best, looked, state) for number in numbers)), []):
+                    if plan.layout not in tried and self._may_gain(plan, best, state):
+                        tried[plan.layout] = self._simulated(plan, state)
+                        best = min(best, tried[plan.layout].step)
+            ordered = sorted(tried.values(), key=_order)
+            if best >= before * (1 - _NOTHING):
+                return ordered
+            before, beside = best, self._beside(ordered[0].training.gpus)
+
+    def _may_gain(self, plan: Plan, best: float, state: State) -> bool:
+        return self.least(plan, state) < best * (1 - _NOTHING)
+
+    def _beside(self, gpus: int) -> list[list[int]]:
+        """Other numbers of training GPUs, nearest first: more, and fewer."""
+        numbers = sorted({each.gpus for each in self.world.options if self.world.rollout_gpus(each)})
+        apart = self.world.gpus // _STRIDE
+        return [
+            [each for each in numbers if each > gpus and each >= gpus + apart],
+            [each for each in reversed(numbers) if each < gpus and each <= gpus - apart],
+        ]
+
+    def _worth(self, gpus: int, best: float, looked: Sequence[Measured], state: State) -> list[Plan]:
+        """Plans with so many training GPUs that are worth a simulation: of the training layouts that the model finds
+        best that with the ``least``, and rollouts that do best at a glance."""
+        measured = state.measured
+        longest, train = int(measured.context.max()), self.world.train
+        fit = [each for each in self.world.options if each.gpus == gpus and each.budget >= longest]
+        timed = sorted((train(each, measured.context), place) for place, each in enumerate(fit))[:_LAYOUTS]
+        found: dict[object, Plan] = {}
+        for plan in self.candidates(looked, gpus):
+            alike = [replace(plan, training=fit[place], train=seconds) for seconds, place in timed]
+            chosen = min(alike, key=lambda each: self.least(each, state), default=plan)
+            if self._may_gain(chosen, best, state):
+                found.setdefault(chosen.layout, chosen)
+        return sorted(found.values(), key=lambda plan: self.glance(plan, state))[: self.shortlist]
 
     def _at_least(self, plan: Plan, state: State) -> Plan:
         """One that was not worth a simulation."""
@@ -103,6 +133,10 @@ class Simulated:
     def _simulated(self, plan: Plan, state: State) -> Plan:
         self.simulations += 1
         return replace(plan, step=self.simulate(plan, state))
+
+
+def _order(plan: Plan) -> tuple[float, float]:
+    return plan.step, plan.train + plan.rollout
 
 
 def _timed_once(world: World, measured: Measured) -> Callable[[TrainOption, Ints], float]:
@@ -115,18 +149,18 @@ def oracle(
     world: World,
     simulate: Simulate,
     truth: Callable[[State], Measured],
+    glance: Simulate = lambda plan, state: plan.step,
     least: Simulate = lambda plan, state: 0.0,
 ) -> Simulated:
     """The bound: told the next trajectories beside those of late (``simulate`` has to run the next ones), asked after
-    every step, with more candidates and more patience; a change still has to pay for itself."""
+    every step, with more simulations; a change still has to pay for itself."""
     return Simulated(
         world,
         simulate,
-        shortlist=5,
-        trust=0.3,
+        shortlist=4,
+        glance=glance,
         least=least,
         triggers=Triggers(every=1),
         payback=Payback(margin=0.0),
         look=lambda state: [truth(state), state.measured],
-        more=(libra(world),),
     )
