@@ -110,8 +110,15 @@ class Case:
             "Libra as published": lambda: Searching(libra(world, published=True)),
             "Libra corrected": lambda: Searching(libra(world)),
             "static best": lambda: Static(Searching(Search(world))),
-            "simulation in the loop": lambda: Simulated(world, lambda plan, _: self.step(plan, 0)),
-            "oracle": lambda: oracle(world, lambda plan, _: self.step(plan, 1), lambda _: self.measured[1]),
+            "simulation in the loop": lambda: Simulated(
+                world, lambda plan, _: self.step(plan, 0), glance=lambda plan, _: self.stages(plan, 0)[1]
+            ),
+            "oracle": lambda: oracle(
+                world,
+                lambda plan, _: self.step(plan, 1),
+                lambda _: self.measured[1],
+                glance=lambda plan, _: self.stages(plan, 1)[1],
+            ),
         }
 
     def settled(self, planner: Planner) -> Plan:
