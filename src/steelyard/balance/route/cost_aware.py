@@ -43,12 +43,13 @@ class CostAware(Plain):
         return -(who.left.mean if isfinite(who.left.p90) else who.history.generated)
 
     def park(self, who: Running, rollouts: Rollouts) -> Cache:
-        """Kept while there is room for all; else in the host's memory, or nowhere if computing again is faster."""
+        """In the host's memory, so that others may have its room; where computing it again is faster than fetching it,
+        it is kept while there is room for all."""
         assert who.replica is not None
         here = rollouts.replicas[who.replica]
-        if here.tokens <= here.capacity:
-            return "keep"
-        return "offload" if self._bucket[here.number].moves(who.context) else "drop"
+        if self._bucket[here.number].moves(who.context):
+            return "offload"
+        return "keep" if here.tokens <= here.capacity else "drop"
 
     def changed(self, replica: Replica) -> None:
         if replica.number not in self._bucket:
