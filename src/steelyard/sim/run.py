@@ -99,6 +99,7 @@ def _engines(setup: FleetSetup, desk: Desk, plain: bool) -> list[Engine]:
                 taking_in=setup.host.taking_in,
                 rested=RESTED,
                 first_uses=each.cost.first_uses(),
+                shared_reads=each.shared_reads,
                 policy=policy,
                 tiers=levels,
                 reactive=bool(desk.followers) or each.pool.role == "prefill",
