@@ -19,10 +19,11 @@ def test_half_of_the_cache_holds_what_a_layer_has_read() -> None:
         assert pool.shared_reads.tokens == pytest.approx(held * tp)
 
 
-def test_engines_whose_steps_are_of_other_kinds_read_all_they_hold() -> None:
+def test_engines_of_other_kinds_and_on_gpus_never_measured_read_all_they_hold() -> None:
     drafting = scenario(engine={"speculative": {"method": "ngram", "num_tokens": 2, "acceptance": [1, 0]}})
     parallel = scenario(fleet={"gpu": "h200", "pp": 2})
-    for each in (drafting, parallel):
+    unknown = scenario(fleet={"gpu": "h100"})
+    for each in (drafting, parallel, unknown):
         assert set_up(each).pools[0].shared_reads is None
 
 

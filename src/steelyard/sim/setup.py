@@ -196,8 +196,11 @@ def _pool(
 
 
 def _shared_reads(model: ModelSpec, gpu: Gpu, layout: Layout, engine: EngineSpec) -> SharedReads | None:
-    """Of engines whose steps run one batch on GPUs that all have the same tokens, one of each request."""
-    if engine.drafts or layout.pp * layout.dp * layout.dcp > 1:
+    """Of engines whose steps run one batch on GPUs that all have the same tokens, one of each request.
+
+    What that gains is known of GPUs that have been measured.
+    """
+    if _shipped(gpu.name) is None or engine.drafts or layout.pp * layout.dp * layout.dcp > 1:
         return None
     token_bytes = kv_bytes_per_token(model, engine.kv_cache_dtype, layout) / sum(layer.count for layer in model.layers)
     return SharedReads.of(gpu, token_bytes) if token_bytes else None
