@@ -10,9 +10,9 @@ from steelyard.scenario import Scenario, scenario_from_dict
 from steelyard.sim.setup import set_up
 
 
-def test_half_of_the_cache_holds_what_a_layer_has_read() -> None:
+def test_the_cache_holds_what_a_layer_has_read() -> None:
     """Llama-3.1-8B caches 2 * 8 heads * 128 * 2 bytes of a token in each layer, and half of them with two GPUs."""
-    held = find_gpu("h200").l2_bytes / 2 / 4096
+    held = find_gpu("h200").l2_bytes / 4096
     for tp in (1, 2):
         (pool,) = set_up(scenario(fleet={"gpu": "h200", "tp": tp})).pools
         assert pool.shared_reads is not None
@@ -28,17 +28,17 @@ def test_engines_of_other_kinds_and_on_gpus_never_measured_read_all_they_hold() 
 
 
 def test_two_of_a_prefix_find_it_as_often_as_they_lie_close_together() -> None:
-    """Two points on a line are closer than a tenth of it with a probability of 1 - 0.9^2."""
+    """Two points on a line are closer than a tenth of it with a probability of 1 - 0.9^2. Half of it is gained."""
     spared = SharedReads(6554.6).spared(65536, several=4000, again=4000)
     assert spared.low == 65536 and spared.high == 65536 + 8191
-    assert spared.tokens == pytest.approx(4000 * 0.19, rel=0.001)
+    assert spared.tokens == pytest.approx(0.48 * 4000 * 0.19, abs=1)
 
 
-def test_the_more_is_shared_and_the_less_read_the_more_is_spared_up_to_a_tenth() -> None:
+def test_the_more_is_shared_and_the_less_read_the_more_is_spared_up_to_a_third_or_so() -> None:
     reads = SharedReads(5000.0)
     by_again = [reads.spared(50_000, 1000, again).tokens for again in range(500, 8000, 500)]
     assert by_again == sorted(by_again) and by_again[0] < by_again[1]
-    assert reads.spared(50_000, 10_000, 40_000).tokens == int(0.1 * 49152)
+    assert reads.spared(50_000, 500, 49_000).tokens == int(0.37 * 49152)
     by_kv = [reads.spared(kv, 1000, 2000).tokens for kv in range(30_000, 300_000, 5_000)]
     assert by_kv == sorted(by_kv, reverse=True) and by_kv[0] > by_kv[-1]
 

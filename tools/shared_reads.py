@@ -1,95 +1,137 @@
-"""What a decode kernel gains where requests of a batch share their prefixes: run on a GPU with torch and Triton.
+"""What attention gains where requests of a batch share their prefixes: run on a GPU with torch and vLLM.
 
-Prints, for batches out of 48 prompts answered eight times each, mixed and side by side: the mean context, the share of
-reads that are of a block read before, the share of the kernel's time that goes if those blocks are the same, and what
-`cost/shared_reads.py` foretells.
-The kernel reads a paged cache of the shape of Llama-3.1-8B with one block of threads to a multiprocessor.
+Times the kernel that `steelyard profile` times, over blocks that requests share or over as many of their own, and
+prints the share of its time that goes: for neighbours who share more and more, which shows the most there is to gain;
+for pairs who are farther and farther apart in the batch, which shows how much may be read in between; and for batches
+out of 48 prompts answered eight times each, mixed and side by side. Beside each is what `cost/shared_reads.py`
+foretells with the shipped profile, for which requests of one prompt are anywhere in the batch, and what share the gain
+is of the time that the blocks read again would take by that profile.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import random
+import statistics
+from collections.abc import Iterator
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
-import torch
-import triton
-import triton.language as tl
 
+from steelyard.cost import Measured, shipped_bundle
 from steelyard.cost.shared_reads import SharedReads
 from steelyard.hardware import find_gpu
+from steelyard.model import AttentionOperator, AttentionShape
+from steelyard.profile.kernels import attention
+from steelyard.profile.memory import arena
+from steelyard.profile.timer import kernel_time
 
-_BLOCKS, _BLOCK, _GROUPS, _EACH = 57000, 16, 48, 8
+_GPU = "h200"
+_HEADS = AttentionShape(32, 8, 128, 128)  # of Llama-3.1-8B
+_OPERATOR = AttentionOperator("attention", "gqa", _HEADS, _HEADS, 2 * 8 * 128, None, "bf16")
+_SHAPE = {"heads": 32, "kv_heads": 8, "dim": 128}
 _TOKEN_BYTES = 4096
+_BLOCK, _POOL = 16, 57_000 * 16  # tokens
+_PROMPTS, _ANSWERS = 48, 8
+_TRIES = 3  # each with its blocks elsewhere in the cache
+_SETTLE_S = 0.01
 
 
-@triton.jit  # type: ignore[misc]
-def _decode(q, kv, tables, lengths, out, width):  # type: ignore[no-untyped-def]
-    i = tl.program_id(0)
-    b, h = i // 8, i % 8
-    n = tl.load(lengths + b)
-    d, t, r = tl.arange(0, 128), tl.arange(0, 64), tl.arange(0, 16)
-    rows = (b * 32 + h * 4 + r[:, None] % 4) * 128 + d[None, :]
-    queries = tl.load(q + rows)
-    top = tl.full([16], -1e9, tl.float32)
-    total = tl.zeros([16], tl.float32)
-    sums = tl.zeros([16, 128], tl.float32)
-    for start in range(0, n, 64):
-        at = start + t
-        block = tl.load(tables + b * width + at // 16, mask=at < n, other=0).to(tl.int64)
-        where = ((block * 16 + at % 16) * 8 + h) * 256
-        keys = tl.load(kv + where[None, :] + d[:, None])
-        scores = tl.where(at[None, :] < n, tl.dot(queries, keys) * 0.088, -1e9)
-        higher = tl.maximum(top, tl.max(scores, 1))
-        weights = tl.exp(scores - higher[:, None])
-        scale = tl.exp(top - higher)
-        total = total * scale + tl.sum(weights, 1)
-        values = tl.load(kv + where[:, None] + 128 + d[None, :])
-        sums = sums * scale[:, None] + tl.dot(weights.to(tl.bfloat16), values)
-        top = higher
-    tl.store(out + rows, (sums / total[:, None]).to(tl.bfloat16))
+class Request(NamedTuple):
+    """Its cached tokens, the first of which others with this prompt have in common."""
+
+    tokens: int
+    prompt: int
+    common: int
 
 
-def _microseconds(cache: Any, batch: Any, shared: bool) -> float:
-    """Of a batch with a row of (tokens, prompt, tokens of that) to each request."""
-    need = -(-batch[:, 0] // _BLOCK)
-    tables = np.zeros((len(batch), need.max()), np.int32)
-    order, at = np.random.RandomState(0).permutation(_BLOCKS), 0
-    first: dict[int, int] = {}  # request of each prompt
-    for i, (_, prompt, common) in enumerate(batch):
-        tables[i, : need[i]] = order[at : at + need[i]]
-        at += need[i]
-        if shared:
-            whole = common // _BLOCK
-            tables[i, :whole] = tables[first.setdefault(prompt, i), :whole]
-    blocks, lengths = torch.tensor(tables).cuda(), torch.tensor(batch[:, 0].astype(np.int32)).cuda()
-    q = torch.randn(len(batch), 32, 128, device="cuda", dtype=torch.bfloat16)
-    out = torch.empty_like(q)
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    for i in range(130):
-        if i == 30:
-            begin.record()
-        _decode[(8 * len(batch),)](q, cache, blocks, lengths, out, tables.shape[1], num_warps=4, num_stages=6)
-    end.record()
-    torch.cuda.synchronize()
-    return float(begin.elapsed_time(end)) * 10
+Batch = list[Request]
+
+
+def neighbours() -> Iterator[tuple[str, Batch]]:
+    """128 requests, of which so many in a row have so much in common."""
+    for tokens in (512, 1024, 2048):
+        for group in (2, 8, 128):
+            for eighths in (1, 2, 4, 6, 8):
+                common = tokens * eighths // 8
+                yield (
+                    f"{group} in a row, {eighths}/8 in common",
+                    [Request(tokens, i // group, common) for i in range(128)],
+                )
+
+
+def pairs(dice: random.Random) -> Iterator[tuple[str, Batch]]:
+    """Each two, so many places apart, have a quarter or so in common."""
+    for n, mean in ((128, 500), (128, 1000), (64, 2000)):
+        for apart in (1, 2, 4, 8, 12, 16, 24, 32):
+            for _ in range(3):
+                lengths = [mean // 2 + int(dice.gammavariate(2.0, mean / 4)) for _ in range(n)]
+                prompts = [i // (2 * apart) * apart + i % apart for i in range(n)]
+                yield f"{n}, {apart} apart", [Request(x, p, mean // 2) for x, p in zip(lengths, prompts, strict=True)]
+
+
+def answers(dice: random.Random) -> Iterator[tuple[str, Batch]]:
+    """As a rollout has them: later batches have longer answers, and fewer of them."""
+    for n, mean in ((128, 60), (128, 200), (128, 450), (96, 700), (64, 900), (40, 1100)):
+        prompts = [min(2000, max(60, int(dice.lognormvariate(5.95, 0.6)))) for _ in range(_PROMPTS)]
+        everybody = [
+            Request(common + int(dice.gammavariate(2.0, mean / 2)), prompt, common)
+            for prompt, common in enumerate(prompts)
+            for _ in range(_ANSWERS)
+        ]
+        for _ in range(3):
+            yield f"{n} mixed", dice.sample(everybody, n)
+        yield f"{n} side by side", everybody[40 : 40 + n]
+
+
+def sharing(batch: Batch) -> tuple[int, int]:
+    """Tokens that more than one request holds, and how many are read again."""
+    holders: dict[int, int] = {}
+    for request in batch:
+        holders[request.prompt] = holders.get(request.prompt, 0) + 1
+    whole = {request.prompt: request.common // _BLOCK * _BLOCK for request in batch}
+    several = sum(whole[prompt] for prompt, n in holders.items() if n > 1)
+    return several, sum(whole[prompt] * (n - 1) for prompt, n in holders.items())
+
+
+def microseconds(batch: Batch, shared: bool) -> float:
+    """Of one layer's attention."""
+    first: dict[int, int] = {}
+    point = {**_SHAPE, "queries": [1] * len(batch), "keys": [request.tokens for request in batch], "pool": _POOL}
+    if shared:
+        point["prefixes"] = [(first.setdefault(each.prompt, i), each.common) for i, each in enumerate(batch)]
+    times = []
+    for _ in range(_TRIES):
+        arena().reset()
+        times.append(kernel_time(attention(point), _SETTLE_S).seconds)
+    return statistics.median(times) * 1e6
+
+
+class Foretold:
+    """By the shipped profile."""
+
+    def __init__(self) -> None:
+        gpu, bundle = find_gpu(_GPU), shipped_bundle(_GPU)
+        assert bundle is not None
+        self._attention, self.reads = Measured(gpu, bundle).attention, SharedReads.of(gpu, _TOKEN_BYTES)
+
+    def share(self, requests: int, tokens: int, without: int) -> float:
+        """Of the kernel's time that goes if so many of the tokens do."""
+        whole, less = self._attention.decodes(_OPERATOR, 2, requests).at(np.array([tokens, tokens - without], float))
+        return float(1 - less / whole)
 
 
 def main() -> None:
-    """Print the table."""
-    dice, reads = np.random.RandomState(5), SharedReads.of(find_gpu("h200"), _TOKEN_BYTES)
-    cache = torch.randn(_BLOCKS * _BLOCK * 8 * 32, device="cuda", dtype=torch.bfloat16).repeat(8)
-    for n, answer in ((128, 60), (128, 200), (128, 450), (96, 700), (64, 900), (40, 1100)):
-        prompts = np.clip(np.exp(dice.normal(5.95, 0.6, _GROUPS)), 60, 2000).astype(int)
-        every = [(p + int(dice.gamma(2.0, answer / 2.0)), g, p) for g, p in enumerate(prompts) for _ in range(_EACH)]
-        for how in ("mixed", "mixed", "side by side"):
-            batch = np.array(every)[dice.permutation(len(every))[:n] if how == "mixed" else np.arange(40, 40 + n)]
-            _, members, holders = np.unique(batch[:, 1], return_index=True, return_counts=True)
-            common = batch[members, 2] // _BLOCK * _BLOCK
-            again, tokens = int((common * (holders - 1)).sum()), int(batch[:, 0].sum())
-            foretold = reads.spared(tokens, int(common[holders > 1].sum()), again).tokens / tokens
-            apart, together = (min(_microseconds(cache, batch, s) for _ in range(2)) for s in (False, True))
-            gained = f"{1 - together / apart:.1%} of {apart:.0f} us gained, {foretold:.1%} foretold"
-            print(f"{n} {how}: {tokens / n:.0f} tokens each, {again / tokens:.0%} read again, {gained}")
+    """Print a line for each batch."""
+    foretold, dice = Foretold(), random.Random(5)
+    for what, batch in chain(neighbours(), pairs(dice), answers(dice)):
+        several, again = sharing(batch)
+        n, tokens = len(batch), sum(request.tokens for request in batch)
+        apart, together = microseconds(batch, False), microseconds(batch, True)
+        gained, added = 1 - together / apart, foretold.share(n, tokens, again)
+        by_us = foretold.share(n, tokens, foretold.reads.spared(tokens, several, again).tokens)
+        print(f"{what}: {tokens / n:.0f} tokens each, {again / tokens:.1%} read again, {apart:.1f} us, ", end="")
+        print(f"{gained:.1%} gained, {by_us:.1%} foretold; {gained / added:.2f} of what those add", flush=True)
 
 
 if __name__ == "__main__":
