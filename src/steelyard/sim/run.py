@@ -130,8 +130,12 @@ def _first_uses(engines: Sequence[Engine]) -> dict[str, Any]:
     counted = [engine.first_uses for engine in engines if engine.first_uses is not None]
     if not counted:
         return {}
-    waited = sum(each.count * each.seconds for each in counted)
-    return {FIRST_USES: {"kernels": sum(each.count for each in counted), "seconds": waited}}
+    return {
+        FIRST_USES: {
+            "kernels": sum(each.count for each in counted),
+            "seconds": sum(each.waited for each in counted),
+        }
+    }
 
 
 @contextmanager
