@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from steelyard.cost import GraphPlan
-from steelyard.cost.kernels import ExpertKernel, FirstUses
+from steelyard.cost.kernels import ExpertKernel, FirstUses, Kernel
 from steelyard.cost.step import StepTime
 from steelyard.engine import FINISHED, BlockNames, Chain, Engine, EngineLog, Limits, Pipeline, Request, StepCost, extend
 from steelyard.engine.content import Names
@@ -113,7 +113,8 @@ class Start:
 
     def experts(self, most: int) -> ExpertKernel:
         """The kernel by a step's tokens."""
-        return ExpertKernel([self.kernels[tokens // 3 % len(self.kernels)] for tokens in range(most + 1)], self.top_k)
+        kernels = [Kernel(name) for name in self.kernels]
+        return ExpertKernel([kernels[tokens // 3 % len(kernels)] for tokens in range(most + 1)], self.top_k)
 
     def first_uses(self, most: int) -> FirstUses:
         """What an engine keeps that runs ``most`` tokens at once and did so when it started."""

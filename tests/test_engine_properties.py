@@ -29,6 +29,7 @@ from engine_worlds import (
     vllm,
     worlds,
 )
+from steelyard.cost.shared_reads import SharedReads
 from steelyard.cost.step import StepTime
 from steelyard.engine import ABORTED, FINISHED, REJECTED, BlockNames, Engine, EngineLog, Limits, Request
 from steelyard.validate.parity import LinearCost
@@ -678,3 +679,39 @@ def test_fast_path_takes_the_same_steps_beside_a_busy_host(world: World, vector:
     plain = serve(world, plain=True, prepare=busy)
     assert fast.steps == plain.steps and fast.ended == plain.ended
     assert_same_records(fast.engine.log, plain.engine.log)
+
+
+@settled(250)
+@given(st.one_of(worlds(), worlds(equals=True)), SHORT_STRETCHES, st.sampled_from([3.0, 40.0, 1e9]))
+def test_fast_path_takes_the_same_steps_where_requests_share_what_they_read(
+    world: World, vector: int, held: float
+) -> None:
+    def share(engine: Engine, names: BlockNames) -> None:
+        engine.shared_reads = SharedReads(held)
+
+    with vectorised_from(vector):
+        fast = serve(world, plain=False, prepare=share)
+    plain = serve(world, plain=True, prepare=share)
+    assert fast.steps == plain.steps and fast.ended == plain.ended
+    assert_same_records(fast.engine.log, plain.engine.log)
+
+
+def test_requests_of_one_prefix_decode_faster_than_others() -> None:
+    """Eight requests of 160 tokens, 128 of them shared: 7 * 128 are found in the cache, which gains 0.48 of them."""
+
+    def last(content: tuple[tuple[int, int], ...]) -> float:
+        asks = (Ask(160, 12, content=content), *(Ask(160, 10, at=1.0, content=content) for _ in range(7)))
+        limits = Limits(256, 512, block_size=16, async_scheduling=False)
+        cost = LinearCost(1.0, 0.0, 0.001)
+
+        def share(engine: Engine, names: BlockNames) -> None:
+            engine.shared_reads = SharedReads(1e9)
+
+        steps = serve(World(limits, cost, asks), plain=False, prepare=share).steps
+        whole = [(start, end) for start, end, tokens, *_ in steps if len(tokens) == 8 and set(tokens.values()) == {1}]
+        return whole[0][1] - whole[0][0]
+
+    apart, together = last(()), last(((1, 128),))
+    kv = (apart - 1.0) / 0.001
+    assert 8 * 160 < kv < 8 * 170
+    assert together == pytest.approx(apart - 0.001 * int(0.48 * 7 * 128))

@@ -14,7 +14,9 @@ def bundle() -> Bundle:
 
 
 def dims(row: Row) -> str:
-    return str(sorted((key, value) for key, value in row.items() if key not in ("us", "spread", "launch_us")))
+    return str(
+        sorted((key, value) for key, value in row.items() if key not in ("us", "spread", "launch_us", "carried"))
+    )
 
 
 def test_held_out_points_are_not_among_the_others() -> None:
@@ -26,7 +28,7 @@ def test_held_out_points_are_not_among_the_others() -> None:
 
 def test_operators_are_foretold_within_a_few_percent() -> None:
     errors = {(each.family, each.kind): each for each in held_out_errors(bundle(), find_gpu("h200"))}
-    for family, p95 in (("gemm", 0.13), ("attention", 0.13), ("moe", 0.10)):
+    for family, p95 in (("gemm", 0.10), ("attention", 0.13), ("moe", 0.10)):
         overall = errors[family, ALL]
         assert overall.points >= 60
         assert overall.median < 0.03 and overall.p95 < p95 and abs(overall.bias) < 0.02

@@ -18,6 +18,7 @@ from steelyard.hardware import find_gpu
 from steelyard.model import load_model
 from steelyard.scenario import EngineSpec
 from steelyard.sim.run import FIRST_USES
+from steelyard.validate.calibrate import evidence
 from steelyard.validate.capture import CapturedRun, read_capture_folder
 from steelyard.validate.compare import Validation, validate
 from steelyard.validate.steps import kernel_by_kernel, read_steps
@@ -88,9 +89,25 @@ def stalls(cost: CompiledCost, steps: Iterable[tuple[int, bool]]) -> list[int]:
 def test_between_points_the_nearest_one_tells_the_kernel() -> None:
     found = profile().experts.seconds((128, 8, 2048, 768), np.arange(4097.0)).kernels
     assert found is not None
-    assert [found[m] for m in GRID] == [tuned(m) for m in GRID]  # those held out as well
-    wrong = [m for m in range(1, 4097) if found[m] != tuned(m)]
+    assert [found[m].name for m in GRID] == [tuned(m) for m in GRID]  # those held out as well
+    wrong = [m for m in range(1, 4097) if found[m].name != tuned(m)]
     assert len([m for m in wrong if m > 256]) < 15  # around the ends of their ranges
+
+
+def test_a_kernel_weighs_what_it_took_to_compile_and_others_what_is_usual() -> None:
+    took = {"512": 1.0, "1024": 3.0}
+    rows = [{**QWEN, "m": m, "us": 200.0, "kernel": tuned(m)} for m in GRID]
+    first = {row["kernel"]: row for row in reversed(rows)}
+    for name, seconds in took.items():
+        first[name]["compile_s"] = seconds
+    known = Measured(find_gpu("h200"), Bundle({"gpu": "h200"}, {"moe": rows}))
+    found = known.experts.seconds((128, 8, 2048, 768), np.array([512.0, 640.0, 1024.0, 2048.0])).kernels
+    assert found == [("512", 0.5), ("512", 0.5), ("1024", 1.5), ("1536", 1.0)]
+    spec = EngineSpec.model_validate({"max_num_batched_tokens": 2048, "fresh": True})
+    uses = compile_cost(load_model("qwen3-30b-a3b"), 1, spec, known, Roofline(find_gpu("h200"))).first_uses()
+    assert uses is not None
+    assert [uses.compile(tokens, False) for tokens in (521, 801, 801, 1501)] == [0.5, 1.5, 0.0, 1.0]
+    assert uses.count == 3 and uses.waited == pytest.approx(3.0 * HostTerms().compile)
 
 
 def test_where_nobody_knows_the_kernels_nothing_stalls() -> None:
@@ -146,6 +163,19 @@ def test_every_stall_of_a_real_capture_is_foretold_and_no_other() -> None:
         assert [k for k, step in enumerate(steps) if engine.compile(*step)] == stalled
         seen += [steps[k][0] for k in stalled]
     assert seen == [512, 1537, 467, 285, 807, 804]
+
+
+def test_stalls_of_a_real_capture_are_alike_by_the_weight_of_their_kernels() -> None:
+    """Another host's times to compile them explain most of what makes one stall longer than another."""
+    if not CAPTURES.is_dir():
+        pytest.skip("the captures of a real engine are not here")
+    capture = read_capture_folder(CAPTURES / "qwen3-30b-a3b")
+    waits = [wait for run in capture.runs for wait, _ in evidence(capture, run, "h200", HostTerms()).waits]
+    stalls = [(wait.seconds - wait.foretold, wait.kernels) for wait in waits if wait.kernels]
+    plain, weighed = np.array([seconds for seconds, _ in stalls]), np.array([took / by for took, by in stalls])
+    assert len(stalls) == 6
+    assert plain.std() > 0.2 * plain.mean()
+    assert weighed.std() < 0.1 * weighed.mean()
 
 
 def test_the_one_stall_of_our_own_capture_is_said_to_be_there() -> None:

@@ -130,8 +130,19 @@ def test_runs_answer_as_single_blocks_do(calls: list[Call], blocks: int, size: i
     for call in calls:
         assert single.call(*call) == runs.call(*call), call
         assert single.reach() == runs.reach(), call
+        assert_same_sharing(single, runs)
         assert_sound(runs)
     assert single.drain() == runs.drain()
+
+
+def assert_same_sharing(single: Bench, runs: Bench) -> None:
+    """Both count the blocks that several hold as one finds them by going through all."""
+    assert isinstance(runs.kv, RunCache)
+    known = [run for family in runs.kv._families.values() for run in family if run.users > 1]
+    several = sum(run.end - run.first for run in known)
+    again = sum((run.users - 1) * (run.end - run.first) for run in known)
+    for kv in (single.kv, runs.kv):
+        assert (kv.sharing.several, kv.sharing.again) == (several, again)
 
 
 def assert_sound(bench: Bench) -> None:

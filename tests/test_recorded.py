@@ -61,3 +61,15 @@ def test_batches_that_came_at_once_do_not_mislead() -> None:
     short = [source for source in read_sources([GIVEN / "llama-3.1-8b"], "h200") if source.run.name != "rollout-burst"]
     terms = cross_calibrate(short).calibration.terms
     assert terms.request < 40e-6 and terms.eager < 0.85e-3
+
+
+@pytest.mark.skipif(not GIVEN.exists(), reason="captures of others are not here")
+def test_rollouts_that_share_their_prompts_are_foretold_by_other_runs_of_their_engine() -> None:
+    """Within the same bars; without what shared blocks gain, tokens and ends came 3 % late."""
+    crossed = cross_calibrate(read_sources([GIVEN / "llama-3.1-8b"], "h200"))
+    found = crossed.held_out[f"{GIVEN / 'llama-3.1-8b'}/rollout-burst"]
+    assert not isinstance(found, str)
+    for metric, bound in {"tpot": 0.02, "e2e": 0.02, "ttft": 0.05}.items():
+        error = found.latency[metric]["mean"].error
+        assert error is not None and abs(error) < bound, (metric, error)
+    assert abs(found.figures["throughput"].error or 0.0) < 0.02

@@ -4,7 +4,9 @@ The first line is ``{"about": {...}}``: GPU, driver, library versions, date. Eve
 ``{"point": {"op": "gemm", "m": 64, "n": 4096, "k": 4096}, "us": 11.6, "spread": 0.01, "launch_us": 12.0}``. ``us`` is
 the kernels' time inside a CUDA graph, ``launch_us`` (where given) the time with each launched by the host. Points with
 ``"held_out": true`` are there to tell how well the others foretell them; points with ``"error"`` could not be measured.
-``"kernel"`` of routed experts names the compiled kernel that an engine runs there: equal names, equal kernel.
+``"carried": true`` marks those of another GPU of the kind, at the level of this one (`merge.py` of the profile room).
+``"kernel"`` of routed experts names the compiled kernel that an engine runs there: equal names, equal kernel; where it
+had not run before, ``"compile_s"`` is how long its first call took, in which it is compiled.
 `grid.py` of the profile room lists the families and their dimensions.
 """
 

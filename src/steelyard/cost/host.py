@@ -41,7 +41,7 @@ class HostTerms:
     wake: float = 0.45e-3  # an idle engine notices that something is in its queue
     output: float = 1.45e-3  # from a step's result to the client
     output_request: float = 30e-6  # and for each request of the step
-    compile: float = 1.4  # compile a kernel that a freshly started engine has not run before
+    compile: float = 1.1  # compile a usual kernel that a freshly started engine has not run before
 
     @property
     def taking_in(self) -> tuple[float, float]:

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from steelyard.cost.source import EXTRAPOLATED, INTERPOLATED, MEASURED, Estimate, Floats
 
-_REACH = 1.1  # of the farthest point, at which one would no longer count
-
 
 def rising(x: Floats, y: Floats) -> tuple[Floats, Floats]:
     """One point per x, and never more time for less work: noise only adds, so a spike gives way to its neighbours."""
@@ -57,23 +55,6 @@ def monotone(y: Floats) -> Floats:
             values[-1] = (values[-1] * counts[-1] + last * count) / (counts[-1] + count)
             counts[-1] += count
     return np.repeat(np.array(values), counts)
-
-
-def trend(at: Floats, x: Floats, y: Floats, points: int) -> Floats:
-    """On the straight line (of logarithms) through the nearest ``points``, the nearer the more: for times that jump up
-    and down from point to point, where the two next to a place say less about it than several do."""
-    if len(x) < points or not len(at):
-        return np.interp(at, x, y)
-    apart = np.log(x)[None, :] - np.log(at)[:, None]
-    nearest = np.argsort(np.abs(apart), axis=1, kind="stable")[:, :points]
-    d = np.take_along_axis(apart, nearest, axis=1)
-    z = np.log(y)[nearest]
-    far = np.abs(d) / (_REACH * np.abs(d).max(axis=1, keepdims=True))
-    weight = (1.0 - far**3) ** 3
-    total, first, second = (np.sum(weight * d**power, axis=1) for power in range(3))
-    level, slope = np.sum(weight * z, axis=1), np.sum(weight * d * z, axis=1)
-    found: Floats = np.exp((level * second - slope * first) / (total * second - first**2))
-    return found
 
 
 def between(knots: Floats, at: float) -> tuple[int, float]:

@@ -9,10 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import fsum
+from typing import NamedTuple
 
 from steelyard.cost.graphs import GraphPlan
 
-Variant = tuple[str, bool]  # the kernel, and whether 16 divides the rows it was compiled for
+
+class Kernel(NamedTuple):
+    """A kernel, and how long it takes to compile over what kernels usually take: larger tiles take longer."""
+
+    name: str
+    weight: float = 1.0
+
+
+Variant = tuple[Kernel, bool]  # and whether 16 divides the rows it was compiled for
 _APART = 16
 
 
@@ -20,7 +30,7 @@ _APART = 16
 class ExpertKernel:
     """The kernel that runs the experts of one kind of layer, by a step's tokens."""
 
-    by_tokens: Sequence[str]
+    by_tokens: Sequence[Kernel]
     top_k: int
 
     def at(self, tokens: int) -> Variant:
@@ -35,8 +45,9 @@ class FirstUses:
         self._experts = experts
         self._graphs = graphs
         self._compiled = {each.at(tokens) for tokens in ran for each in experts}
-        self.seconds = seconds  # to compile one
+        self.seconds = seconds  # to compile a usual one
         self.count = 0  # compiled since
+        self.waited = 0.0  # seconds, for these
 
     def missing(self, tokens: int, decode_only: bool) -> set[Variant]:
         """What such a step would have to compile."""
@@ -44,9 +55,11 @@ class FirstUses:
             return set()
         return {each.at(tokens) for each in self._experts} - self._compiled
 
-    def compile(self, tokens: int, decode_only: bool) -> int:
-        """Such a step runs: how many kernels it compiles, which are there from then on."""
+    def compile(self, tokens: int, decode_only: bool) -> float:
+        """Such a step runs: how often the time of a usual kernel it compiles; what it needs is there from then on."""
         missing = self.missing(tokens, decode_only)
         self._compiled |= missing
         self.count += len(missing)
-        return len(missing)
+        weight = fsum(kernel.weight for kernel, _ in missing)
+        self.waited += weight * self.seconds
+        return weight

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard.cost.kernels import Kernel
 from steelyard.model import AttentionOperator, Collective, Elementwise, Gemm, GroupedGemm
 
 Floats = NDArray[np.float64]
@@ -23,12 +24,12 @@ Answer = TypeVar("Answer")
 class Estimate(NamedTuple):
     """Seconds, and what each of them is: an index into PROVENANCES.
 
-    ``kernels`` names, where the source knows it, the compiled kernel that runs at each number of rows.
+    ``kernels`` are, where the source knows them, the compiled kernels that run at each number of rows.
     """
 
     seconds: Floats
     provenance: NDArray[np.int8]
-    kernels: Sequence[str] | None = None
+    kernels: Sequence[Kernel] | None = None
 
     @classmethod
     def all_of(cls, seconds: Floats, provenance: int) -> Estimate:

@@ -17,6 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from steelyard.cost.kernels import FirstUses
+from steelyard.cost.shared_reads import SharedReads, Spared
 from steelyard.cost.step import StepTime
 from steelyard.engine.content import BlockNames
 from steelyard.engine.limits import Limits
@@ -87,6 +88,7 @@ class Engine:
         taking_in: tuple[float, float] = (0.0, 0.0),
         rested: float = 1.0,
         first_uses: FirstUses | None = None,
+        shared_reads: SharedReads | None = None,
         policy: MakePolicy | None = None,
         tiers: Tiers | None = None,
         reactive: bool = False,
@@ -99,6 +101,7 @@ class Engine:
         self.taking_in = taking_in  # seconds by which a new request holds up the next step, and each of its tokens
         self.rested = rested  # share of its GPU time that a step takes after a pause
         self.first_uses = first_uses  # kernels that steps may have to compile; None: all are there
+        self.shared_reads = shared_reads  # what becomes of blocks that several requests hold; None: each reads its own
         self.reactive = reactive  # stop after each completion, since it may cause an arrival
         self.observer = observer
         self.log = EngineLog()
@@ -295,7 +298,10 @@ class Engine:
             return self.clock
         group = self.scheduler.group
         kv = group.tokens + group.size
-        a, b, _ = self.cost.decode_line(group.size, kv, group.longest(self.step) + 1)
+        spared = self._spared(kv)
+        if spared is not None:
+            kv = spared.low  # where steps as they grow are quickest
+        a, b, _ = self._decode_line(group.size, kv, group.longest(self.step) + 1)
         prepare, launch, _ = self.cost.decode_host(group.size)
         steps = group.ends[0][0] + 1 - self.step
         if group.lacks(self.scheduler.kv.free, self.step, steps):
@@ -319,7 +325,33 @@ class Engine:
     def _one_step(self) -> None:
         batch = self._decide()
         if batch is not None:
-            self._run(batch, time_of(self.cost, batch), self._delay(batch))
+            self._run(batch, self._time_of(batch), self._delay(batch))
+
+    def _time_of(self, batch: Batch) -> StepTime:
+        spared = self._spared(batch.kv)
+        if spared is None:
+            return time_of(self.cost, batch)
+        if batch.chunks:
+            return self.cost.mixed(batch.decodes, batch.kv - spared.tokens, batch.longest, batch.chunks)
+        a, b, _ = self._decode_line(batch.decodes, batch.kv, batch.longest)
+        return StepTime(a + b * batch.kv, *self.cost.decode_host(batch.decodes))
+
+    def _decode_line(self, n: int, kv: int, longest: int) -> tuple[float, float, int]:
+        """`StepCost.decode_line`, with blocks that several requests hold read no oftener than they have to be."""
+        spared = self._spared(kv)
+        if spared is None:
+            return self.cost.decode_line(n, kv, longest)
+        a, b, kv_max = self.cost.decode_line(n, kv - spared.tokens, longest)
+        return a - b * spared.tokens, b, min(kv_max + spared.tokens, spared.high)
+
+    def _spared(self, kv: int) -> Spared | None:
+        """What a step over so many cached tokens need not read; None where nobody shares any."""
+        if self.shared_reads is None or not kv:
+            return None
+        sharing, size = self.scheduler.kv.sharing, self.limits.block_size
+        if not sharing.again:
+            return None
+        return self.shared_reads.spared(kv, size * sharing.several, size * sharing.again)
 
     def _decide(self) -> Batch | None:
         """Schedule the next step; where there is nothing to run, the one in flight returns."""
@@ -500,10 +532,11 @@ class Engine:
         first = self.step
         count = group.ends[0][0] + 1 - first
         pending = flight is not None and bool(flight.entries)
-        if pending and (self.reactive or self.tiers is not None or scheduler.waiting or scheduler.ready):
+        sharing = self.shared_reads is not None and scheduler.kv.sharing.again > 0
+        if pending and (self.reactive or self.tiers is not None or scheduler.waiting or scheduler.ready or sharing):
             count = 1
         kv = group.tokens + size
-        a, b, kv_max = self.cost.decode_line(size, kv, group.longest(first) + 1)
+        a, b, kv_max = self._decode_line(size, kv, group.longest(first) + 1)
         if kv + (count - 1) * size > kv_max:
             count = (kv_max - kv) // size + 1
         if group.slides:

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+from steelyard.engine.sharing import Sharing
+
 if TYPE_CHECKING:
     from steelyard.engine.content import Names
     from steelyard.engine.request import Request
@@ -37,6 +39,7 @@ class KVCache:
         self.caching = caching
         self.watermark = int(watermark * (blocks + 1))
         self.free = blocks
+        self.sharing = Sharing()
         self._queue: OrderedDict[Block, int] = OrderedDict()
         self._named_free = 0
         self._table: dict[int, Block] = {}
@@ -80,6 +83,7 @@ class KVCache:
             if not block.users:
                 self._unqueue(block)
             block.users += 1
+            self.sharing.joined(block.users, 1)
         r.held = hits
         r.blocks = r.cached = found
         if need > 0:
@@ -179,6 +183,7 @@ class KVCache:
         returned: list[Block] = []
         for block in reversed(held):
             block.users -= 1
+            self.sharing.left(block.users, 1)
             if not block.users:
                 if block.name is None:
                     first += 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from steelyard.engine.content import POSITION_BITS, Names
+from steelyard.engine.sharing import Sharing
 
 if TYPE_CHECKING:
     from steelyard.engine.request import Request
@@ -43,6 +44,7 @@ class RunCache:
         self.caching = caching
         self.watermark = int(watermark * (blocks + 1))
         self.free = blocks
+        self.sharing = Sharing()
         self._named_free = 0
         self._queue = Run(0, 0)  # its neighbours are the queue's ends; kept only while a named block is free
         self._clear()
@@ -159,6 +161,7 @@ class RunCache:
             if first > run.first:
                 run = self._split(run, first)
             run.users += 1
+            self.sharing.joined(run.users, run.end - run.first)
             return run
         self.free -= end - first
         self._named_free -= end - first
@@ -263,6 +266,7 @@ class RunCache:
         for run in reversed(_whole(r.parts)):
             first -= run.end - run.first
             run.users -= 1
+            self.sharing.left(run.users, run.end - run.first)
             if not run.users:
                 run.rest = None
                 returned.append(run)

@@ -2,7 +2,7 @@
 
 Points come in runs, and runs in tiers of value; within a tier the families advance together, so that a run of the
 profiler that is cut short has measured something of everything. In a run the load changes little, so that the GPU's
-clocks follow. About one point in sixteen is held out: off the grid, at random but the same each time, measured among
+clocks follow. About one point in thirty is held out: off the grid, at random but the same each time, measured among
 those like it and never used to predict others.
 """
 
@@ -32,18 +32,20 @@ Experts = tuple[int, int, int, int]
 
 FIRST_MODELS = ("llama-3.1-8b", "qwen3-30b-a3b", "qwen2.5-7b", "qwen3-8b", "llama-3.2-1b", "llama-3.2-3b", "qwen3-4b")
 FITS_BYTES = 140e9  # weights per GPU beyond which a model is not expected there
-# Close where libraries change their tiles, at multiples of 64 and a little above; graphs are padded to multiples of 8.
-# Between 256 and 4,096 rows libraries change their kernels most often.
+# Close where libraries change their tiles, and as far as graphs are captured, which are padded to multiples of 8.
+# Larger steps seldom have such rows, but for limits such as 2,048.
 SOME_ROWS = (
     *(1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 96, 112, 128, 136, 144, 160, 176, 192, 200, 208, 224, 240, 256),
-    *(272, 288, 320, 336, 352, 384, 400, 416, 448, 480, 512, 576, 640, 704, 768, 832, 896, 960, 1024, 1152, 1280),
-    *(1408, 1536, 1792, 2048, 2560, 3072, 4096, 6144, 8192),
+    *(272, 288, 320, 336, 352, 384, 400, 416, 448, 480, 512, 640, 768, 896, 1024, 1280, 1536, 1792, 2048, 2560, 3072),
+    *(4096, 6144, 8192),
 )
-MORE_ROWS = (
-    *(88, 104, 120, 152, 168, 184, 216, 232, 248, 304, 368, 432, 464, 496, 544, 608, 672, 736, 800, 864, 928, 992),
-    *(1088, 1216, 1344, 1472, 1600, 1664, 1728, 1920, 2304, 2432, 2816, 3328, 3584, 5120, 7168),
-)
+MORE_ROWS = (88, 104, 120, 152, 168, 184, 216, 232, 248, 304, 368, 432, 464, 496)
 ROWS = tuple(sorted((*SOME_ROWS, *MORE_ROWS)))
+# Rows that 8 does not divide run kernels of their own, the same up to the next multiple: one of seven will do.
+ODD_ROWS = (
+    *(6, 13, 29, 45, 61, 69, 77, *range(93, 254, 16), *range(269, 510, 16), *range(541, 1022, 32)),
+    *(*range(1085, 1790, 64), 1917, 2045, *range(2301, 3582, 256), *range(4093, 8190, 1024)),
+)
 BANDS = (0, 64, 256, 512, 1024, 2048, ROWS[-1])
 FP8_ROWS = (1, 4, 16, 32, 64, 72, 96, 128, 136, 192, 256, 272, 384, 512, 640, 768, 1024, 1280, 1536, 2048, 4096, 8192)
 FEW_ROWS = (1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
@@ -132,12 +134,12 @@ def _gemms() -> Iterator[Run]:
         tiers[shape] = min(tier, tiers.get(shape, tier))
         if op.per == "token":
             tokens.add(shape)
-    dice = random.Random("gemm")
+    dice, more = random.Random("gemm"), random.Random("more gemm")
     whole: list[Run] = []
     for (n, k), tier in tiers.items():
         most = ROWS[-1] if (n, k) in tokens else MOST_ROWS_OF_A_HEAD
-        rows = [m for m in (ROWS if tier < 3 else SOME_ROWS) if m <= most]
-        whole.append(_by_rows(tier, rows, _any_rows(dice, 3), _gemm(n, k)))
+        rows = sorted(m for m in (*(ROWS if tier < 3 else SOME_ROWS), *ODD_ROWS) if m <= most)
+        whole.append(_by_rows(tier, rows, _any_rows(dice, 3) | _any_rows(more, 3), _gemm(n, k)))
     for _ in range(UNKNOWN_MATRICES):
         n, k = (128 * round(2 ** dice.uniform(2.5, 8)) for _ in range(2))
         whole.append(Run(1, [(_gemm(n, k)(m), True) for m in sorted(_any_rows(dice, 9))]))

@@ -92,7 +92,8 @@ def attention(p: Point) -> list[Call]:
     """One attention call over a paged cache: ``queries`` and ``keys`` tokens for each request.
 
     Blocks lie in random order in a cache no larger than needed, or of ``pool`` tokens. A token's keys and values lie
-    side by side. ``kv_bytes`` 1 is an 8-bit cache, for which queries are 8-bit too.
+    side by side. ``kv_bytes`` 1 is an 8-bit cache, for which queries are 8-bit too. ``prefixes`` has for each request
+    whose blocks it holds (its own number for none), and for how many tokens.
     """
     queries, keys = p["queries"], p["keys"]
     heads, kv_heads, dim = p["heads"], p["kv_heads"], p["dim"]
@@ -106,6 +107,8 @@ def attention(p: Point) -> list[Call]:
     tables = torch.zeros(copies, len(keys), int(blocks.max()), dtype=torch.int32, device="cuda")
     order = torch.randperm(pool, device="cuda")[: copies * need].to(torch.int32)
     tables[:, torch.arange(tables.shape[2], device="cuda") < blocks.cuda()[:, None]] = order.view(copies, need)
+    for request, (holder, tokens) in enumerate(p.get("prefixes", ())):
+        tables[:, request, : tokens // _BLOCK] = tables[:, holder, : tokens // _BLOCK]
     batch = {
         "cu_seqlens_q": torch.tensor([0, *torch.tensor(queries).cumsum(0).tolist()], device="cuda", dtype=torch.int32),
         "max_seqlen_q": max(queries),

@@ -12,7 +12,7 @@ import torch
 
 from steelyard.profile.kernels import KERNELS, VLLM, experts_kernel, layer_parts
 from steelyard.profile.memory import arena
-from steelyard.profile.timer import kernel_time, launched_time
+from steelyard.profile.timer import Call, kernel_time, launched_time
 
 Point = dict[str, Any]
 
@@ -20,6 +20,7 @@ _LAUNCH_TOO = ("tiny", "gemm", "attention", "moe", "norm")  # families whose lau
 _LAUNCH_ROWS = (1, 64)
 _LAUNCH_CACHED = 1024  # tokens of the cache
 _SETTLE_SECONDS = 0.1  # of a point that does not follow one of its like
+_COMPILING = 0.1  # seconds of a first call from which on a kernel was compiled in it, and not just loaded
 _LIGHT_ROWS, _STEP = 64, 8  # so few rows load the GPU little, so many times as many are another load
 
 
@@ -84,17 +85,28 @@ def _measured(point: Point, settle_s: float) -> dict[str, Any]:
     arena().reset()
     try:
         calls = KERNELS[point["op"]](point)
+        first = _seconds(calls[0])
         kernel = kernel_time(calls, settle_s)
         row: dict[str, Any] = {"us": round(kernel.seconds * 1e6, 4), "spread": round(kernel.spread, 4)}
         if point["op"] == "layer":
             row["apart_us"] = round(sum(kernel_time(part).seconds for part in layer_parts(point)) * 1e6, 4)
         if point["op"] == "moe":
             row["kernel"] = experts_kernel(point)
+            if first > _COMPILING:
+                row["compile_s"] = round(first, 4)
         if _with_launch(point):
             row["launch_us"] = round(launched_time(calls).seconds * 1e6, 4)
         return row
     except Exception as error:  # whatever a kernel cannot do is noted, and the next point measured
         return {"error": f"{type(error).__name__}: {str(error)[:200]}"}
+
+
+def _seconds(call: Call) -> float:
+    """Of one call by itself."""
+    began = time.monotonic()
+    call()
+    torch.cuda.synchronize()
+    return time.monotonic() - began
 
 
 def _alike(point: Point, other: Point) -> bool:

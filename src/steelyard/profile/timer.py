@@ -14,7 +14,7 @@ import torch
 Call = Callable[[], object]
 
 _GROUPS = 5  # timed groups, of which the median counts
-_GROUP_SECONDS = 1e-3  # each at least this long, so that the clock's grain does not matter
+_GROUP_SECONDS = 0.5e-3  # each at least this long, so that the clock's grain does not matter
 _STEADY = 0.02  # spread of the groups that is good enough
 _TRIES = 3
 

@@ -99,6 +99,7 @@ def _engines(setup: FleetSetup, desk: Desk, plain: bool) -> list[Engine]:
                 taking_in=setup.host.taking_in,
                 rested=RESTED,
                 first_uses=each.cost.first_uses(),
+                shared_reads=each.shared_reads,
                 policy=policy,
                 tiers=levels,
                 reactive=bool(desk.followers) or each.pool.role == "prefill",
@@ -129,8 +130,12 @@ def _first_uses(engines: Sequence[Engine]) -> dict[str, Any]:
     counted = [engine.first_uses for engine in engines if engine.first_uses is not None]
     if not counted:
         return {}
-    waited = sum(each.count * each.seconds for each in counted)
-    return {FIRST_USES: {"kernels": sum(each.count for each in counted), "seconds": waited}}
+    return {
+        FIRST_USES: {
+            "kernels": sum(each.count for each in counted),
+            "seconds": sum(each.waited for each in counted),
+        }
+    }
 
 
 @contextmanager

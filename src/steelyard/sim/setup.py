@@ -37,11 +37,12 @@ from steelyard.cost.afd_sides import (
 from steelyard.cost.afd_unit import compile_unit, link_between
 from steelyard.cost.profiles import open_profile
 from steelyard.cost.scaled import Scaled
+from steelyard.cost.shared_reads import SharedReads
 from steelyard.cost.silicon import find_silicon
 from steelyard.engine import Limits
 from steelyard.errors import UserError, blaming
 from steelyard.hardware import Gpu, check_fits_node, find_gpu, topology_of
-from steelyard.model import Layout, ModelSpec, check_layout, check_tp
+from steelyard.model import Layout, ModelSpec, check_layout, check_tp, kv_bytes_per_token
 from steelyard.scenario import EngineSpec, PoolSpec, Scenario
 from steelyard.sim.context_parallel import check_context_parallel
 from steelyard.sim.models import Served, find_models
@@ -61,6 +62,7 @@ class Setup:
     cost: CompiledCost | SpeculativeCost
     work: Work
     serves: str = ""  # what requests call the model
+    shared_reads: SharedReads | None = None  # None where it is not known what requests share, or what that gains
     stages: tuple[CompiledCost, ...] = ()  # what engines ask instead of ``cost``, by stage, where there are several
     unit: AfdCost | None = None  # what engines ask instead of ``cost``, where attention and FFN are apart
     spread: int = 1  # replicas of the pool that one such engine spreads its requests over
@@ -188,8 +190,20 @@ def _pool(
         else plain,
         work=work_of(model, gpu, layout, engine.kv_cache_dtype),
         serves=scenario.model_of(pool).called,
+        shared_reads=_shared_reads(model, gpu, layout, engine),
         stages=stages,
     )
+
+
+def _shared_reads(model: ModelSpec, gpu: Gpu, layout: Layout, engine: EngineSpec) -> SharedReads | None:
+    """Of engines whose steps run one batch on GPUs that all have the same tokens, one of each request.
+
+    What that gains is known of GPUs that have been measured.
+    """
+    if _shipped(gpu.name) is None or engine.drafts or layout.pp * layout.dp * layout.dcp > 1:
+        return None
+    token_bytes = kv_bytes_per_token(model, engine.kv_cache_dtype, layout) / sum(layer.count for layer in model.layers)
+    return SharedReads.of(gpu, token_bytes) if token_bytes else None
 
 
 def _units(

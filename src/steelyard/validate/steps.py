@@ -80,7 +80,7 @@ class HostWait:
     seconds: float
     alone: bool  # after a pause, nothing else in flight
     foretold: float  # its seconds by the cost model, with nothing to compile
-    kernels: int  # that it was the first to run
+    kernels: float  # that it was the first to run, by how long each takes to compile
 
 
 def host_waits(steps: Sequence[RecordedStep], cost: CompiledCost) -> list[HostWait]:
@@ -99,7 +99,7 @@ def host_waits(steps: Sequence[RecordedStep], cost: CompiledCost) -> list[HostWa
     for k, step in enumerate(steps):
         time = step.time(cost)
         usual = time.prepare + time.launch
-        kernels = 0 if first_uses is None else first_uses.compile(step.tokens, decode_only=not step.chunks)
+        kernels = 0.0 if first_uses is None else first_uses.compile(step.tokens, decode_only=not step.chunks)
         host = usual + kernels * cost.host.terms.compile
         start, launched = step.scheduled, step.scheduled + host
         if k and step.scheduled < steps[k - 1].updated:

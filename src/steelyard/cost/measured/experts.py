@@ -6,11 +6,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import fmean
 
 import numpy as np
 
 from steelyard.cost.bundle import Row
 from steelyard.cost.interpolate import along, columns, line
+from steelyard.cost.kernels import Kernel
 from steelyard.cost.source import EXTRAPOLATED, Estimate, Floats
 from steelyard.hardware import Gpu
 from steelyard.model import RankLoad
@@ -55,23 +57,24 @@ class Experts:
         seconds = np.exp(share) * self._ideal(shape, visits, touched)
         return Estimate.all_of(np.where(rows > 0, seconds, 0.0), EXTRAPOLATED)
 
-    def _kernels_at(self, shape: Shape, rows: Floats) -> list[str] | None:
+    def _kernels_at(self, shape: Shape, rows: Floats) -> list[Kernel] | None:
         """The kernel of the nearest point: engines choose by the nearest number of rows that somebody tuned one for."""
         known = self._kernels.get(shape)
         if known is None:
             return None
         at = np.array(sorted(known))
-        names = np.array([known[rows] for rows in at.tolist()], dtype=object)
-        nearest: list[str] = names[np.searchsorted((at[1:] + at[:-1]) / 2, rows, side="right")].tolist()
-        return nearest
+        nearest = at[np.searchsorted((at[1:] + at[:-1]) / 2, rows, side="right")]
+        return [known[there] for there in nearest.tolist()]
 
     @cached_property
-    def _kernels(self) -> dict[Shape, dict[int, str]]:
+    def _kernels(self) -> dict[Shape, dict[int, Kernel]]:
         """By shape and rows, where the profile tells."""
-        found: dict[Shape, dict[int, str]] = defaultdict(dict)
-        for row in (*self.points, *self.held_out):
-            if "kernel" in row:
-                found[_shape(row)][row["m"]] = row["kernel"]
+        found: dict[Shape, dict[int, Kernel]] = defaultdict(dict)
+        rows = [row for row in (*self.points, *self.held_out) if "kernel" in row]
+        took = {row["kernel"]: row["compile_s"] for row in rows if "compile_s" in row}
+        usual = fmean(took.values()) if took else 1.0
+        for row in rows:
+            found[_shape(row)][row["m"]] = Kernel(row["kernel"], took.get(row["kernel"], usual) / usual)
         return dict(found)
 
     @cached_property

@@ -8,6 +8,7 @@ from typing import Protocol
 from steelyard.engine.group import DecodeGroup
 from steelyard.engine.request import Request
 from steelyard.engine.scheduler import Batch
+from steelyard.engine.sharing import Sharing
 
 
 class Memory(Protocol):
@@ -15,6 +16,9 @@ class Memory(Protocol):
 
     @property
     def free(self) -> int: ...
+
+    @property
+    def sharing(self) -> Sharing: ...
 
     def take(self, count: int) -> None:
         """Take blocks for decode steps that were run without a decision."""

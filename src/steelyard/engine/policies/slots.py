@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from steelyard.engine.policies.radix import Content, Node, RadixTree
 from steelyard.engine.request import Request
+from steelyard.engine.sharing import Sharing
 
 
 class Holding:
@@ -24,6 +25,7 @@ class TokenPool:
     def __init__(self, tokens: int, caching: bool) -> None:
         self.total = tokens
         self.idle = tokens
+        self.sharing = Sharing()  # of slots it is not counted
         self.tree = RadixTree() if caching else None
         self.holdings: dict[Request, Holding] = {}
 

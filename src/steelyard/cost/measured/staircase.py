@@ -1,0 +1,141 @@
+"""Times over rows of matrices that a library picks from one set of kernels for.
+
+They have steps and spikes, since it picks by rules of its own, but matrices of like size share many of these: a shape
+takes the form from its neighbours wherever its own points leave a gap or end, and the level too if it has none.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from steelyard.cost.bundle import Row
+from steelyard.cost.interpolate import columns
+from steelyard.cost.source import EXTRAPOLATED, INTERPOLATED, MEASURED, Estimate, Floats
+from steelyard.hardware import Gpu
+
+Shape = tuple[int, int]  # outputs, inputs
+
+TILE_ROWS = 8  # of the narrowest tile, which tensor cores take at least
+_NEIGHBOURS = 6
+_INPUTS_COUNT = 0.7  # how far apart a factor in inputs puts two matrices, against one in outputs
+_NEAREST = 0.02  # so that no neighbour counts for everything
+_USUAL = 0.25  # rows that this share of the shapes was measured at are on the grid
+# A roofline that shares are taken of; only its form matters. Bounds add up, since they rarely overlap in full.
+_START_SECONDS = 5e-6
+_OF_PEAK = 0.7
+
+
+def tiled(rows: Floats) -> Floats:
+    """Rows that the tiles of these rows have; the first tile is not filled up, as one row alone is a vector."""
+    whole: Floats = np.where(rows < TILE_ROWS, rows, np.ceil(rows / TILE_ROWS) * TILE_ROWS)
+    return whole
+
+
+@dataclass(frozen=True)
+class Staircase:
+    """Times of m x k times k x n by m, in one data type and at one kind of rows."""
+
+    points: list[Row]
+    gpu: Gpu
+    weight_bytes: float
+    dtype: str
+
+    def seconds(self, shape: Shape, rows: Floats) -> Estimate:
+        """A shape's times at these numbers of rows: straight between tiles, none where there are no rows."""
+        own = self._measured.get(shape)
+        if own is None:
+            x, y = self._grid, self._foretold(shape)
+            last = x[-1] if self._inside(shape) else 0.0
+            provenance = np.full(rows.shape, INTERPOLATED)
+        else:
+            x, y = self._filled(shape, tiled(own[0]), own[1])
+            last = tiled(own[0])[-1]
+            provenance = np.where(np.isin(rows, self._here[shape]), MEASURED, INTERPOLATED)
+        tiles = tiled(rows)
+        provenance[tiles > last] = EXTRAPOLATED
+        return Estimate(np.where(rows > 0, _line(tiles, x, y), 0.0), provenance.astype(np.int8))
+
+    @cached_property
+    def _measured(self) -> dict[Shape, tuple[Floats, Floats]]:
+        """Measured rows and seconds of each shape."""
+        found: dict[Shape, list[tuple[float, float]]] = defaultdict(list)
+        for row in self.points:
+            found[row["n"], row["k"]].append((row["m"], row["us"] * 1e-6))
+        return {shape: columns(each) for shape, each in found.items()}
+
+    @cached_property
+    def _here(self) -> dict[Shape, list[int]]:
+        """Rows of each shape that were measured on this very GPU."""
+        found: dict[Shape, list[int]] = defaultdict(list)
+        for row in self.points:
+            if not row.get("carried"):
+                found[row["n"], row["k"]].append(row["m"])
+        return found
+
+    @cached_property
+    def _shapes(self) -> Floats:
+        return np.log2(np.array(list(self._measured), dtype=np.float64))
+
+    @cached_property
+    def _grid(self) -> Floats:
+        tiles = np.concatenate([tiled(rows) for rows, _ in self._measured.values()])
+        rows, counts = np.unique(tiles, return_counts=True)
+        usual: Floats = rows[counts >= _USUAL * len(self._measured)]
+        return usual
+
+    @cached_property
+    def _shares(self) -> Floats:
+        """Log of measured over ideal seconds, by shape and row of the grid; NaN where not measured."""
+        table = np.full((len(self._measured), len(self._grid)), np.nan)
+        for shares, (shape, (measured, seconds)) in zip(table, self._measured.items(), strict=True):
+            rows = tiled(measured)
+            usual = np.isin(rows, self._grid)
+            shares[np.searchsorted(self._grid, rows[usual])] = np.log(seconds[usual] / self._ideal(shape, rows[usual]))
+        return table
+
+    def _ideal(self, shape: Shape, rows: Floats) -> Floats:
+        n, k = shape
+        memory = (self.weight_bytes * n * k + 2.0 * rows * (n + k)) / self.gpu.memory_bandwidth
+        return _START_SECONDS + memory + 2.0 * rows * n * k / (_OF_PEAK * self.gpu.peak(self.dtype))
+
+    def _foretold(self, shape: Shape) -> Floats:
+        """Seconds at the grid's rows from the nearest other shapes that were measured there."""
+        apart = np.abs(self._shapes - np.log2(shape)) @ np.array([1.0, _INPUTS_COUNT])
+        order = np.argsort(apart, kind="stable")
+        order = order[apart[order] > 0]
+        shares = self._shares[order]
+        there = np.isfinite(shares)
+        nearest = there & (np.cumsum(there, axis=0) <= _NEIGHBOURS)
+        weights = nearest / (apart[order] + _NEAREST)[:, None]
+        mean = (weights * np.where(there, shares, 0.0)).sum(axis=0) / weights.sum(axis=0)
+        foretold: Floats = np.exp(mean) * self._ideal(shape, self._grid)
+        return foretold
+
+    def _filled(self, shape: Shape, rows: Floats, seconds: Floats) -> tuple[Floats, Floats]:
+        """A shape's own points, and those of the grid that it lacks between and beyond them."""
+        lacking = self._grid[~np.isin(self._grid, rows) & (self._grid > rows[0])]
+        if not len(lacking):
+            return rows, seconds
+        form = self._foretold(shape)
+        level = np.log(seconds / np.exp(np.interp(np.log(rows), np.log(self._grid), np.log(form))))
+        filled = np.exp(np.interp(lacking, rows, level)) * form[np.isin(self._grid, lacking)]
+        x = np.concatenate([rows, lacking])
+        order = np.argsort(x)
+        return x[order], np.concatenate([seconds, filled])[order]
+
+    def _inside(self, shape: Shape) -> bool:
+        low, high = self._shapes.min(axis=0), self._shapes.max(axis=0)
+        return bool((low <= np.log2(shape)).all() and (np.log2(shape) <= high).all())
+
+
+def _line(at: Floats, x: Floats, y: Floats) -> Floats:
+    """Straight between points; beyond the last as steep as over the upper half, since one step says little."""
+    base = max(x[0], x[-1] / 2)
+    if base == x[-1]:
+        return np.full(at.shape, y[-1])
+    climb = (y[-1] - np.interp(base, x, y)) / (x[-1] - base)
+    return np.where(at > x[-1], y[-1] + (at - x[-1]) * climb, np.interp(at, x, y))

@@ -1,0 +1,86 @@
+"""Matrices at more rows, from a second GPU of a kind: ``python -m steelyard.profile.merge FIRST SECOND OUT``.
+
+Two GPUs of a kind run the same kernels, but each some matrices a few percent faster than the other. The second's points
+are therefore carried to the level of the first, by what both measured of that shape at rows near theirs. The first's
+points stay as they are; held-out ones are its own alone, so that they tell how well the others were carried too.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from steelyard.errors import UserError
+from steelyard.workload.traces.lines import read_text
+
+Line = dict[str, Any]
+Place = tuple[int, int, int]  # outputs, inputs, rows
+Lines = dict[Place, Line]
+
+_NEAR = 5  # rows near a point that tell how far apart the two GPUs are there
+
+
+def merged(first: Lines, second: Lines) -> Iterator[Line]:
+    """The first's points and, carried to its level, those that it lacks; by shape and rows."""
+    levels = _levels(first, second)
+    for place in sorted({*first, *second}):
+        if place in first:
+            yield first[place]
+        elif place[:2] in levels and not second[place].get("held_out"):
+            line = second[place]
+            yield {**line, "us": round(line["us"] * _level(levels[place[:2]], place[2]), 4), "carried": True}
+
+
+def _levels(first: Lines, second: Lines) -> dict[tuple[int, int], list[tuple[int, float]]]:
+    """Rows, and the first's over the second's time there, of each shape; not from points that either holds out."""
+    found = defaultdict(list)
+    for n, k, m in sorted({*first} & {*second}):
+        ours, theirs = first[n, k, m], second[n, k, m]
+        if not ours.get("held_out") and not theirs.get("held_out"):
+            found[n, k].append((m, ours["us"] / theirs["us"]))
+    return found
+
+
+def _level(levels: list[tuple[int, float]], rows: int) -> float:
+    near = sorted(levels, key=lambda each: abs(math.log(each[0] / rows)))[:_NEAR]
+    return statistics.median(level for _, level in near)
+
+
+def _split(text: str) -> tuple[Line, list[str], Lines]:
+    """What a file is about, the lines that are not of 16-bit matrices, and those that are."""
+    about, *lines = text.splitlines()
+    others: list[str] = []
+    matrices: Lines = {}
+    for each in lines:
+        line = json.loads(each)
+        point = line["point"]
+        if point["op"] == "gemm" and "error" not in line:
+            matrices[point["n"], point["k"], point["m"]] = line
+        else:
+            others.append(each)
+    return json.loads(about)["about"], others, matrices
+
+
+def main(first: Path, second: Path, out: Path) -> None:
+    """Write the first profile with the second's matrices added."""
+    about, others, ours = _split(read_text(first))
+    also, _, theirs = _split(read_text(second))
+    for key in ("gpu", "torch", "cuda"):
+        if about[key] != also[key]:
+            raise UserError(f"{second}: of {key} {also[key]}, but {first} of {about[key]}")
+    lines = [json.dumps(line, separators=(",", ":")) for line in merged(ours, theirs)]
+    head = json.dumps(
+        {"about": {**about, "gemm": f"cuBLAS of torch {about['torch']}; some rows carried over from a second GPU"}}
+    )
+    out.write_bytes(gzip.compress("\n".join([head, *others, *lines, ""]).encode(), mtime=0))
+
+
+if __name__ == "__main__":
+    main(*(Path(each) for each in sys.argv[1:4]))
