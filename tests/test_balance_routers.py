@@ -410,14 +410,14 @@ def test_a_crowd_is_the_sum_of_who_is_in_it(steps: list[tuple[int, list[int] | N
             expected[:, int((end - decoded - later) // width)] += np.array([1.0, load, context]) / len(likely)
     assert len(crowd) == len(there)
     np.testing.assert_allclose(crowd.row(), expected, atol=1e-9)
-    for name in list(there)[1:]:  # one by one as well
-        crowd.discount(name)
+    for gone in list(there)[1:]:  # one by one as well
+        crowd.discount(gone)
     left = Crowd()
     left.seen = decoded + later
-    for name in list(there)[:1]:
-        ends, load, context = there[name]
+    for stays in list(there)[:1]:
+        ends, load, context = there[stays]
         if ends[0] > decoded + later:
-            left.count(name, np.array(ends, float), load, context, 0.0, width)
+            left.count(stays, np.array(ends, float), load, context, 0.0, width)
             np.testing.assert_allclose(crowd.row(), left.row(), atol=1e-9)
 
 

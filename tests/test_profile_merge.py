@@ -25,8 +25,8 @@ def merge(tmp_path: Path, first: list[dict[str, Any]], second: list[dict[str, An
     for file, lines, about in ((files[0], first, ABOUT), (files[1], second, {**ABOUT, "torch": torch})):
         file.write_text("\n".join(json.dumps(line) for line in ({"about": about}, *lines)) + "\n")
     main(*files)
-    about, *lines = gzip.decompress(files[2].read_bytes()).decode().splitlines()
-    return json.loads(about)["about"], [json.loads(line) for line in lines]
+    head, *rest = gzip.decompress(files[2].read_bytes()).decode().splitlines()
+    return json.loads(head)["about"], [json.loads(line) for line in rest]
 
 
 def test_what_the_first_lacks_is_carried_to_its_level(tmp_path: Path) -> None:
