@@ -19,7 +19,7 @@ from steelyard.scenario.posttrain import PosttrainScenario
 from steelyard.workload.trajectories import Trajectory
 
 TAUGHT = 256  # trajectories that the estimator has learnt when a plan is simulated
-_MEASURED = 3  # steps of a simulated loop
+_MEASURED = 4  # steps of a simulated loop
 _SAMPLED = 3  # steps of a run, evenly spread, that the best fixed plan is looked for with
 
 

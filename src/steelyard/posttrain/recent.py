@@ -13,7 +13,7 @@ from steelyard.posttrain.record import StepRecord
 from steelyard.workload.trajectories import Trajectory
 
 Batch = Sequence[Trajectory]
-_SEEN, _BATCHES = 2048, 4  # trajectories of late that are looked at: of so many batches at most
+_BATCHES = 4  # of late that are looked at
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ class EndedBatches:
                 continue
             known = sorted(ended[at], key=lambda attempt: attempt.trajectory.prompt)
             found += [known[first : first + size] for first in range(0, len(known) - size + 1, size)]
-            if len(found) * size >= _SEEN or len(found) >= _BATCHES:
+            if len(found) >= _BATCHES:
                 break
-        return found[: max(1, min(_BATCHES, _SEEN // size))]
+        return found[:_BATCHES]
 
     def _recent(self, batches: list[list[Attempt]], together: int) -> Recent:
         """``together`` trajectories began with the newest of them."""

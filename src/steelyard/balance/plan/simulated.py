@@ -16,6 +16,7 @@ from steelyard.balance.plan.world import Plan, State, TrainOption, World
 from steelyard.workload.columns import Ints
 
 _NOTHING = 0.005  # of a step: plans that cannot gain more are not worth a simulation
+_ALIKE = 0.02  # of a step: plans are as good that differ by no more
 _LAYOUTS = 3  # training layouts on as many GPUs that ``least`` decides between
 _STRIDE = 24  # GPUs by which plans differ that are looked at one after the other: one of so many
 
@@ -55,7 +56,7 @@ class Simulated:
         believed = self.candidates(looked)
         if not believed:
             raise nothing_fits(self.world, looked[0])
-        first, *others = self._climbed(believed[0].training.gpus, looked, state)
+        first, *others = _safest_first(self._climbed(believed[0].training.gpus, looked, state))
         why = f"simulated best of {1 + len(others)}"
         if not others:
             rest = (each for each in believed if each.layout != first.layout)
@@ -133,6 +134,14 @@ class Simulated:
     def _simulated(self, plan: Plan, state: State) -> Plan:
         self.simulations += 1
         return replace(plan, step=self.simulate(plan, state))
+
+
+def _safest_first(plans: Sequence[Plan]) -> list[Plan]:
+    """Of those that are as good as the best one, which is the first, that with most GPUs to roll out comes before all:
+    the next batch's longest trajectory is another one, and its step waits for it, while training hardly differs."""
+    alike = [plan for plan in plans if plan.step <= (1 + _ALIKE) * plans[0].step]
+    safest = max(alike, key=lambda plan: (plan.rollout_gpus, -plan.step))
+    return [safest, *(plan for plan in plans if plan is not safest)]
 
 
 def _order(plan: Plan) -> tuple[float, float]:

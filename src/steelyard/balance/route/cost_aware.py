@@ -12,6 +12,8 @@ from steelyard.balance.route.protocol import Choice, Plain
 from steelyard.balance.route.speed import BucketSpeed, Speeds
 from steelyard.errors import UserError
 
+_LONGEST = 1e9  # tokens: no trajectory has more left
+
 
 class CostAware(Plain):
     """Of all replicas, the one that raises the expected sum of (when a trajectory is done) to the eighth power least.
@@ -39,8 +41,10 @@ class CostAware(Plain):
         return Choice(chosen, -int(prospect.expected), "keep" if moved else "drop")
 
     def rank(self, who: Running) -> float:
-        """Longest first: whoever sets the step's end should wait for nobody."""
-        return -(who.left.mean if isfinite(who.left.p90) else who.history.generated)
+        """Longest first, since whoever sets a step's end should wait for nobody; and before all of a later batch, which
+        a later step waits for."""
+        left = who.left.mean if isfinite(who.left.p90) else who.history.generated
+        return who.version * _LONGEST - left
 
     def park(self, who: Running, rollouts: Rollouts) -> Cache:
         """In the host's memory, so that others may have its room; where computing it again is faster than fetching it,
