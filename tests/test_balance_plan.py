@@ -411,6 +411,20 @@ def test_simulations_go_beyond_the_shortlist_while_that_gains(slower: float, sid
     assert plan.step < simulate(believed, State(0, measured))
 
 
+def test_of_plans_that_are_as_good_that_with_most_engines_is_taken() -> None:
+    here, measured = world(24), batch()
+
+    seen: dict[int, float] = {}  # seconds by GPUs that roll out
+
+    def simulate(plan: Plan, _: State) -> float:
+        seen[plan.rollout_gpus] = 100.0 - 0.05 * plan.training.gpus  # the more train the better, but hardly
+        return seen[plan.rollout_gpus]
+
+    plan = Simulated(here, simulate).plan(State(0, measured))
+    assert plan is not None and plan.rollout_gpus == max(seen)
+    assert plan.step > min(seen.values())
+
+
 def test_hopeless_plans_are_not_simulated() -> None:
     """Where a bound says that others cannot be better, and beyond numbers of GPUs that gain nothing."""
     here, measured = world(24), batch()

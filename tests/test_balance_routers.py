@@ -286,6 +286,19 @@ def test_cost_aware_waits_for_room_the_longest_first() -> None:
     assert bench.call("b")[1:] == [Place("long", 1, priority=-500)]
 
 
+def test_cost_aware_lets_an_earlier_batch_go_first() -> None:
+    bench = Bench(DEFAULT, [1], seats=1)
+    assert bench.begin("a", left=exactly(10))
+    for name, version, left in (("later", 1, 900), ("short", 0, 20), ("long", 0, 500)):
+        bench.told.left[name] = exactly(left)
+        assert bench.decide(Begun(0.0, name, "p", 100, version)) == []
+    order = []
+    for name in ("a", "long", "short"):
+        (place,) = (each for each in bench.decide(Ended(1.0, name, Turn(5))) if isinstance(each, Place))
+        order.append(place.trajectory)
+    assert order == ["long", "short", "later"]
+
+
 def test_cost_aware_heeds_the_cache_but_lets_a_giant_run_alone() -> None:
     bench = Bench(DEFAULT, [1, 1], tokens=1_000)
     assert bench.begin("giant", tokens=5_000) == Place("giant", 0, priority=-4_080)  # by octaves
