@@ -31,7 +31,7 @@ _VAGUE = 0.4  # of a term: with a larger standard error the captures do not tell
 _TOGETHER = 0.9  # correlation of two estimates from which on only their sum is known
 _IDLE = 5e-3  # a request that finds the engine idle for so long is seen at once
 _SCATTER = 0.05  # of a launch's time, at the least: no host is steadier
-_DRIFT = 0.08  # of a launch's time, from one run of the same engine to the next
+_DRIFT = 0.08  # of a launch's time, from one run of the same engine to the next; between hosts as terms are spread
 _SPREAD = {"request": 0.4, "prompt": 0.4}  # of a term, from host to host, about its default
 _USUAL_SPREAD = 0.2
 _MINOR = ("prompt",)  # keeps its default rather than being a reason to refuse
@@ -78,6 +78,7 @@ class Calibration:
 class Evidence:
     """What one captured run says: waits for the host, requests that met an idle engine, tokens on their way."""
 
+    engine: str  # that was captured
     waits: tuple[tuple[HostWait, Launch], ...]
     layers: int
     expert_layers: int
@@ -94,6 +95,7 @@ def evidence(capture: Capture, run: CapturedRun, gpu: str, terms: HostTerms) -> 
     steps = read_steps(run.stepped)
     waits = tuple((wait, wait.step.launch(cost.graphs)) for wait in host_waits(steps, cost) if _undisturbed(wait, run))
     return Evidence(
+        engine=str(capture.folder),
         waits=waits,
         layers=cost.host.layers,
         expert_layers=cost.host.expert_layers,
@@ -146,7 +148,8 @@ def _launches(found: Sequence[Evidence]) -> dict[str, Fit]:
     spread = defaults * [_SPREAD.get(name, _USUAL_SPREAD) for name in _LAUNCH_TERMS]
     _check_known(table, times, of_kind, fitted, defaults)
     rest = [i for i in range(len(_LAUNCH_TERMS)) if i not in fitted]
-    known = Known(defaults[fitted], spread[fitted])
+    apart = _USUAL_SPREAD if len({each.engine for each in found}) > 1 else 0.0
+    known = Known(defaults[fitted], spread[fitted], float(np.hypot(_DRIFT, apart)))
     solution, covariance = _weighted(table[:, fitted], times - table[:, rest] @ defaults[rest], of_kind, known)
     errors = np.sqrt(np.diag(covariance))
     return {
@@ -226,10 +229,12 @@ def _check_apart(vague: int, names: Sequence[str], solution: Floats, covariance:
 
 @dataclass(frozen=True)
 class Known:
-    """What other hosts say of terms: their mean, and how far one host is from it."""
+    """What other hosts say of terms: their mean, and how far one host is from it; and by which share of a launch's time
+    runs differ from each other."""
 
     mean: Floats
     spread: Floats
+    drift: float
 
 
 def _weighted(
@@ -237,26 +242,27 @@ def _weighted(
 ) -> tuple[Floats, Floats]:
     """Least squares, where slow kinds of launch scatter more and so count less; and the covariance of the terms.
 
-    With what is ``known`` of other hosts, that counts like one more observation of each term, and launches of a kind in
-    one run, being slow or quick together, count little more than a few of them would. So neither few observations in a
+    With what is ``known`` of other hosts, that counts like one more observation of each term. And launches of a kind in
+    one run are slow or quick together, all the more where several engines were captured: so their mean, of which a part
+    is taken off, counts as one observation and no more, however many they are. Thus neither few observations in a
     corner nor many that are alike carry a term to where no host is.
     """
     own = np.zeros(design.shape[1]) if known is None else 1.0 / known.spread
     mean = np.zeros(design.shape[1]) if known is None else known.mean
-    weights = np.full(len(times), 1.0 / np.mean(times) ** 2)
-    solution: Floats = np.zeros(design.shape[1])
+    columns = np.column_stack([design, times])
+    whitened, solution = columns / np.mean(times), np.zeros(design.shape[1])
     for _ in range(5):
-        root = np.sqrt(weights)[:, None]
-        rows, targets = np.vstack([design * root, np.diag(own)]), np.concatenate([times * root[:, 0], own * mean])
-        solution = np.linalg.lstsq(rows, targets, rcond=None)[0].astype(np.float64)
+        rows = np.vstack([whitened, np.column_stack([np.diag(own), own * mean])])
+        solution = np.linalg.lstsq(rows[:, :-1], rows[:, -1], rcond=None)[0].astype(np.float64)
         residual = times - design @ solution
         for kind in np.unique(kinds):
             of_kind = kinds == kind
             usual, count = float(np.mean(times[of_kind])), int(np.count_nonzero(of_kind))
-            scatter = max(float(np.mean(residual[of_kind] ** 2)), (_SCATTER * usual) ** 2)
-            drift = 0.0 if known is None else _DRIFT * usual
-            weights[of_kind] = 1.0 / (scatter + count * drift**2)
-    information = (design * weights[:, None]).T @ design + np.diag(own**2)
+            scatter = max(float(np.std(residual[of_kind])), _SCATTER * usual)
+            drift = 0.0 if known is None else known.drift * usual
+            common = (1.0 - scatter / np.hypot(scatter, np.sqrt(count) * drift)) * np.mean(columns[of_kind], axis=0)
+            whitened[of_kind] = (columns[of_kind] - common) / scatter
+    information = whitened[:, :-1].T @ whitened[:, :-1] + np.diag(own**2)
     barely = 1e-12 * np.trace(information) * np.eye(len(information))  # what cannot be told at all becomes very vague
     covariance: Floats = np.linalg.inv(information + barely)
     return solution, covariance
