@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from steelyard.balance.core import RolloutCore
 from steelyard.balance.estimate import Blind
+from steelyard.balance.events import Generated
 from steelyard.balance.route.plain import LeastOutstanding, RoundRobin, Sticky
 from steelyard.cli import app
 from steelyard.engine import BlockNames, Request
@@ -23,7 +24,7 @@ from steelyard.posttrain.engines import EngineKind, engine_kinds
 from steelyard.posttrain.loop import Loop
 from steelyard.posttrain.planning import Training
 from steelyard.posttrain.record import LoopRecord
-from steelyard.posttrain.rollout import RolloutStage
+from steelyard.posttrain.rollout import RolloutStage, StageEvent
 from steelyard.posttrain.setup import set_up_posttrain
 from steelyard.scenario import posttrain_from_dict, scenario_from_dict
 from steelyard.workload.trajectories import Trajectory, Turn
@@ -58,6 +59,21 @@ def alone(prompt: int, output: int, given: int, clock: float) -> float:
     engine.submit(r, clock)
     engine.advance(float("inf"))
     return engine.end_of(r)
+
+
+def test_one_that_is_given_up_over_its_last_tokens_is_stopped_and_not_done() -> None:
+    """Whoever is told of tokens may find them too old, while the turn that made them is just over."""
+    here = stage(1)
+
+    def give_up(event: StageEvent) -> None:
+        if isinstance(event, Generated) and event.trajectory == "a":
+            here.abort(["a"], event.at)
+
+    here.watch = give_up
+    here.begin([trajectory("a", (40, 0, 0.0)), trajectory("b", (60, 0, 0.0))], 0.0, 0)
+    here.run()
+    assert [each.trajectory.id for each in here.stopped] == ["a"] and not here.running
+    assert [each.trajectory.id for each in here.done] == ["b"]
 
 
 def test_turns_and_tools_of_one_trajectory_follow_each_other() -> None:

@@ -263,6 +263,8 @@ class RolloutStage:
         turn, r = attempt.turn, attempt.request
         assert r is not None
         self._count(attempt, r.output, now)
+        if self.running.get(name) is not attempt:  # given up over its last tokens
+            return
         attempt.keep(r.output)
         if attempt.tokens < turn.generated:
             attempt.held = True
