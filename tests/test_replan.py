@@ -232,7 +232,7 @@ def test_plans_wait_for_a_whole_batch() -> None:
     assert seen[0].seen == 64
     assert set(seen[0].measured.generated.tolist()) <= set(both)
     for state in seen:
-        assert len(state.measured) == 32 and state.left is None  # a real run goes on
+        assert len(state.measured) == 32 and state.left == 4 - state.step - 1
         assert state.train > 0 and state.rollout > 0 and 0 < state.active <= 1
 
 

@@ -101,6 +101,7 @@ class Replanner:
             active=min(1.0, latest.wanted),
             switches=tuple(self._seconds),
             seen=sum(map(len, self._recent)),
+            left=self._scenario.steps - step.step - 1,
         )
 
     def _longest(self) -> list[Measured]:
