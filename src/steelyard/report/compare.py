@@ -142,9 +142,9 @@ what it simulates.
 
 - **Ours** is {ours}.
 - **Oracle** is ours with an estimator that knows what trajectories will come to; with a **fixed split** it has the best
-  one in hindsight, too. **Static best** is ours with that split. A star marks whoever is told lengths in advance; *of
-  oracle* is against the best of those. (`--planners oracle` also moves GPUs by what is to come; it takes long, and
-  gains only where lengths drift.)
+  one in hindsight, too, as three of the run's steps foretell it. **Static best** is ours with that split. A star marks
+  whoever is told lengths in advance; *of oracle* is against the best of those. (`--planners oracle` also moves GPUs by
+  what is to come; it takes long, and gains only where lengths drift.)
 - **Others** are what their papers and code describe, in our own implementation of their decisions. Those with a fixed
   split have the best one in hindsight, which is more than they have in practice.
 - Throughput is tokens of trained samples per second. All are judged by *settled* ones: from a third of the steps
