@@ -128,14 +128,14 @@ def _made(setup: PosttrainSetup, known: Batch) -> Loop:
 
 
 def recommended(scenario: PosttrainScenario) -> Plan:
-    """The best split of a scenario's GPUs for the trajectories of its first step, by simulating a shortlist."""
+    """The best split of a scenario's GPUs for the trajectories of its first step, by simulation."""
     foresight = Foresight(set_up_posttrain(scenario, any_degree=True))
     return _best(foresight, [list(foresight.setup.tasks.step(0))])
 
 
 def static_best(setup: PosttrainSetup) -> PosttrainSetup:
     """The run with the best fixed plan that is found in hindsight: by what all of it will bring, not by what is known
-    when it begins. A shortlist and the scenario's own plan are simulated on a sample of its steps."""
+    when it begins. Plans, and the scenario's own one, are simulated on a sample of its steps."""
     foresight, steps = Foresight(setup), setup.scenario.steps
     chosen = np.unique(np.linspace(0, steps - 1, min(steps, _SAMPLED)).round().astype(int)).tolist()
     batches = [list(setup.tasks.step(step)) for step in chosen]
@@ -145,7 +145,7 @@ def static_best(setup: PosttrainSetup) -> PosttrainSetup:
 
 
 def _best(foresight: Foresight, batches: Sequence[Batch]) -> Plan:
-    """Of a shortlist for each of some batches, the plan that takes least time for all of them."""
+    """The plan that takes least time for all of some batches, of those that are found worth a simulation."""
     lengths = [foresight.measured(batch) for batch in batches]
 
     def simulate(plan: Plan, _: State) -> float:

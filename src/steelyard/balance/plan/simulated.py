@@ -32,8 +32,8 @@ class Simulated:
     With each number there are buckets by length and each degree alone: the former are only as good as the router, which
     the model takes for all-knowing, the latter ask nothing of it. ``glance`` says which of them are simulated, by
     something quicker. ``least`` is a bound that is sooner worked out than either: plans that cannot be better than the
-    best one are not simulated. ``look`` says which trajectories the model is asked about; each kind of them makes a
-    shortlist. ``change`` is what changing to a plan would take; as long as changes have taken so far if nobody knows.
+    best one are not simulated. ``look`` says which trajectories the model is asked about; each kind of them makes its
+    own plans. ``change`` is what changing to a plan would take; as long as changes have taken so far if nobody knows.
     """
 
     world: World
