@@ -114,10 +114,8 @@ class Case:
                 world, lambda plan, _: self.step(plan, 0), glance=lambda plan, _: self.stages(plan, 0)[1]
             ),
             "oracle": lambda: oracle(
-                world,
-                lambda plan, _: self.step(plan, 1),
+                Simulated(world, lambda plan, _: self.step(plan, 1), glance=lambda plan, _: self.stages(plan, 1)[1]),
                 lambda _: self.measured[1],
-                glance=lambda plan, _: self.stages(plan, 1)[1],
             ),
         }
 

@@ -439,7 +439,7 @@ def test_hopeless_plans_are_not_simulated() -> None:
 def test_the_oracle_plans_for_what_comes() -> None:
     here = world(32, train=squared, replicas={tp: replica(tp) for tp in (2, 4)})
     now, then = batch(0, 1024, spread=0.5), batch(2, 1024, 4000, 0.5)
-    knows = oracle(here, lambda plan, _: foretold(here, plan, then).step, lambda _: then)
+    knows = oracle(Simulated(here, lambda plan, _: foretold(here, plan, then).step), lambda _: then)
     chosen = knows.plan(State(0, now))
     guessed = Simulated(here, lambda plan, _: foretold(here, plan, now).step).plan(State(0, now))
     assert chosen is not None

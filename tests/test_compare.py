@@ -151,6 +151,21 @@ def test_what_cannot_be_run_is_said_and_the_rest_is(tmp_path: Path) -> None:
     assert "streaming" in found.find("c").refused and found.find("b").figures
 
 
+def test_all_who_are_asynchronous_have_the_same_bound_on_staleness() -> None:
+    for scenario, bound in ((tiny(), 2), (tiny(mode="asynchronous", staleness=4), 4)):
+        cases = Cases(scenario)
+        assert {cases.of(Choice(tail=tail)).behind for tail in ("none", "over-sampling", "partial")} == {bound}
+    synchronous = Choice("split", streaming=False, tail="over-sampling")
+    assert Cases(tiny()).of(synchronous).behind == 1  # what is carried over must be
+
+
+def test_the_best_fixed_split_is_no_worse_over_the_run_than_the_one_written() -> None:
+    choices = [Choice(planner=planner, streaming=False) for planner in ("static-best", "given")]
+    scenario = tiny(steps=8, rollout=[{"tp": 1, "replicas": 4}])
+    best, given = (figures_of(Cases(scenario).of(each))["settled_tokens_per_second"] for each in choices)
+    assert best > given
+
+
 # -- what is said of it -----------------------------------------------------------------------------------------------
 
 

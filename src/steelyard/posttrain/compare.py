@@ -14,7 +14,7 @@ from typing import Any
 from steelyard.errors import UserError
 from steelyard.posttrain.compare_cases import Cases
 from steelyard.posttrain.compare_choices import Contender
-from steelyard.posttrain.run import PosttrainResult, posttrain
+from steelyard.posttrain.run import posttrain
 from steelyard.scenario.posttrain import PosttrainScenario
 
 Progress = Callable[[int, int], None]
@@ -22,7 +22,6 @@ Progress = Callable[[int, int], None]
 JUDGED_BY = "settled_tokens_per_second"
 """Tokens, since to drop long samples must not look like a gain, and of steps in the middle, since a real run goes on
 for hundreds: how it began and how it ends does not matter then."""
-_ENDING = 2  # steps: as many batches are under way at most
 _ROOMS = ("scenario", "workload", "model", "hardware", "cost", "engine", "fleet", "sim", "balance", "posttrain")
 
 
@@ -171,7 +170,7 @@ def figures_of(scenario: PosttrainScenario) -> dict[str, Any]:
     ages = {int(age): count for age, count in summary["staleness"].items()}
     return {
         "tokens_per_second": summary["tokens_per_second"],
-        JUDGED_BY: _settled(result),
+        JUDGED_BY: result.loop.record.settled,
         "samples_per_second": summary["samples_per_second"],
         "step_seconds": summary["step_seconds"]["total"],
         "rollout_idle": summary["gpu_time"]["rollout"]["idle"],
@@ -179,15 +178,6 @@ def figures_of(scenario: PosttrainScenario) -> dict[str, Any]:
         "staleness": sum(age * count for age, count in ages.items()) / sum(ages.values()),
         "time_to_reward": summary.get("time_to_reward"),
     }
-
-
-def _settled(result: PosttrainResult) -> float:
-    """Throughput from a third of the steps on, when plans have settled, up to those at the end that have engines to
-    themselves, as nothing new begins."""
-    steps = result.loop.record.steps
-    first, end = len(steps) // 3, max(len(steps) // 3 + 1, len(steps) - _ENDING)
-    begun = steps[first - 1].synced if first else 0.0
-    return sum(step.tokens for step in steps[first:end]) / (steps[end - 1].synced - begun)
 
 
 def digest_of(scenario: PosttrainScenario) -> str:

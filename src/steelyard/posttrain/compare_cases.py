@@ -14,7 +14,7 @@ from steelyard.posttrain.planning import longest_sequence
 from steelyard.posttrain.setup import DEGREES, PosttrainSetup, set_up_posttrain, train_settings
 from steelyard.posttrain.training import TrainLayout, compile_training, refusal
 from steelyard.scenario.load import posttrain_from_dict
-from steelyard.scenario.posttrain import BucketSpec, PosttrainScenario, TrainingSpec
+from steelyard.scenario.posttrain import USUAL_STALENESS, BucketSpec, PosttrainScenario, TrainingSpec
 from steelyard.workload.trajectories import Trajectory
 
 _STAGES = (1, 2, 3, 4, 5, 8)
@@ -36,9 +36,17 @@ class Cases:
             base = self._colocated = self._colocated or colocated(base)
         said = asdict(choice)
         weighed = {"weighed": said.pop("weighed")}
-        data = {**base.model_dump(mode="json"), **said, "staleness": None}
+        data = {**base.model_dump(mode="json"), **said, "staleness": _bound(base, choice)}
         data["training"] |= weighed
         return posttrain_from_dict(data, base.source).based_in(base.base_dir, base.source)
+
+
+def _bound(base: PosttrainScenario, choice: Choice) -> int | None:
+    """Weight versions that samples may be behind: the same for all who are asynchronous, whatever they carry over.
+    Older samples are worth less, so nobody is to buy throughput with them."""
+    if choice.mode != "asynchronous":
+        return None
+    return base.staleness if base.mode == choice.mode and base.staleness is not None else USUAL_STALENESS[choice.mode]
 
 
 def scaled(scenario: PosttrainScenario, share: float) -> PosttrainScenario:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from steelyard.posttrain.attempt import Attempt
 from steelyard.posttrain.training import TrainingTime
 
+_ENDING = 2  # steps: as many batches are under way at most
+
 
 @dataclass(frozen=True)
 class StepRecord:
@@ -61,3 +63,11 @@ class LoopRecord:
     def seconds(self, step: int) -> float:
         """From the end of the step before to the end of this one."""
         return self.steps[step].synced - (self.steps[step - 1].synced if step else 0.0)
+
+    @property
+    def settled(self) -> float:
+        """Tokens trained on per second from half of the steps on, when plans have settled, up to those at the end that
+        have engines to themselves, as nothing new begins."""
+        first = len(self.steps) // 2
+        steps = range(first, max(first + 1, len(self.steps) - _ENDING))
+        return sum(self.steps[step].tokens for step in steps) / sum(map(self.seconds, steps))

@@ -150,12 +150,8 @@ class Replanner:
         return None if state.plan is None else self._switch.seconds(plan, state.plan)
 
     def _simulated(self) -> Simulated:
-        foresight = self._foresight
-        return Simulated(
-            foresight.world,
-            lambda plan, _: foresight.step_seconds(plan, self._recent, self._recent[0][:TAUGHT]),
-            glance=lambda plan, _: foresight.rolled_out(plan, self._recent[0], self._recent[0][:TAUGHT]),
-            least=lambda plan, _: foresight.least_seconds(plan, self._recent),
+        return replace(
+            self._foresight.planner(lambda _: self._recent, self._taught),
             look=lambda state: [state.measured, *self._longest()],
             change=self._cost,
             triggers=Moved(),
@@ -163,20 +159,13 @@ class Replanner:
         )
 
     def _oracle(self) -> Simulated:
-        foresight = self._foresight
+        def coming(state: State) -> Sequence[Batch]:
+            return self._coming(state.step)
 
-        def simulate(plan: Plan, state: State) -> float:
-            return foresight.step_seconds(plan, self._coming(state.step), self._recent[0][:TAUGHT])
-
-        def least(plan: Plan, state: State) -> float:
-            return foresight.least_seconds(plan, self._coming(state.step))
-
-        def glance(plan: Plan, state: State) -> float:
-            return foresight.rolled_out(plan, self._coming(state.step)[0], self._recent[0][:TAUGHT])
-
-        def truth(state: State) -> Measured:
-            return foresight.measured(self._coming(state.step)[0])
-
-        return replace(
-            oracle(foresight.world, simulate, truth, glance, least), change=self._cost, payback=self._payback()
+        knows = oracle(
+            self._foresight.planner(coming, self._taught), lambda state: self._foresight.measured(coming(state)[0])
         )
+        return replace(knows, change=self._cost, payback=self._payback())
+
+    def _taught(self) -> Batch:
+        return self._recent[0][:TAUGHT]

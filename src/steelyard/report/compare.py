@@ -142,14 +142,14 @@ what it simulates.
 
 - **Ours** is {ours}.
 - **Oracle** is ours with an estimator that knows what trajectories will come to; with a **fixed split** it has the best
-  one in hindsight, too, as three of the run's steps foretell it. **Static best** is ours with that split. A star marks
-  whoever is told lengths in advance; *of oracle* is against the best of those. (`--planners oracle` also moves GPUs by
-  what is to come; it takes long, and gains only where lengths drift.)
+  one in hindsight, too: the better of the two that a sample of the run's steps foretells as best. **Static best** is
+  ours with that split. A star marks whoever is told lengths in advance; *of oracle* is against the best of those.
+  (`--planners oracle` also moves GPUs by what is to come; it takes long, and gains only where lengths drift.)
 - **Others** are what their papers and code describe, in our own implementation of their decisions. Those with a fixed
   split have the best one in hindsight, which is more than they have in practice.
-- Throughput is tokens of trained samples per second. All are judged by *settled* ones: from a third of the steps
+- Throughput is tokens of trained samples per second. All are judged by *settled* ones: from half of the steps
   on, when plans have settled, up to the last two, which have engines to themselves as nothing new begins. A real run
   goes on for hundreds of steps, so how it begins and ends does not matter. *Behind* is the mean age of samples in
-  weight versions. *Reward* is the time to the reward that the scenario names, under its learning
-  model; with ~ at the rate of the later half, as the run was over before.
+  weight versions; all asynchronous ways have the same bound on it. *Reward* is the time to the reward that the scenario
+  names, under its learning model; with ~ at the rate of the later half, as the run was over before.
 """

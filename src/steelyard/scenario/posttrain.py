@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -15,6 +16,7 @@ from steelyard.scenario.tails import NoTail, TailSpec
 from steelyard.scenario.topology import TopologySpec
 
 Mode = Literal["colocated", "split", "one-step-off", "asynchronous"]
+USUAL_STALENESS: Mapping[Mode, int] = {"colocated": 0, "split": 0, "one-step-off": 1, "asynchronous": 2}
 SyncKind = Literal["broadcast", "shards", "disk"]
 RouterName = Literal[
     "round-robin",
@@ -145,7 +147,7 @@ class PosttrainScenario(Written):
     @property
     def behind(self) -> int:
         """Weight versions that samples may be behind."""
-        usual = {"colocated": 0, "split": 0, "one-step-off": 1, "asynchronous": 2}[self.mode]
+        usual = USUAL_STALENESS[self.mode]
         return usual + self.tail.carried if self.staleness is None else self.staleness
 
     @property

@@ -154,21 +154,12 @@ def _timed_once(world: World, measured: Measured) -> Callable[[TrainOption, Ints
     return lambda option, _: timed(option)
 
 
-def oracle(
-    world: World,
-    simulate: Simulate,
-    truth: Callable[[State], Measured],
-    glance: Simulate = lambda plan, state: plan.step,
-    least: Simulate = lambda plan, state: 0.0,
-) -> Simulated:
-    """The bound: told the next trajectories beside those of late (``simulate`` has to run the next ones), asked after
-    every step, with more simulations; a change still has to pay for itself."""
-    return Simulated(
-        world,
-        simulate,
+def oracle(planner: Simulated, truth: Callable[[State], Measured]) -> Simulated:
+    """The bound: told the next trajectories beside those of late (``planner`` has to simulate the next ones), asked
+    after every step, with more simulations; a change still has to pay for itself."""
+    return replace(
+        planner,
         shortlist=4,
-        glance=glance,
-        least=least,
         triggers=Triggers(every=1),
         payback=Payback(margin=0.0),
         look=lambda state: [truth(state), state.measured],
