@@ -14,7 +14,7 @@ from steelyard.cli import app
 from steelyard.errors import UserError
 from steelyard.posttrain import compare as module
 from steelyard.posttrain.compare import Comparison, Outcome, compare, figures_of
-from steelyard.posttrain.compare_cases import Cases, colocated, scaled
+from steelyard.posttrain.compare_cases import Cases, colocated, scaled, shares
 from steelyard.posttrain.compare_choices import BOUNDS, OURS, RIVALS, Choice, Contender, contenders
 from steelyard.report.compare import comparison_page, verdict
 from steelyard.report.compare_figure import comparison_svg
@@ -149,6 +149,13 @@ def test_what_cannot_be_run_is_said_and_the_rest_is(tmp_path: Path) -> None:
     broken = [*FEW, Contender("c", "change", Choice("colocated", streaming=True, planner="given"))]
     (found,) = compare([tiny()], broken, tmp_path)
     assert "streaming" in found.find("c").refused and found.find("b").figures
+
+
+def test_a_scale_is_for_all_or_one_for_each() -> None:
+    assert shares("0.5", 3) == [0.5] * 3 and shares("1,0.25", 2) == [1.0, 0.25] and shares("1", 1) == [1.0]
+    for wrong in ("0.5,0.5", "half", "0", "1.5", "0.5,,1"):
+        with pytest.raises(UserError, match="--scale"):
+            shares(wrong, 3)
 
 
 def test_all_who_are_asynchronous_have_the_same_bound_on_staleness() -> None:

@@ -21,7 +21,7 @@ from steelyard.errors import UserError
 from steelyard.hardware import find_gpu, gpu_names
 from steelyard.model import model_names
 from steelyard.posttrain.compare import compare as compare_runs
-from steelyard.posttrain.compare_cases import scaled
+from steelyard.posttrain.compare_cases import scaled, shares
 from steelyard.posttrain.compare_choices import DIMENSIONS, chosen, contenders
 from steelyard.posttrain.foresight import recommended
 from steelyard.posttrain.run import posttrain
@@ -315,8 +315,9 @@ def compare_command(
     rivals: Annotated[bool, typer.Option(help="Whether what others do is run, too.")] = True,
     steps: Annotated[int | None, typer.Option(min=1, help="Training steps; the scenario's own if not given.")] = None,
     scale: Annotated[
-        float, typer.Option(min=0.001, max=1, help="Part of the prompts, engines and training replicas to run with.")
-    ] = 1.0,
+        str,
+        typer.Option(help="Part of the prompts, engines and training replicas to run with: for all, or 0.5,0.25,..."),
+    ] = "1",
     workers: Annotated[int, typer.Option(min=1, help="Runs at a time, each in a process of its own.")] = 1,
     page: Annotated[Path | None, typer.Option(help="Also write a Markdown page, with figures beside it.")] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print all figures as JSON to standard output.")] = False,
@@ -329,7 +330,8 @@ def compare_command(
     )
     limits = {dimension: chosen(dimension, text) for dimension, text in given if text is not None}
     changes = [*(set_ or []), *([] if steps is None else [f"steps={steps}"])]
-    loaded = [scaled(load_posttrain(path, changes), scale) for path in scenarios]
+    parts = shares(scale, len(scenarios))
+    loaded = [scaled(load_posttrain(path, changes), part) for path, part in zip(scenarios, parts, strict=True)]
     check_writable(out)
     with LateProgress("comparing") as progress:
         found = compare_runs(loaded, contenders(limits, full, rivals), out, workers, progress)
@@ -344,7 +346,7 @@ def compare_command(
             *(f"--set {each}" for each in changes),
             *(f"--{name}s {','.join(names)}" for name, names in limits.items()),
         ]
-        said += ["--full"] * full + ["--no-rivals"] * (not rivals) + ([] if scale == 1 else [f"--scale {scale:g}"])
+        said += ["--full"] * full + ["--no-rivals"] * (not rivals) + ([] if scale == "1" else [f"--scale {scale}"])
         command = " ".join(["steelyard compare", *map(str, scenarios), *said, f"--page {page}"])
         write_whole(page, comparison_page(found, command, "images/comparison"))
     if json_:

@@ -49,6 +49,18 @@ def _bound(base: PosttrainScenario, choice: Choice) -> int | None:
     return base.staleness if base.mode == choice.mode and base.staleness is not None else USUAL_STALENESS[choice.mode]
 
 
+def shares(text: str, count: int) -> list[float]:
+    """What a user gives as scale, for so many scenarios: one for all, or as many with commas between."""
+    said = text.split(",")
+    try:
+        found = [float(each) for each in said]
+    except ValueError:
+        found = []
+    if len(found) not in (1, count) or not all(0 < each <= 1 for each in found):
+        raise UserError(f"--scale: {text!r}; give a number above 0 and up to 1, or {count} of them with commas between")
+    return found if len(found) == count else found * count
+
+
 def scaled(scenario: PosttrainScenario, share: float) -> PosttrainScenario:
     """A part of everything: prompts, engines of each degree and training replicas, so that each GPU has as much to do.
 
