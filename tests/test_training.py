@@ -158,6 +158,37 @@ def test_best_fit_fills_micro_batches() -> None:
     assert found.tokens.tolist() == [[[10.0, 10.0, 10.0]]]
 
 
+@given(lengths_of, st.integers(1, 6), st.integers(1, 6), st.sampled_from([0.0, 1e-3]))
+@settings(max_examples=80, deadline=None)
+def test_best_fit_is_the_same_as_one_by_one_for_any_number_of_ranks(
+    lengths: np.ndarray[tuple[int], np.dtype[np.int64]], ranks: int, others: int, quadratic: float
+) -> None:
+    """Micro-batches are filled once for all numbers of ranks, and dealt out anew for each."""
+    pack(lengths, others, 1000, packing="best-fit", quadratic=quadratic)
+    found = pack(lengths, ranks, 1000, packing="best-fit", quadratic=quadratic)
+    bins: list[list[int]] = []
+    for i in sorted(range(len(lengths)), key=lambda each: -int(lengths[each])):
+        rooms = [1000 - sum(int(lengths[j]) for j in own) for own in bins]
+        fits = [(room, number) for number, room in enumerate(rooms) if room >= lengths[i]]
+        if fits:
+            bins[min(fits)[1]].append(i)
+        else:
+            bins.append([i])
+    work = [sum(int(lengths[i]) + quadratic * int(lengths[i]) ** 2 for i in own) for own in bins]
+    dealt: list[list[list[int]]] = [[] for _ in range(ranks)]
+    busy = [0.0] * ranks
+    for number in sorted(range(len(bins)), key=lambda each: -work[each]):
+        idlest = min(range(ranks), key=lambda each: (busy[each], len(dealt[each])))
+        dealt[idlest].append(bins[number])
+        busy[idlest] += work[number]
+    most = max(map(len, dealt))
+    expected = {
+        i: rank * most + micro for rank, own in enumerate(dealt) for micro, cell in enumerate(own) for i in cell
+    }
+    assert found.shape == (1, ranks, most)
+    assert found.cell is not None and found.cell.tolist() == [expected[i] for i in range(len(lengths))]
+
+
 def test_a_sequence_longer_than_the_budget_is_refused() -> None:
     with pytest.raises(UserError, match="5000 tokens does not fit a micro-batch of 4096"):
         job("qwen3-1.7b", small(recompute="full")).step(np.array([10, 5000]))

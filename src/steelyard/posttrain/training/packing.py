@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush, heapreplace
+from functools import lru_cache
+from heapq import heapify, heappop, heapreplace
 from itertools import pairwise
 from operator import itemgetter
 from typing import Literal
@@ -25,6 +26,7 @@ Packing = Literal["balanced", "best-fit", "even"]
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 _WEIGHT = itemgetter(0)
+_FILLED = 32  # batches, each with one of the budgets that are tried with it, that are kept
 _Parts = list[tuple[float, list[int]]]  # the sum and the members of each part, heaviest first
 
 
@@ -138,23 +140,47 @@ def _joined(one: _Parts, other: _Parts, parts: int) -> _Parts:
 
 def _best_fit(lengths: Ints, ranks: int, budget: int, quadratic: float) -> tuple[Ints, Ints]:
     """Each sequence, longest first, into the micro-batch with the least room that it fits; heaviest to idlest rank."""
+    filled = _filled(lengths.tobytes(), budget, quadratic)
+    idlest = [(0.0, 0, rank) for rank in range(ranks)]
+    chosen, counts = list[int](), list[int]()
+    for work in filled.work:
+        busy, count, rank = idlest[0]
+        chosen.append(rank)
+        counts.append(count)
+        heapreplace(idlest, (busy + work, count + 1, rank))
+    dealt: Ints = np.empty((2, len(lengths)), dtype=np.int64)
+    dealt[:, filled.members] = np.repeat(np.array((chosen, counts), dtype=np.int64), filled.sizes, axis=1)
+    return dealt[0], dealt[1]
+
+
+@dataclass(frozen=True)
+class _Filled:
+    """Micro-batches that nobody has taken yet, heaviest first."""
+
+    members: Ints  # of one after the other
+    sizes: Ints
+    work: list[float]
+
+
+@lru_cache(_FILLED)
+def _filled(sequences: bytes, budget: int, quadratic: float) -> _Filled:
+    """Micro-batches full up to the budget. Planners ask for the same ones for any number of ranks."""
+    lengths = np.frombuffer(sequences, dtype=np.int64)
     room: list[tuple[int, int]] = []
     bins: list[list[int]] = []
     values = lengths.tolist()
     for i in np.argsort(-lengths, kind="stable").tolist():
-        at = bisect_left(room, (values[i], -1))
+        value = values[i]
+        at = bisect_left(room, (value, -1))
         if at < len(room):
             left, number = room.pop(at)
+            bins[number].append(i)
         else:
             left, number = budget, len(bins)
-            bins.append([])
-        bins[number].append(i)
-        insort(room, (left - values[i], number))
-    work = [sum(values[i] + quadratic * values[i] ** 2 for i in own) for own in bins]
-    idlest = [(0.0, 0, rank) for rank in range(ranks)]
-    rank, micro = np.zeros((2, len(lengths)), dtype=np.int64)
-    for number in sorted(range(len(bins)), key=lambda each: -work[each]):
-        busy, count, chosen = heappop(idlest)
-        rank[bins[number]], micro[bins[number]] = chosen, count
-        heappush(idlest, (busy + work[number], count + 1, chosen))
-    return rank, micro
+            bins.append([i])
+        insort(room, (left - value, number))
+    work = [sum([values[i] + quadratic * values[i] ** 2 for i in own]) for own in bins]
+    order = sorted(range(len(bins)), key=lambda each: -work[each])
+    members = np.array([i for number in order for i in bins[number]], dtype=np.int64)
+    sizes = np.array([len(bins[number]) for number in order], dtype=np.int64)
+    return _Filled(members, sizes, [work[number] for number in order])
