@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import cache
+from hashlib import blake2b
 from itertools import product
 
 from steelyard.balance.plan import Bucket, Plan, ReplicaModel, TrainOption, World
@@ -99,10 +100,14 @@ class Training:
         self.written = option_of(written)
         self.layouts = {option_of(layout): layout for layout in self._fitting(gpus)} | {self.written: written}
         self._compiled = cache(self._compile)
+        self._seconds: dict[tuple[TrainOption, Packing, bytes], float] = {}
 
     def seconds(self, option: TrainOption, lengths: Ints, packing: Packing = "even") -> float:
-        """A step."""
-        return self._compiled(option, packing).step(lengths).seconds
+        """A step; worked out once for each batch of lengths, however many plans have the layout."""
+        key = option, packing, blake2b(lengths.tobytes(), digest_size=16).digest()
+        if key not in self._seconds:
+            self._seconds[key] = self._compiled(option, packing).step(lengths).seconds
+        return self._seconds[key]
 
     def sync(self, option: TrainOption, buckets: Sequence[Bucket]) -> float:
         """New weights to all engines, and what goes before training where they share its GPUs."""
