@@ -264,7 +264,8 @@ class Rollouts:
         replica = who.replica
         if replica is None and who.target is None:
             return
-        context = sign * who.context
+        history = who.history
+        context = sign * (history.prompt_tokens + history.generated + history.returned + who.fresh)
         if replica is not None:
             here = self.replicas[replica]
             if who.cache == "keep":

@@ -106,10 +106,13 @@ class Outlook:
         self._kind: npt.NDArray[np.intp] = np.array([speeds.index(here.speed) for here in self._here], np.intp)
         self._asked = np.empty((3, len(self._kinds)))  # see `_ask`
         self._each = np.empty((3, count))
-        self._lines = self._each[:2].T
+        _, self._wait, self._load = self._each
+        self._lines, self._slower = self._each[:2].T, self._each[::2]
         self._own = np.empty((count, LENGTHS))
         self._taken = np.empty((TABLES, count, LENGTHS))
+        self._begin, self._pace, self._harm_and_begin = self._taken[BEGIN], self._taken[PACE], self._taken[:PACE]
         self._means = np.empty((2, count))
+        self._harms, self._done = self._means
 
     def set_load(self, replica: Replica) -> None:
         """What a replica can take, and how fast it decodes with those that run, is another now; it is worked out when
@@ -117,10 +120,12 @@ class Outlook:
         self._loads[replica.number] = replica, self._habits.returned
 
     def _settle(self) -> None:
+        at, width = self._at, self._width
         for number, (replica, returned) in self._loads.items():
             slot, busy = self._slots[number], replica.busy
             here = self._here[slot]
-            here.decoded, here.since = here.decoded_by(self._at), self._at
+            here.decoded += here.rate * (at - here.since)
+            here.since = at
             if not busy:
                 room, here.rate = inf, 0.0  # whatever its size, it has to run somewhere
             else:
@@ -130,7 +135,7 @@ class Outlook:
                 prompts = running * speed.prefill * returned
                 here.rate = 1.0 / (here.seconds[running] + speed.read * active + prompts)
             self._rooms[slot] = room
-            self._due[slot] = here.passes(self._width)
+            self._due[slot] = here.passes(width)
         self._loads.clear()
 
     def has_room(self, tokens: int) -> bool:
@@ -168,13 +173,13 @@ class Outlook:
 
     def best(self, who: Prospect, home: int | None, resident: bool, at: float) -> int:
         """The replica with the least rise among ``home`` and those with room; the first of equals."""
-        rises, context = self.rises(who, home if resident else None, at), who.context
-        at_home = -1 if home is None else self._slots[home]
-        if min(self._rooms) < context:
-            for slot, room in enumerate(self._rooms):
+        rises, context, rooms = self._said(who, home if resident else None, at), who.context, self._rooms
+        if min(rooms) < context:
+            rises, at_home = rises.copy(), -1 if home is None else self._slots[home]
+            for slot, room in enumerate(rooms):
                 if room < context and slot != at_home:
                     rises[slot] = inf
-        return self._here[int(rises.argmin())].number
+        return self._here[rises.argmin()].number
 
     def rises(self, who: Prospect, resident: int | None, at: float) -> Array:
         """By replica: when it would be done there itself, to the eighth, and by how much it would raise that of others.
@@ -182,6 +187,10 @@ class Outlook:
         A prompt holds everybody up, so what a context takes to be there counts in full: a cached part is brought over
         or computed again, whichever is faster, and costs nothing where it is ``resident``.
         """
+        return self._said(who, resident, at).copy()
+
+    def _said(self, who: Prospect, resident: int | None, at: float) -> Array:
+        """The same, kept for those who ask next; not to be changed."""
         if self._loads:
             self._settle()
         if at > self._at:
@@ -198,39 +207,40 @@ class Outlook:
         last = self._last
         if last is None or last[0] is not who or last[1] != resident:  # those of one prompt begin one after the other
             last = self._last = who, resident, self._rises(who, resident)
-        return last[2].copy()
+        return last[2]
 
     def _rises(self, who: Prospect, resident: int | None) -> Array:
         self._ask(who, resident)
         self._powers[0] = tokens = who.tokens
         bins = np.multiply(tokens, self._by_token).astype(np.intp)
-        taken = self._tables.take(bins, 2, self._taken, "clip")
-        own, pace = taken[BEGIN], taken[PACE]
+        self._tables.take(bins, 2, self._taken, "clip")
+        own, pace, wait, harms = self._begin, self._pace, self._wait, self._harms
         np.add(own, np.multiply(pace, tokens, pace), own)
         np.add(own, np.dot(self._lines, self._powers, self._own), own)
         np.multiply(own, own, own)
         np.multiply(own, own, own)
         np.multiply(own, own, own)
-        _, wait, load = self._each
-        harms, rises = np.matmul(taken[:PACE], _EVENLY, self._means)
-        np.multiply(load, harms, harms)
-        np.add(rises, harms, rises)
-        found: Array = np.add(rises, np.multiply(wait, self._total, wait))
+        np.matmul(self._harm_and_begin, _EVENLY, self._means)
+        np.multiply(self._load, harms, harms)
+        np.add(self._done, harms, harms)
+        found: Array = np.add(harms, np.multiply(wait, self._total, wait))
         return found
 
     def _ask(self, who: Prospect, resident: int | None) -> None:
         """By replica: what each of its tokens adds to its own time, tools among it, seconds that its prompt takes, and
         what it adds to each step there. Few kinds are different."""
-        cached, new, usual, returned, asked = who.cached, who.new, who.usual_context, who.returned, self._asked
+        cached, new, usual, returned, tools = who.cached, who.new, who.usual_context, who.returned, who.tools
+        asked = self._asked
         for kind, (prefill, read, move, reach) in enumerate(self._kinds):
-            asked[1, kind] = min(reach + move * cached, prefill * cached) + prefill * new
+            moved, again = reach + move * cached, prefill * cached
+            asked[1, kind] = (moved if moved < again else again) + prefill * new
             asked[2, kind] = added = read * usual + prefill * returned
-            asked[0, kind] = added + who.tools
-        each = asked.take(self._kind, 1, self._each, "clip")
+            asked[0, kind] = added + tools
+        asked.take(self._kind, 1, self._each, "clip")
         if resident is not None:
             slot = self._slots[resident]
-            each[1, slot] = self._here[slot].speed.prefill * new
-        np.add(each[::2], self._marginal, each[::2])
+            self._wait[slot] = self._here[slot].speed.prefill * new
+        np.add(self._slower, self._marginal, self._slower)
 
     def _fill(self, slot: int) -> None:
         here = self._here[slot]
