@@ -241,6 +241,25 @@ def test_taught_in_batches_it_expects_what_it_does_when_taught_at_once(monkeypat
     assert early.observe(asked[0]) == first.observe(asked[0])
 
 
+@given(st.integers(1, 300), st.integers(0, 2**32 - 1))
+@settings(max_examples=60, deadline=None)
+def test_spread_is_summed_up_as_knot_by_knot(count: int, seed: int) -> None:
+    """All knots at once, to the bit."""
+    rng = np.random.default_rng(seed)
+    forecasts = rng.normal(30, 10, count)
+    truths = forecasts + rng.normal(0, 5, count)
+    spread = Spread()
+    spread.add(forecasts, truths)
+    spread.fit()
+    order = np.argsort(forecasts, kind="stable")
+    errors = (truths - forecasts)[order]
+    width = min(count, max(20, round(count / 4)))
+    for at, first in enumerate(np.unique(np.linspace(0, count - width, 9).astype(int))):
+        near = slice(first, first + width)
+        assert spread._at[at] == forecasts[order][near].mean()
+        assert spread._errors[at] == (np.mean(errors[near] ** 2), np.quantile(errors[near], 0.9))
+
+
 def test_spread_is_calibrated_where_errors_grow() -> None:
     random = np.random.default_rng(5)
     forecasts = random.uniform(10, 100, 4000)

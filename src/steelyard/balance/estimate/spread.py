@@ -45,11 +45,11 @@ class Spread:
         forecasts, truths = pairs[np.argsort(pairs[:, 0], kind="stable")].T
         errors = truths - forecasts
         width = min(len(errors), max(_FEWEST, round(len(errors) * _SHARE)))
-        self._at, self._errors = [], []
-        for first in np.unique(np.linspace(0, len(errors) - width, _KNOTS).astype(int)):
-            near = slice(first, first + width)
-            self._at.append(float(forecasts[near].mean()))
-            self._errors.append((float(np.mean(errors[near] ** 2)), float(np.quantile(errors[near], 0.9))))
+        first = np.unique(np.linspace(0, len(errors) - width, _KNOTS).astype(int))
+        near = first[:, None] + np.arange(width)  # a row to each knot
+        around = errors[near]
+        self._at = forecasts[near].mean(axis=1).tolist()
+        self._errors = list(zip((around**2).mean(axis=1).tolist(), _p90(around).tolist(), strict=True))
 
     def left(self, forecast: float) -> Left:
         """Mean and p90 in tokens; errors between knots in a straight line, outside as at the nearest."""
@@ -63,3 +63,14 @@ class Spread:
             (variance, high), (later, higher) = self._errors[upper - 1], self._errors[upper]
             variance, high = variance + share * (later - variance), high + share * (higher - high)
         return Left(max(0.0, forecast) ** 2 + variance, max(0.0, forecast + high) ** 2)
+
+
+def _p90(rows: Array) -> Array:
+    """Each row's 90th percentile, between two values in a straight line: `np.quantile` without its checks."""
+    at = 0.9 * (rows.shape[1] - 1)
+    low = int(at)
+    high = min(low + 1, rows.shape[1] - 1)
+    sorted_there = np.partition(rows, (low, high), axis=1)
+    less, more, share = sorted_there[:, low], sorted_there[:, high], at - low
+    found: Array = more - (more - less) * (1.0 - share) if share >= 0.5 else less + (more - less) * share
+    return found
