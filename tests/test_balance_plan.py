@@ -16,6 +16,7 @@ from steelyard.balance.plan import (
     Bucket,
     Classes,
     Measured,
+    Mode,
     OneAtATime,
     Payback,
     Plan,
@@ -434,6 +435,20 @@ def test_hopeless_plans_are_not_simulated() -> None:
     assert one is not None and other is not None and one.layout == other.layout
     numbers = {option.gpus for option in here.options}
     assert bounded.simulations < free.simulations < 2 * len(numbers)
+
+
+@pytest.mark.parametrize(("mode", "looked_at"), [("overlapped", 1), ("split", 4)])
+def test_rollouts_that_keep_nobody_waiting_are_good_enough_beside_training(mode: Mode, looked_at: int) -> None:
+    """Where stages take turns, a faster rollout always counts."""
+    here, measured = replace(world(24), mode=mode), batch()
+    glanced: dict[int, set[object]] = {}  # layouts by GPUs that train
+
+    def glance(plan: Plan, _: State) -> float:
+        glanced.setdefault(plan.training.gpus, set()).add(plan.layout)
+        return 0.5 * plan.train
+
+    Simulated(here, lambda plan, _: plan.step, glance=glance, least=lambda plan, _: plan.train).plan(State(0, measured))
+    assert max(map(len, glanced.values())) == looked_at
 
 
 def test_the_oracle_plans_for_what_comes() -> None:

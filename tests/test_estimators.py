@@ -257,7 +257,7 @@ def test_spread_is_summed_up_as_knot_by_knot(count: int, seed: int) -> None:
     for at, first in enumerate(np.unique(np.linspace(0, count - width, 9).astype(int))):
         near = slice(first, first + width)
         assert spread._at[at] == forecasts[order][near].mean()
-        assert spread._errors[at] == (np.mean(errors[near] ** 2), np.quantile(errors[near], 0.9))
+        assert spread._errors[at] == (float(np.mean(errors[near] ** 2)), float(np.quantile(errors[near], 0.9)))
 
 
 def test_spread_is_calibrated_where_errors_grow() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from steelyard.balance.estimate import Oracle
-from steelyard.balance.plan import Measured, Plan, Simulated, State, World
+from steelyard.balance.plan import CLEAR, Measured, Plan, Simulated, State, World
 from steelyard.posttrain.core import rollout_core
 from steelyard.posttrain.loop import Loop
 from steelyard.posttrain.planning import Training, as_written, buckets_of, planner_mode, world_of
@@ -74,7 +74,8 @@ class Foresight:
         if not behind:
             return float(np.mean([_alone(fixed, self._replay([batch]), known).synced for batch in batches]))
         least = self.least_seconds(plan, batches)
-        if all(self.rolled_out(plan, batch, known) <= least for batch in batches):
+        clear = self.rolled_out(plan, batches[0], known) <= CLEAR * least
+        if clear or all(self.rolled_out(plan, batch, known) <= least for batch in batches):
             return least
         return max(least, _settled(fixed, self._replay(batches), known))
 

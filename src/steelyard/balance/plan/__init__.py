@@ -8,10 +8,11 @@ from steelyard.balance.plan.makespan import Classes, ReplicaModel, makespans
 from steelyard.balance.plan.measured import Measured
 from steelyard.balance.plan.plain import OneAtATime, Proportional, Searching, Static
 from steelyard.balance.plan.search import Factors, Search
-from steelyard.balance.plan.simulated import Simulate, Simulated, oracle
+from steelyard.balance.plan.simulated import CLEAR, Simulate, Simulated, oracle
 from steelyard.balance.plan.world import Bucket, Mode, Plan, Planner, State, TrainOption, World
 
 __all__ = [
+    "CLEAR",
     "Bucket",
     "ByLength",
     "Classes",

@@ -18,6 +18,8 @@ from steelyard.workload.columns import Ints
 _NOTHING = 0.005  # of a step: plans that cannot gain more are not worth a simulation
 _ALIKE = 0.02  # of a step: plans are as good that differ by no more
 _LAYOUTS = 3  # training layouts on as many GPUs that ``least`` decides between
+CLEAR = 0.6  # of ``least``: rollouts beside training that take no longer keep it from nothing, whatever comes next
+_REACH = 4  # numbers of training GPUs that are looked at for the next one to try
 _STRIDE = 24  # GPUs by which plans differ that are looked at one after the other: one of so many
 
 Simulate = Callable[[Plan, State], float]
@@ -104,17 +106,18 @@ class Simulated:
         return self.least(plan, state) < best * (1 - _NOTHING)
 
     def _beside(self, gpus: int) -> list[list[int]]:
-        """Other numbers of training GPUs, nearest first: more, and fewer."""
+        """Other numbers of training GPUs, the few nearest: more, and fewer. The first with a plan worth a simulation is
+        tried; there is none where nothing divides evenly, or where training alone takes too long."""
         numbers = sorted({each.gpus for each in self.world.options if self.world.rollout_gpus(each)})
         apart = self.world.gpus // _STRIDE
         return [
-            [each for each in numbers if each > gpus and each >= gpus + apart],
-            [each for each in reversed(numbers) if each < gpus and each <= gpus - apart],
+            [each for each in numbers if each > gpus and each >= gpus + apart][:_REACH],
+            [each for each in reversed(numbers) if each < gpus and each <= gpus - apart][:_REACH],
         ]
 
     def _worth(self, gpus: int, best: float, looked: Sequence[Measured], state: State) -> list[Plan]:
         """Plans with so many training GPUs that are worth a simulation: of the training layouts that the model finds
-        best that with the ``least``, and rollouts that do best at a glance."""
+        best that with the ``least``; rollouts that do best at a glance, or the first that is clearly fast enough."""
         measured = state.measured
         longest, train = int(measured.context.max()), self.world.train
         fit = [each for each in self.world.options if each.gpus == gpus and each.budget >= longest]
@@ -125,7 +128,12 @@ class Simulated:
             chosen = min(alike, key=lambda each: self.least(each, state), default=plan)
             if self._may_gain(chosen, best, state):
                 found.setdefault(chosen.layout, chosen)
-        return sorted(found.values(), key=lambda plan: self.glance(plan, state))[: self.shortlist]
+        seen: list[tuple[float, int, Plan]] = []
+        for place, plan in enumerate(found.values()):
+            seen.append((self.glance(plan, state), place, plan))
+            if self.world.mode == "overlapped" and seen[-1][0] <= CLEAR * self.least(plan, state):
+                return [plan]
+        return [plan for _, _, plan in sorted(seen)[: self.shortlist]]
 
     def _at_least(self, plan: Plan, state: State) -> Plan:
         """One that was not worth a simulation."""
