@@ -56,7 +56,7 @@ class Surface:
         """
         phase, part = self._phase, self._part
         self._point[:] = plain
-        np.dot(self._point, self._single_plain, phase)
+        self._point.dot(self._single_plain, phase)
         for tool, share in tools.items():
             self._share[()] = share
             np.add(phase, np.multiply(self._direction(tool)[1], self._share, part), phase)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -47,12 +47,14 @@ class Crowd:
     def __iter__(self) -> Iterator[str]:
         return iter(self._members)
 
-    def count(self, name: str, tokens: Array, load: float, context: float, decoded: float, width: float) -> None:
+    def count(
+        self, name: str, tokens: Sequence[float], load: float, context: float, decoded: float, width: float
+    ) -> None:
         """One more is there from now on, with so many tokens to go; it adds ``load`` seconds to each step.
 
         Its last end must lie within the bins.
         """
-        ends, seen = [each + decoded for each in tokens.tolist()], self.seen
+        ends, seen = [each + decoded for each in tokens], self.seen
         who = self._members[name] = _Member(ends, [int((end - seen) / width) for end in ends], load, context)
         self._add(who, 1.0 / len(ends))
 

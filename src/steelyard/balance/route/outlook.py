@@ -18,7 +18,7 @@ from steelyard.balance.rollouts import Replica
 from steelyard.balance.route.crowd import BINS, Crowd
 from steelyard.balance.route.prospect import LENGTHS, Array, Habits, Prospect
 from steelyard.balance.route.speed import BucketSpeed
-from steelyard.balance.route.sums import BEGIN, PACE, TABLES, Sums
+from steelyard.balance.route.sums import TABLES, Sums
 
 _FRESH = 1 / 8  # of those on a replica: its sums are made again when so many have changed
 _EVENLY = np.full(LENGTHS, 1.0 / LENGTHS)
@@ -106,13 +106,11 @@ class Outlook:
         self._kind: npt.NDArray[np.intp] = np.array([speeds.index(here.speed) for here in self._here], np.intp)
         self._asked = np.empty((3, len(self._kinds)))  # see `_ask`
         self._each = np.empty((3, count))
-        _, self._wait, self._load = self._each
-        self._lines, self._slower = self._each[:2].T, self._each[::2]
-        self._own = np.empty((count, LENGTHS))
+        self._slower, self._wait, self._load = self._each
+        self._lines = self._each[:2].T
+        self._own, self._tokens = np.empty((2, count, LENGTHS))
         self._taken = np.empty((TABLES, count, LENGTHS))
-        self._begin, self._pace, self._harm_and_begin = self._taken[BEGIN], self._taken[PACE], self._taken[:PACE]
-        self._means = np.empty((2, count))
-        self._harms, self._done = self._means
+        self._harms, self._done = np.empty((2, count))
 
     def set_load(self, replica: Replica) -> None:
         """What a replica can take, and how fast it decodes with those that run, is another now; it is worked out when
@@ -151,10 +149,10 @@ class Outlook:
         self._where[name] = number
         decoded, usual = here.decoded_by(self._at), who.usual_context
         load = here.speed.read * usual + here.speed.prefill * who.returned
-        farthest = who.tokens.item(-1) + decoded - here.crowd.seen
+        farthest = who.likely[-1] + decoded - here.crowd.seen
         if farthest >= BINS * self._width:
             self._widen(farthest)
-        here.crowd.count(name, who.tokens, load, usual, decoded, self._width)
+        here.crowd.count(name, who.likely, load, usual, decoded, self._width)
         self._changed(slot)
 
     def discount(self, name: str) -> None:
@@ -210,19 +208,19 @@ class Outlook:
         return last[2]
 
     def _rises(self, who: Prospect, resident: int | None) -> Array:
+        """Arrays of one shape, since numpy takes four times as long where it has to stretch one to another's."""
         self._ask(who, resident)
-        self._powers[0] = tokens = who.tokens
+        self._powers[0] = self._tokens[:] = tokens = who.tokens
         bins = np.multiply(tokens, self._by_token).astype(np.intp)
-        self._tables.take(bins, 2, self._taken, "clip")
-        own, pace, wait, harms = self._begin, self._pace, self._wait, self._harms
-        np.add(own, np.multiply(pace, tokens, pace), own)
-        np.add(own, np.dot(self._lines, self._powers, self._own), own)
+        harm, own, pace = self._tables.take(bins, 2, self._taken, "clip")
+        wait, harms = self._wait, self._harms
+        np.add(own, np.multiply(pace, self._tokens, pace), own)
+        np.add(own, self._lines.dot(self._powers, self._own), own)
         np.multiply(own, own, own)
         np.multiply(own, own, own)
         np.multiply(own, own, own)
-        np.matmul(self._harm_and_begin, _EVENLY, self._means)
-        np.multiply(self._load, harms, harms)
-        np.add(self._done, harms, harms)
+        np.multiply(self._load, harm.dot(_EVENLY, harms), harms)
+        np.add(own.dot(_EVENLY, self._done), harms, harms)
         found: Array = np.add(harms, np.multiply(wait, self._total, wait))
         return found
 
@@ -241,6 +239,7 @@ class Outlook:
             slot = self._slots[resident]
             self._wait[slot] = self._here[slot].speed.prefill * new
         np.add(self._slower, self._marginal, self._slower)
+        np.add(self._load, self._marginal, self._load)
 
     def _fill(self, slot: int) -> None:
         here = self._here[slot]

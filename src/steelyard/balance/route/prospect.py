@@ -21,10 +21,9 @@ Array = npt.NDArray[np.float64]
 
 LENGTHS = 8  # equally likely ones that stand for a distribution
 _Z90 = NormalDist().inv_cdf(0.9)
-_NORMAL = np.array([NormalDist().inv_cdf((number + 0.5) / LENGTHS) for number in range(LENGTHS)])
-_BESIDE, _ONE = _NORMAL - _Z90, np.array(1.0)
-_ONWARD = LENGTHS / (np.arange(LENGTHS, 0.0, -1.0) - 0.5) - 1.0
-_OCTAVES = 2.0 ** np.arange(7.0, 7.0 + LENGTHS)  # 128 to 16,384 tokens
+_BESIDE = [NormalDist().inv_cdf((number + 0.5) / LENGTHS) - _Z90 for number in range(LENGTHS)]
+_ONWARD = [LENGTHS / (LENGTHS - number - 0.5) - 1.0 for number in range(LENGTHS)]
+_OCTAVES = [2.0 ** (7 + number) for number in range(LENGTHS)]  # 128 to 16,384 tokens
 _MEMORY = 0.998  # a trajectory weighs as much as all that ended more than some 500 before it
 
 
@@ -33,6 +32,7 @@ class Prospect:
     """Tokens to give, and what each brings along; and the context to begin with, cached somewhere or not."""
 
     tokens: Array  # equally likely lengths, rising
+    likely: list[float]  # the same
     expected: float
     tools: float  # seconds by token
     returned: float  # tokens of tools by token
@@ -49,27 +49,30 @@ class Prospect:
         return self.context + (1.0 + self.returned) * self.expected / 2
 
 
-def lengths(left: Left) -> Array:
-    """Equally likely lengths by an estimate."""
+def lengths(left: Left) -> list[float]:
+    """Equally likely lengths by an estimate; so few that plain numbers are faster than an array."""
     return _lengths(left.mean, left.p90)
 
 
-def _lengths(mean: float, p90: float) -> Array:
+def _lengths(mean: float, p90: float) -> list[float]:
     if mean >= p90:
-        return np.full(LENGTHS, max(1.0, mean))
+        return [max(1.0, mean)] * LENGTHS
     high, inner = sqrt(p90), (_Z90 * _Z90 + 1.0) * mean - p90
     spread = (_Z90 * high - sqrt(max(0.0, inner))) / (_Z90 * _Z90 + 1.0)
-    roots: Array = high + spread * _BESIDE
-    np.square(np.maximum(roots, _ONE, out=roots), out=roots)
-    return roots
+    return [root * root if (root := high + spread * each) > 1.0 else 1.0 for each in _BESIDE]
 
 
-def unknown(had: int) -> Array:
+def _mean(likely: list[float]) -> float:
+    a, b, c, d, e, f, g, h = likely
+    return (((a + b) + (c + d)) + ((e + f) + (g + h))) / LENGTHS
+
+
+def unknown(had: int) -> list[float]:
     """The same with no estimate: things of unknown scale go on for as long as they have, half of them for longer.
 
     Before the first turn every octave is as likely as any other.
     """
-    return had * _ONWARD if had else _OCTAVES
+    return [had * each for each in _ONWARD] if had else _OCTAVES
 
 
 class Habits:
@@ -125,10 +128,10 @@ class Habits:
         context = who.context
         if who.cache == "drop":
             new = context
-        given = self._lengths(who, under_way)
-        return Prospect(given, float(np.add.reduce(given)) / LENGTHS, tools, returned, context - new, new)
+        likely = self._lengths(who, under_way)
+        return Prospect(np.array(likely), likely, _mean(likely), tools, returned, context - new, new)
 
-    def _lengths(self, who: Running, under_way: int) -> Array:
+    def _lengths(self, who: Running, under_way: int) -> list[float]:
         """By the estimate or, if that says more, by its own tokens a turn: estimators go back to the usual for what is
         rarely long, and that is who decides when all is over."""
         left, history = who.left, who.history
@@ -139,8 +142,8 @@ class Habits:
         more = max(1.0, self._at_its_pace(history) / max(1.0, left.mean))
         given = _lengths(left.mean * more, left.p90 * more)
         if self._ended < under_way:
-            doubt = 1.0 - self._ended / under_way
-            given += doubt * np.maximum(unknown(history.generated) - given, 0.0)
+            doubt, some = 1.0 - self._ended / under_way, unknown(history.generated)
+            return [each + doubt * max(other - each, 0.0) for each, other in zip(given, some, strict=True)]
         return given
 
     def _at_its_pace(self, history: History) -> float:

@@ -15,7 +15,7 @@ from steelyard.balance.route.prospect import Array
 HARM, BEGIN, PACE = range(3)  # to all there by a second more to each step for so many tokens; seconds until a token,
 TABLES = 3  # where a line through its bin begins, and how much it rises from token to token
 
-_FLOORS = np.array([[0.0], [-np.inf], [1.0]])  # of people, load and context
+_FLOORS = np.repeat([[0.0], [-np.inf], [1.0]], BINS, axis=1)  # of people, load and context
 _SURELY = 1.0 + 1e-9  # whatever rounding does
 _LATER = np.arange(1.0, BINS + 1.0)
 _ONE, _HALF, _EIGHT = np.array(1.0), np.array(0.5), np.array(8.0)
