@@ -14,8 +14,7 @@ from steelyard.posttrain.loop import Loop
 from steelyard.posttrain.planning import Training, as_written, buckets_of, planner_mode, world_of
 from steelyard.posttrain.recent import Batch
 from steelyard.posttrain.record import StepRecord
-from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
-from steelyard.scenario.posttrain import PosttrainScenario
+from steelyard.posttrain.setup import PosttrainSetup
 from steelyard.workload.trajectories import Trajectory
 
 TAUGHT = 256  # trajectories that the estimator has learnt when a plan is simulated
@@ -139,10 +138,9 @@ def _made(setup: PosttrainSetup, known: Batch) -> Loop:
     return Loop(setup, rollout_core(setup, truth, known=known), truth.foresee)
 
 
-def recommended(scenario: PosttrainScenario) -> Plan:
-    """The best split of a scenario's GPUs for the trajectories of its first step, by simulation."""
-    foresight = Foresight(set_up_posttrain(scenario, any_degree=True))
-    return _best(foresight, [list(foresight.setup.tasks.step(0))])
+def recommended_for(foresight: Foresight, batch: Batch) -> Plan:
+    """The best split of a run's GPUs for some trajectories, by simulation."""
+    return _best(foresight, [batch])
 
 
 def static_best(setup: PosttrainSetup) -> PosttrainSetup:
