@@ -53,10 +53,11 @@ class Measured:
 
 
 def _row(each: Trajectory) -> tuple[int, float, int, int, int, int]:
-    context, read, tools = each.prompt_tokens, 0, 0.0
-    for turn in each.turns[:-1]:
+    *before, last = each.turns
+    context, read, tools, generated = each.prompt_tokens, 0, 0.0, last.generated
+    for turn in before:
         read += context
+        generated += turn.generated
         context += turn.generated + turn.returned
         tools += turn.latency or 0.0
-    read += context
-    return each.generated, tools, len(each.turns), each.prompt_tokens, context + each.turns[-1].generated, read
+    return generated, tools, len(each.turns), each.prompt_tokens, context + last.generated, read + context
