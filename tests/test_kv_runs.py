@@ -11,7 +11,8 @@ from engine_worlds import settled
 from steelyard.engine import BlockNames, Chain, Request, extend
 from steelyard.engine.content import Names
 from steelyard.engine.kv import KVCache
-from steelyard.engine.kv_runs import Run, RunCache
+from steelyard.engine.kv_runs import RunCache
+from steelyard.engine.runs import Run
 
 Either = KVCache | RunCache
 Call = tuple[str, int, int]

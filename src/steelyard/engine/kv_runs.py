@@ -10,29 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from steelyard.engine.content import POSITION_BITS, Names
+from steelyard.engine.runs import Run, whole
 from steelyard.engine.sharing import Sharing
 
 if TYPE_CHECKING:
     from steelyard.engine.request import Request
-
-
-class Run:
-    """Blocks named ``first`` up to, not including, ``end``, that the same requests use; of no family: nameless ones.
-
-    Who uses a run that is split for another finds its other part behind ``rest``.
-    """
-
-    __slots__ = ("after", "before", "end", "family", "first", "rest", "users")
-
-    before: Run  # neighbours in the free queue
-    after: Run
-
-    def __init__(self, first: int, end: int, family: list[Run] | None = None, users: int = 0) -> None:
-        self.first = first
-        self.end = end
-        self.family = family
-        self.users = users
-        self.rest: Run | None = None
 
 
 class RunCache:
@@ -47,7 +29,7 @@ class RunCache:
         self.sharing = Sharing()
         self._named_free = 0
         self._queue = Run(0, 0)  # its neighbours are the queue's ends; kept only while a named block is free
-        self._clear()
+        self._queue.stand_alone()
         self._families: dict[int, list[Run]] = {}  # runs by family, in the order in which they got their names
 
     # -- what a prefix hits -------------------------------------------------------------------------------------
@@ -144,60 +126,35 @@ class RunCache:
             count -= taken
             run.end -= taken
             if taken == size:
-                self._unlink(run)
+                run.unlink()
             if run.family is not None:
                 if taken == size:
                     self._forget(run)
                 self._named_free -= taken
                 if not self._named_free:
-                    self._clear()
+                    self._queue.stand_alone()
                     return
 
     def _use(self, run: Run, first: int, end: int) -> Run:
         """One user more for a part of a run; what is left of the run stays where it is."""
         if run.users:
             if end < run.end:
-                self._split(run, end)
+                run.split(end)
             if first > run.first:
-                run = self._split(run, first)
+                run = run.split(first)
             run.users += 1
             self.sharing.joined(run.users, run.end - run.first)
             return run
         self.free -= end - first
         self._named_free -= end - first
         if end - first == run.end - run.first:
-            self._unlink(run)
+            run.unlink()
             run.users = 1
         else:
-            run = self._cut(run, first, end)
+            run = run.cut(first, end)
         if not self._named_free:
-            self._clear()
+            self._queue.stand_alone()
         return run
-
-    def _split(self, run: Run, at: int) -> Run:
-        """The second part of a run that is used, as one of its own."""
-        second = self._beside(run, at, run.end)
-        run.end, run.rest, second.rest = at, second, run.rest
-        return second
-
-    def _cut(self, run: Run, first: int, end: int) -> Run:
-        """Take a part out of a run in the queue, for one user."""
-        part = self._beside(run, first, end)
-        part.users = 1
-        if first == run.first:
-            run.first = end
-            return part
-        if end < run.end:
-            self._link(self._beside(run, end, run.end), run)
-        run.end = first
-        return part
-
-    def _beside(self, run: Run, first: int, end: int) -> Run:
-        """A new run of names that one has had so far, for as many users."""
-        assert run.family is not None
-        part = Run(first, end, run.family, run.users)
-        run.family.insert(run.family.index(run), part)
-        return part
 
     # -- naming and giving back ---------------------------------------------------------------------------------
 
@@ -245,12 +202,12 @@ class RunCache:
         """Nobody shall find a request's blocks from the given token on, but for those that others use as well."""
         position, first = 0, tokens // self.block_size
         kept: list[tuple[Run, int]] = []
-        for run in _whole(r.parts):
+        for run in whole(r.parts):
             size = run.end - run.first
             if run.users == 1 and position + size > first:
                 if position < first:
                     kept.append((run, run.first + first - position))
-                    run = self._split(run, run.first + first - position)
+                    run = run.split(run.first + first - position)
                 self._forget(run)
             else:
                 kept.append((run, run.end))
@@ -263,7 +220,7 @@ class RunCache:
         complete = max(0, r.cached - r.keys.length) if self.caching else 0
         first = r.blocks - complete
         returned: list[Run] = []
-        for run in reversed(_whole(r.parts)):
+        for run in reversed(whole(r.parts)):
             first -= run.end - run.first
             run.users -= 1
             self.sharing.left(run.users, run.end - run.first)
@@ -279,36 +236,23 @@ class RunCache:
     def _give_back(self, first: int, last: int, named: list[Run]) -> None:
         queue = self._queue
         if not self._named_free and self.free:
-            self._link(Run(0, self.free), queue)
+            Run(0, self.free).link(queue)
         if first:
             if queue.after.family is None and queue.after is not queue:
                 queue.after.end += first
             else:
-                self._link(Run(0, first), queue.after)
+                Run(0, first).link(queue.after)
         if last:
             if queue.before.family is None and queue.before is not queue:
                 queue.before.end += last
             else:
-                self._link(Run(0, last), queue)
+                Run(0, last).link(queue)
         for run in named:
             size = run.end - run.first
             self._named_free += size
             self.free += size
-            if not self._join(run, queue.before):
-                self._link(run, queue)
-
-    def _join(self, run: Run, later: Run) -> bool:
-        """Make a run one with that before it in the queue, if that one's names go on where its own end."""
-        family = run.family
-        if family is None or later.family is not family or later.first != run.end:
-            return False
-        if len(family) > 2 and abs(family.index(run) - family.index(later)) > 1:
-            return False  # a third has got its names between the two
-        later.first = run.first
-        family.remove(run)
-        return True
-
-    # -- families and the queue ---------------------------------------------------------------------------------
+            if not run.join(queue.before):
+                run.link(queue)
 
     def _forget(self, run: Run) -> None:
         family = run.family
@@ -316,28 +260,3 @@ class RunCache:
         family.remove(run)
         if not family:
             del self._families[run.first >> POSITION_BITS]
-
-    def _clear(self) -> None:
-        self._queue.before = self._queue.after = self._queue
-
-    def _link(self, run: Run, behind: Run) -> None:
-        """Put a run into the queue before another."""
-        run.after, run.before = behind, behind.before
-        behind.before.after = run
-        behind.before = run
-
-    def _unlink(self, run: Run) -> None:
-        run.before.after, run.after.before = run.after, run.before
-
-
-def _whole(parts: list[tuple[Run, int]]) -> list[Run]:
-    """Runs as they are by now, in order of position."""
-    found: list[Run] = []
-    for part, end in parts:
-        run = part
-        found.append(run)
-        while run.end < end:
-            assert run.rest is not None
-            run = run.rest
-            found.append(run)
-    return found

@@ -9,7 +9,7 @@ from steelyard.engine.content import NO_NAMES, Names
 if TYPE_CHECKING:
     from steelyard.engine.kv import Block
     from steelyard.engine.kv_groups import Pages
-    from steelyard.engine.kv_runs import Run
+    from steelyard.engine.runs import Run
 
 # From FINISHED on it has ended here; LOST: its engine crashed, and another attempt goes on.
 WAITING, RUNNING, PREEMPTED, LOADING, FINISHED, ABORTED, REJECTED, LOST = range(8)
