@@ -19,8 +19,9 @@ from steelyard.cost import GraphPlan
 from steelyard.cost.kernels import ExpertKernel, FirstUses, Kernel
 from steelyard.cost.step import StepTime
 from steelyard.engine import FINISHED, BlockNames, Chain, Engine, EngineLog, Limits, Pipeline, Request, StepCost, extend
+from steelyard.engine.batch import Batch
 from steelyard.engine.content import Names
-from steelyard.engine.scheduler import Batch, Scheduler
+from steelyard.engine.scheduler import Scheduler
 from steelyard.engine.tiers import Tiers
 from steelyard.validate.parity import LinearCost
 from steelyard.workload import Workload

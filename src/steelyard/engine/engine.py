@@ -19,12 +19,13 @@ import numpy as np
 from steelyard.cost.kernels import FirstUses
 from steelyard.cost.shared_reads import SharedReads, Spared
 from steelyard.cost.step import StepTime
+from steelyard.engine.batch import Batch
 from steelyard.engine.content import BlockNames
 from steelyard.engine.limits import Limits
 from steelyard.engine.log import EngineLog
 from steelyard.engine.policies import MakePolicy, Policy, policy_of
 from steelyard.engine.request import ABORTED, FINISHED, HELD, KEPT, LOADING, LOST, REJECTED, Request
-from steelyard.engine.scheduler import Batch, Scheduler
+from steelyard.engine.scheduler import Scheduler
 from steelyard.engine.tiers import Tiers
 
 _VECTOR_STEPS = 96  # from here on numpy beats a Python loop

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 
+from steelyard.engine.batch import Batch
 from steelyard.engine.content import BlockNames
 from steelyard.engine.group import DecodeGroup
 from steelyard.engine.limits import Limits
 from steelyard.engine.request import Request
-from steelyard.engine.scheduler import Batch, Scheduler
+from steelyard.engine.scheduler import Scheduler
 
 
 class Lane(DecodeGroup):

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from steelyard.engine.batch import Batch
 from steelyard.engine.content import BlockNames
 from steelyard.engine.engine import PAUSE_SECONDS, Engine, StepCost, StepObserver, time_of
 from steelyard.engine.lanes import LaneScheduler
 from steelyard.engine.limits import Limits
 from steelyard.engine.request import Request
-from steelyard.engine.scheduler import Batch
 
 
 class Stages:

@@ -15,7 +15,7 @@ from typing import Protocol
 from steelyard.cost.compiled import DecodeLine, RankBatch
 from steelyard.cost.step import StepTime
 from steelyard.engine import Engine, Request, StepCost
-from steelyard.engine.scheduler import Batch
+from steelyard.engine.batch import Batch
 
 _NEVER = 1 << 60
 _SURELY = 0.9  # of a step's time alone: with other ranks it takes longer, but for steps in tables of measured times

@@ -6,10 +6,11 @@ preempted; the scenario turns chunked prefill and prefix caching off for them.
 
 from __future__ import annotations
 
+from steelyard.engine.batch import Batch
 from steelyard.engine.content import BlockNames
 from steelyard.engine.limits import Limits
 from steelyard.engine.request import RUNNING, Request
-from steelyard.engine.scheduler import Batch, Scheduler
+from steelyard.engine.scheduler import Scheduler
 
 
 class Orca(Scheduler):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from heapq import heapify
 
+from steelyard.engine.batch import Batch
 from steelyard.engine.group import DecodeGroup
 from steelyard.engine.request import Request
-from steelyard.engine.scheduler import Batch
 
 
 class PausingGroup(DecodeGroup):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
+from steelyard.engine.batch import Batch
 from steelyard.engine.group import DecodeGroup
 from steelyard.engine.request import Request
-from steelyard.engine.scheduler import Batch
 from steelyard.engine.sharing import Sharing
 
 

@@ -11,6 +11,7 @@ Decisions equal those of SGLang 0.5.23 step by step on the goldens in the tests.
 
 from __future__ import annotations
 
+from steelyard.engine.batch import Batch, Entry
 from steelyard.engine.content import BlockNames
 from steelyard.engine.limits import Limits
 from steelyard.engine.policies.admission import Admission
@@ -21,7 +22,6 @@ from steelyard.engine.policies.radix import Content
 from steelyard.engine.policies.room import Room
 from steelyard.engine.policies.slots import TokenPool
 from steelyard.engine.request import FINISHED, KEPT, PREEMPTED, RUNNING, WAITING, Request
-from steelyard.engine.scheduler import Batch, Entry
 from steelyard.errors import UserError
 
 
