@@ -24,11 +24,13 @@ class Orca(Scheduler):
         tokens = min(r.prompt + r.output - 1 + self.limits.speculative_tokens, self.limits.max_model_len)
         return -(-tokens // self.limits.block_size)
 
-    def _fit(self, r: Request, hits: int, tokens: int) -> bool:
-        return self._promised + self._whole(r) <= self.kv.total and super()._fit(r, hits, tokens)
+    def fit(self, r: Request, hits: int, tokens: int) -> bool:
+        """Only where all that it may come to need is left beside what was promised."""
+        return self._promised + self._whole(r) <= self.kv.total and super().fit(r, hits, tokens)
 
-    def _start(self, r: Request, computed: int, now: float) -> None:
-        super()._start(r, computed, now)
+    def start(self, r: Request, computed: int, now: float) -> None:
+        """Promise what a request may come to need."""
+        super().start(r, computed, now)
         self._promised += self._whole(r)
 
     def remove(self, r: Request) -> None:

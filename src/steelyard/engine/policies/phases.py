@@ -67,8 +67,9 @@ class PhaseAware(Scheduler):
     def enqueue(self, r: Request) -> None:
         """An answer may go before those who were found not to fit."""
         super().enqueue(r)
-        self._head_blocked = False
+        self.head_blocked = False
 
-    def _victim(self) -> Request:
+    def victim(self) -> Request:
+        """The newest of those that plan, or else the newest."""
         newest = next(reversed(self.running))
         return next((r for r in reversed(self.running) if r.phase == PLANNING), newest)
