@@ -17,7 +17,7 @@ from steelyard.cost.afd import ATTENTION, BACK, AfdCost, AfdUnit, LayerCost, Lin
 from steelyard.cost.compiled import AttentionPart, operator_is_per_sequence
 from steelyard.cost.host import NO_HOST, HostCost, HostTerms
 from steelyard.engine import Engine, Limits, Request
-from steelyard.engine.engine import StepCost
+from steelyard.engine.step_cost import StepCost
 from steelyard.hardware import find_gpu
 from steelyard.model import AttentionOperator, Layer, ModelSpec, head_operators, kv_dtype_bytes, load_model, operators
 from steelyard.scenario import EngineSpec

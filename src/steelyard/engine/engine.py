@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
-from typing import Protocol
 
 import numpy as np
 
@@ -23,9 +22,11 @@ from steelyard.engine.batch import Batch
 from steelyard.engine.content import BlockNames
 from steelyard.engine.limits import Limits
 from steelyard.engine.log import EngineLog
+from steelyard.engine.observer import StepObserver, show_step, show_stretch
 from steelyard.engine.policies import MakePolicy, Policy, policy_of
 from steelyard.engine.request import ABORTED, FINISHED, HELD, KEPT, LOADING, LOST, REJECTED, Request
 from steelyard.engine.scheduler import Scheduler
+from steelyard.engine.step_cost import StepCost, time_of
 from steelyard.engine.tiers import Tiers
 
 _VECTOR_STEPS = 96  # from here on numpy beats a Python loop
@@ -33,42 +34,6 @@ _MOST_STEPS = 65536  # bound on one vectorised stretch
 _NEVER = 1 << 60
 PAUSE_SECONDS = 0.05  # from here on the GPU's clocks have recovered
 _MOST_FRUITLESS = 64  # preempting steps without any progress: equals can preempt each other for ever
-
-
-class StepCost(Protocol):
-    """How long a step takes, compiled to tables beforehand.
-
-    ``kv`` is the sum of the cached tokens of a step's ``n`` decodes after it, ``longest`` that of the longest of them.
-    """
-
-    def decode_line(self, n: int, kv: int, longest: int) -> tuple[float, float, int]:
-        """(a, b, kv_max): the GPU's part of a decode-only step is ``a + b * kv`` seconds for kv up to kv_max, where
-        all requests go on growing together."""
-        ...
-
-    def decode_host(self, n: int) -> tuple[float, float, float]:
-        """The other parts of a decode-only step: prepare, launch, tail."""
-        ...
-
-    def mixed(self, n: int, kv: int, longest: int, chunks: list[tuple[int, int]]) -> StepTime:
-        """A step with ``n`` decodes and prefill chunks of (tokens, context before them)."""
-        ...
-
-
-def time_of(cost: StepCost, batch: Batch) -> StepTime:
-    """How long a batch takes where that is its cost."""
-    if batch.chunks:
-        return cost.mixed(batch.decodes, batch.kv, batch.longest, batch.chunks)
-    a, b, _ = cost.decode_line(batch.decodes, batch.kv, batch.longest)
-    return StepTime(a + b * batch.kv, *cost.decode_host(batch.decodes))
-
-
-class StepObserver(Protocol):
-    """Someone who wants to see every step as it is scheduled (parity checks do; nothing else pays for it)."""
-
-    def step(self, scheduled_at: float, tokens: dict[int, int], preempted: list[int], free: int) -> None:
-        """A step was scheduled: tokens by request index, requests preempted for it, blocks left free."""
-        ...
 
 
 class Engine:
@@ -406,7 +371,7 @@ class Engine:
         scheduler, flight, now = self.scheduler, self._flight, self.clock
         self._launch(batch, time, delay)
         if self.observer is not None:
-            self._observe(batch, now)
+            show_step(self.observer, now, batch, scheduler.group, scheduler.kv.free)
         left = scheduler.group.leave_ended(self.step)
         if not self.limits.async_scheduling:
             self._complete(batch, left)
@@ -416,12 +381,6 @@ class Engine:
         self._flight = batch
         if flight is not None:
             self._complete(flight)
-
-    def _observe(self, batch: Batch, now: float) -> None:
-        assert self.observer is not None
-        scheduler = self.scheduler
-        tokens = batch.tokens_by_request(scheduler.group)
-        self.observer.step(now, tokens, [r.index for r in batch.preempted], scheduler.kv.free)
 
     def _launch(self, batch: Batch, time: StepTime, delay: float) -> None:
         """Run a step on host and GPU; what is in flight returns when the host has launched this one."""
@@ -443,30 +402,7 @@ class Engine:
         log.ends.append(end)
         if self.tiers is not None:
             self.tiers.write_through(end)
-        self._note(batch)
-
-    def _note(self, batch: Batch) -> None:
-        """Log what a step runs."""
-        tokens = pairs = 0
-        for chunk, before in batch.chunks:
-            tokens += chunk
-            pairs += chunk * before + chunk * (chunk + 1) // 2
-        scheduler = self.scheduler
-        self.log.rows.extend(
-            (
-                self.step,
-                batch.decodes,
-                batch.kv,
-                tokens,
-                len(batch.chunks),
-                pairs,
-                len(scheduler.running),
-                len(scheduler.waiting),
-                scheduler.kv.free,
-                scheduler.kv.free,
-                len(batch.preempted),
-            )
-        )
+        log.step(self.step, batch, self.scheduler)
         self.step += 1
 
     def _complete(self, batch: Batch, left: Sequence[Request] = ()) -> None:
@@ -582,13 +518,10 @@ class Engine:
         if group.slides:
             at_first += group.freed(first, 1)
         if self.observer is not None:
-            tokens = {r.index: 1 for _, _, r in group.ends}
-            ends, lag = self.log.ends, 1 if self._flight is None else 2
-            for step in range(first, first + count):
-                at = clock if clock is not None and step == first else ends[step - lag]
-                done = step + 1 - first
-                left = free - group.blocks_needed(first, done) + group.freed(first, done)
-                self.observer.step(at, tokens, [], left)
+            lag = 1 if self._flight is None else 2
+            ends, steps = self.log.ends, range(first, first + count)
+            at = [clock if clock is not None and step == first else ends[step - lag] for step in steps]
+            show_stretch(self.observer, at, first, group, free)
         scheduler.kv.take(group.blocks_needed(first, count))
         if group.slides:
             group.fall(first, count)

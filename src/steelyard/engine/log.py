@@ -5,11 +5,16 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard.engine.batch import Batch
 from steelyard.engine.request import FINISHED, LOST, Request
+
+if TYPE_CHECKING:
+    from steelyard.engine.policies.policy import Policy
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -48,6 +53,29 @@ class EngineLog:
         self.requests = array("d")  # _ENDED, flat
         self.breaks: list[tuple[int, int]] = []
         self.given_up: dict[int, tuple[float, str]] = {}  # when and why a request was aborted or refused
+
+    def step(self, number: int, batch: Batch, scheduler: Policy) -> None:
+        """A step runs a batch that has just been scheduled."""
+        tokens = pairs = 0
+        for chunk, before in batch.chunks:
+            tokens += chunk
+            pairs += chunk * before + chunk * (chunk + 1) // 2
+        free = scheduler.kv.free
+        self.rows.extend(
+            (
+                number,
+                batch.decodes,
+                batch.kv,
+                tokens,
+                len(batch.chunks),
+                pairs,
+                len(scheduler.running),
+                len(scheduler.waiting),
+                free,
+                free,
+                len(batch.preempted),
+            )
+        )
 
     def done(self, r: Request) -> None:
         """A request has ended (or was given up): keep its figures, let go of the object."""

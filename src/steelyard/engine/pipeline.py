@@ -12,10 +12,12 @@ from collections.abc import Sequence
 
 from steelyard.engine.batch import Batch
 from steelyard.engine.content import BlockNames
-from steelyard.engine.engine import PAUSE_SECONDS, Engine, StepCost, StepObserver, time_of
+from steelyard.engine.engine import PAUSE_SECONDS, Engine
 from steelyard.engine.lanes import LaneScheduler
 from steelyard.engine.limits import Limits
+from steelyard.engine.observer import StepObserver, show_step
 from steelyard.engine.request import Request
+from steelyard.engine.step_cost import StepCost, time_of
 
 
 class Stages:
@@ -147,15 +149,17 @@ class Pipeline(Engine):
         after, self._fed[lane] = self._fed[lane], 0.0
         if batch.empty:
             log.ends.append(log.ends[-1])
-            self._note(batch)
+            log.step(self.step, batch, scheduler)
+            self.step += 1
             return
         if not self._queue and (not log.ends or clock > log.ends[-1]):
             log.restarts.append((self.step, clock))
         self.clock, batch.end = self.stages.run(batch, clock, self._delay(batch), after)
         log.ends.append(batch.end)
-        self._note(batch)
+        log.step(self.step, batch, scheduler)
+        self.step += 1
         if self.observer is not None:
-            self._observe(batch, clock)
+            show_step(self.observer, clock, batch, scheduler.group, scheduler.kv.free)
         self._queue.append(batch)
         left = scheduler.group.leave_ended(self.step)
         if left:

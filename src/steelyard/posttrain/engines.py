@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from steelyard.balance.route.speed import BucketSpeed
 from steelyard.cost import RESTED, HostTerms
 from steelyard.engine import BlockNames, Engine, Limits
-from steelyard.engine.engine import StepCost
+from steelyard.engine.step_cost import StepCost
 from steelyard.hardware import Gpu
 from steelyard.model import kv_bytes_per_token
 from steelyard.scenario import Scenario
