@@ -370,7 +370,7 @@ def assert_same_records(one: EngineLog, other: EngineLog) -> None:
 @contextmanager
 def vectorised_from(steps: int) -> Iterator[None]:
     """Take the vectorised path for stretches of so few steps already, in pieces that are no longer than seven."""
-    name = "steelyard.engine.engine."
+    name = "steelyard.engine.stretch."
     with patch(name + "_VECTOR_STEPS", steps), patch(name + "_MOST_STEPS", 7):
         yield
 

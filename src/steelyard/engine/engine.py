@@ -13,8 +13,6 @@ from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 
-import numpy as np
-
 from steelyard.cost.kernels import FirstUses
 from steelyard.cost.shared_reads import SharedReads, Spared
 from steelyard.cost.step import StepTime
@@ -22,15 +20,14 @@ from steelyard.engine.batch import Batch
 from steelyard.engine.content import BlockNames
 from steelyard.engine.limits import Limits
 from steelyard.engine.log import EngineLog
-from steelyard.engine.observer import StepObserver, show_step, show_stretch
+from steelyard.engine.observer import StepObserver, show_step
 from steelyard.engine.policies import MakePolicy, Policy, policy_of
 from steelyard.engine.request import ABORTED, FINISHED, HELD, KEPT, LOADING, LOST, REJECTED, Request
 from steelyard.engine.scheduler import Scheduler
 from steelyard.engine.step_cost import StepCost, time_of
+from steelyard.engine.stretch import run_stretch
 from steelyard.engine.tiers import Tiers
 
-_VECTOR_STEPS = 96  # from here on numpy beats a Python loop
-_MOST_STEPS = 65536  # bound on one vectorised stretch
 _NEVER = 1 << 60
 PAUSE_SECONDS = 0.05  # from here on the GPU's clocks have recovered
 _MOST_FRUITLESS = 64  # preempting steps without any progress: equals can preempt each other for ever
@@ -83,10 +80,10 @@ class Engine:
         self._kept = 0  # ended requests whose blocks somebody is still to fetch
         self._held: dict[Request, None] = {}  # ended requests that hold theirs for their next rounds, oldest first
         self._heirs: dict[Request, Sequence[Request]] = {}  # next rounds that have not begun, and who holds for them
-        self._stuck = False  # nothing can run before a fetch is through, here or from here
-        self._gpu_free = 0.0
-        self._flight: Batch | None = None
-        self._late = 0.0  # seconds that requests since the last step was launched hold up the next
+        self.stuck = False  # nothing can run before a fetch is through, here or from here
+        self.gpu_free = 0.0
+        self.flight: Batch | None = None
+        self.late = 0.0  # seconds that requests since the last step was launched hold up the next
         self._aborts: list[tuple[float, int, int, Request]] = []
         self._tickets = count()  # a request may come again, as another attempt
         self._loads = [] if self.tiers is None else self.tiers.loads
@@ -103,17 +100,17 @@ class Engine:
     @property
     def idle(self) -> bool:
         """Nothing to run until something is submitted."""
-        return not self.outstanding and self._flight is None
+        return not self.outstanding and self.flight is None
 
     def submit(self, r: Request, at: float, abort_at: float = float("inf")) -> None:
         """Hand over a request; the engine must have been run up to ``at`` before."""
         request, token = self.taking_in
-        if self.idle or self._stuck:
-            self._stuck = False
+        if self.idle or self.stuck:
+            self.stuck = False
             self.clock = max(self.clock, at + self.wake)
             token = 0.0  # its tokens were read while nobody else had anything to do
         self.outstanding += 1
-        self._late += request + token * r.prompt
+        self.late += request + token * r.prompt
         self.scheduler.enqueue(r)
         if abort_at != float("inf"):
             heappush(self._aborts, (abort_at, r.index, next(self._tickets), r))
@@ -168,10 +165,10 @@ class Engine:
         lost, which are returned; the driver leaves these in ``finished`` until then.
         """
         scheduler, log = self.scheduler, self.log
-        scheduler.ungroup(self.step, self._flight)
+        scheduler.ungroup(self.step, self.flight)
         whole = bisect_right(log.ends, at)
-        if self._flight is not None:
-            whole = min(whole, self._flight.step)
+        if self.flight is not None:
+            whole = min(whole, self.flight.step)
         undone = [r for r in self.finished if r.status == FINISHED and r.last >= whole]
         self.finished[:] = [r for r in self.finished if r not in undone]
         for r in reversed(undone):
@@ -193,19 +190,19 @@ class Engine:
     def _start_afresh(self, at: float) -> None:
         self.scheduler = self._new_scheduler()
         self.to_load = self.scheduler.to_load
-        self.clock = self._gpu_free = at
+        self.clock = self.gpu_free = at
         self.outstanding = self._kept = 0
-        self._late = 0.0
-        self._stuck = False
-        self._flight = None
+        self.late = 0.0
+        self.stuck = False
+        self.flight = None
         for waiting in (self._aborts, self._held, self._heirs):
             waiting.clear()
         if self.tiers is not None:
             self.tiers.restart()
 
     def _go_on(self, at: float) -> None:
-        if self._stuck:
-            self._stuck = False
+        if self.stuck:
+            self.stuck = False
             self.clock = max(self.clock, at)
 
     @property
@@ -225,9 +222,9 @@ class Engine:
         Stops where a request asks for what another engine has computed.
         """
         pause = 1 if self.reactive else pause_after
-        if self._stuck:
+        if self.stuck:
             self._wake_by(until)
-        while self.clock < until and not self._stuck and (self.outstanding or self._flight is not None):
+        while self.clock < until and not self.stuck and (self.outstanding or self.flight is not None):
             if self._aborts and self._aborts[0][0] <= self.clock:
                 self._abort_due()
                 if len(self.finished) >= pause:
@@ -235,11 +232,11 @@ class Engine:
             if self._loads and self._loads[0][0] <= self.clock:
                 self._take_loaded()
             horizon = min(until, self._due) if self._aborts or self._loads else until
-            if self._late or not (self.scheduler.only_decodes() and self._stretch(horizon)):
+            if self.late or not (self.scheduler.only_decodes() and run_stretch(self, horizon)):
                 self._one_step()
             if len(self.finished) >= pause or self.to_load:
                 return
-            if self._stuck and self._loads:
+            if self.stuck and self._loads:
                 self._wake_by(until)
 
     def _take_loaded(self) -> None:
@@ -258,22 +255,22 @@ class Engine:
         """No request ends before this second, if nothing is submitted meanwhile (infinite when idle)."""
         if not self.outstanding:
             return float("inf")
-        if self._stuck:
+        if self.stuck:
             return self._due
-        if not self.scheduler.only_decodes() or (self._flight and self._flight.entries):
+        if not self.scheduler.only_decodes() or (self.flight and self.flight.entries):
             return self.clock
         group = self.scheduler.group
         kv = group.tokens + group.size
         spared = self._spared(kv)
         if spared is not None:
             kv = spared.low  # where steps as they grow are quickest
-        a, b, _ = self._decode_line(group.size, kv, group.longest(self.step) + 1)
+        a, b, _ = self.decode_line(group.size, kv, group.longest(self.step) + 1)
         prepare, launch, _ = self.cost.decode_host(group.size)
         steps = group.ends[0][0] + 1 - self.step
         if group.lacks(self.scheduler.kv.free, self.step, steps):
             steps = group.steps_that_fit(self.step, self.scheduler.kv.free, steps)  # a preemption may come then
         seconds = max((a + b * kv) * steps, (prepare + launch) * (steps - 1))  # nothing is launched behind the last one
-        bound = max(self.clock, self._gpu_free) + seconds * (1 - 1e-9)
+        bound = max(self.clock, self.gpu_free) + seconds * (1 - 1e-9)
         if self.tiers is not None and self.tiers.shared:
             bound = min(bound, self._next_use_bound(steps, (a + b * kv) * (1 - 1e-9)))
         return min(bound, max(self.clock, self._due)) if self._aborts or self._loads else bound
@@ -299,10 +296,10 @@ class Engine:
             return time_of(self.cost, batch)
         if batch.chunks:
             return self.cost.mixed(batch.decodes, batch.kv - spared.tokens, batch.longest, batch.chunks)
-        a, b, _ = self._decode_line(batch.decodes, batch.kv, batch.longest)
+        a, b, _ = self.decode_line(batch.decodes, batch.kv, batch.longest)
         return StepTime(a + b * batch.kv, *self.cost.decode_host(batch.decodes))
 
-    def _decode_line(self, n: int, kv: int, longest: int) -> tuple[float, float, int]:
+    def decode_line(self, n: int, kv: int, longest: int) -> tuple[float, float, int]:
         """`StepCost.decode_line`, with blocks that several requests hold read no oftener than they have to be."""
         spared = self._spared(kv)
         if spared is None:
@@ -324,9 +321,9 @@ class Engine:
         batch = self._schedule()
         if not batch.empty:
             return batch
-        flight = self._flight
+        flight = self.flight
         if flight is not None:
-            self._flight = None
+            self.flight = None
             self._complete(flight)
         else:
             self._wait_or_refuse(batch)
@@ -335,7 +332,7 @@ class Engine:
     def _schedule(self) -> Batch:
         """What runs in the next step, which may be nothing."""
         scheduler = self.scheduler
-        batch = scheduler.schedule(self.step, self.clock, self._flight)
+        batch = scheduler.schedule(self.step, self.clock, self.flight)
         if self._heirs:
             for entry in batch.scheduled:
                 self._inherit(entry.request)
@@ -344,23 +341,23 @@ class Engine:
             if self._held:
                 self._stop_holding(next(iter(self._held)))
             else:
-                self._end(batch.preempted[-1], REJECTED, "preempted again and again, and nobody got any further")
+                self.end(batch.preempted[-1], REJECTED, "preempted again and again, and nobody got any further")
         return batch
 
     def _wait_or_refuse(self, batch: Batch) -> None:
         """Nothing can be scheduled and nothing is in flight."""
         if self._loads and not batch.preempted:
-            self._stuck = True
+            self.stuck = True
         elif self._held:
             self._stop_holding(next(iter(self._held)))
         elif self.scheduler.loading or self._kept:
-            self._stuck = True
+            self.stuck = True
         elif self.outstanding and not batch.preempted:
-            self._end(self.scheduler.refuse_head(), REJECTED, "cannot be scheduled even on an empty engine")
+            self.end(self.scheduler.refuse_head(), REJECTED, "cannot be scheduled even on an empty engine")
 
     def _delay(self, batch: Batch) -> float:
         """Seconds by which the host is late with a step: requests to take in, kernels to compile first."""
-        delay, self._late = self._late, 0.0
+        delay, self.late = self.late, 0.0
         if self.first_uses is not None:
             tokens = batch.decodes + sum(chunk for chunk, _ in batch.chunks)
             delay += self.first_uses.seconds * self.first_uses.compile(tokens, not batch.chunks)
@@ -368,7 +365,7 @@ class Engine:
 
     def _run(self, batch: Batch, time: StepTime, delay: float) -> None:
         """Run a step that was decided upon."""
-        scheduler, flight, now = self.scheduler, self._flight, self.clock
+        scheduler, flight, now = self.scheduler, self.flight, self.clock
         self._launch(batch, time, delay)
         if self.observer is not None:
             show_step(self.observer, now, batch, scheduler.group, scheduler.kv.free)
@@ -378,19 +375,19 @@ class Engine:
             return
         if left:
             scheduler.await_last_token(left, batch)
-        self._flight = batch
+        self.flight = batch
         if flight is not None:
             self._complete(flight)
 
     def _launch(self, batch: Batch, time: StepTime, delay: float) -> None:
         """Run a step on host and GPU; what is in flight returns when the host has launched this one."""
-        log, flight, clock = self.log, self._flight, self.clock
+        log, flight, clock = self.log, self.flight, self.clock
         prepare = time.prepare + delay
         gpu, launch = time.gpu, time.launch
-        if clock - self._gpu_free > PAUSE_SECONDS:
+        if clock - self.gpu_free > PAUSE_SECONDS:
             gpu, launch = gpu * self.rested, launch - time.hindered
         launched = clock + (prepare + launch)
-        end = max(max(self._gpu_free, clock + prepare) + gpu, launched + time.tail)
+        end = max(max(self.gpu_free, clock + prepare) + gpu, launched + time.tail)
         if flight is None:
             if not log.ends or clock > log.ends[-1]:
                 log.restarts.append((self.step, clock))
@@ -398,7 +395,7 @@ class Engine:
                 self.clock = launched
         elif launched > flight.end:
             flight.end = log.ends[-1] = launched
-        self._gpu_free = batch.end = end
+        self.gpu_free = batch.end = end
         log.ends.append(end)
         if self.tiers is not None:
             self.tiers.write_through(end)
@@ -415,9 +412,9 @@ class Engine:
                 self.scheduler.kv.complete(r, r.computed)
             ended = sorted([*ended, *left], key=lambda r: r.order)
         for r in ended:
-            self._end(r, FINISHED)
+            self.end(r, FINISHED)
 
-    def _end(self, r: Request, status: int, why: str = "") -> None:
+    def end(self, r: Request, status: int, why: str = "") -> None:
         if status != FINISHED:
             r.keep, r.rest = False, KEPT
         self._kept += r.keep
@@ -447,152 +444,11 @@ class Engine:
                 self._abort(r)
 
     def _abort(self, r: Request) -> None:
-        self.scheduler.ungroup(self.step, self._flight)
+        self.scheduler.ungroup(self.step, self.flight)
         if r.in_flight:
             self._unsay(r)
-        self._end(r, ABORTED, "the client gave up")
+        self.end(r, ABORTED, "the client gave up")
 
     def _unsay(self, r: Request) -> None:
         """What is in flight for a request will never be delivered."""
         r.unsay(self.step - 1)
-
-    # -- many decode steps at once ------------------------------------------------------------------------------
-
-    def _stretch(self, until: float) -> bool:
-        """Run decode steps up to the next change; False if not even one can run without a decision."""
-        scheduler = self.scheduler
-        group = scheduler.group
-        flight = self._flight
-        size = group.size
-        if self.first_uses is not None and self.first_uses.missing(size, decode_only=True):
-            return False
-        first = self.step
-        count = group.ends[0][0] + 1 - first
-        pending = flight is not None and bool(flight.entries)
-        sharing = self.shared_reads is not None and scheduler.kv.sharing.again > 0
-        if pending and (self.reactive or self.tiers is not None or scheduler.waiting or scheduler.ready or sharing):
-            count = 1
-        kv = group.tokens + size
-        a, b, kv_max = self._decode_line(size, kv, group.longest(first) + 1)
-        if kv + (count - 1) * size > kv_max:
-            count = (kv_max - kv) // size + 1
-        if group.slides:
-            count = group.quiet(first, count)
-            if not count:
-                return False
-        free = scheduler.kv.free if self.tiers is None else self.tiers.above.spare
-        if group.lacks(free, first, count):
-            count = group.steps_that_fit(first, free, count)
-            if not count:
-                return False
-        clock = self.clock
-        done = self._run_decodes(count, size, kv, a, b, until)
-        self.step = first + done
-        if pending:  # the step in flight returns after the first of these
-            assert flight is not None
-            self._book(first, 1, clock)
-            for r in scheduler.update(flight):
-                self._end(r, FINISHED)
-            flight.entries = []
-            if done > 1:
-                self._book(first + 1, done - 1, None)
-        else:
-            self._book(first, done, clock)
-        left = group.leave_ended(self.step)
-        if flight is None:
-            for r in left:
-                scheduler.kv.complete(r, r.computed)
-                self._end(r, FINISHED)
-            return True
-        flight.step = self.step - 1
-        flight.end = self._gpu_free
-        if left:
-            scheduler.await_last_token(left, flight)
-        return True
-
-    def _book(self, first: int, count: int, clock: float | None) -> None:
-        """Take the blocks of decode steps that have been run, and log them; the first was scheduled at ``clock``."""
-        scheduler, group = self.scheduler, self.scheduler.group
-        size, free = group.size, scheduler.kv.free
-        at_first = free - group.phase[first % group.block_size]
-        if group.slides:
-            at_first += group.freed(first, 1)
-        if self.observer is not None:
-            lag = 1 if self._flight is None else 2
-            ends, steps = self.log.ends, range(first, first + count)
-            at = [clock if clock is not None and step == first else ends[step - lag] for step in steps]
-            show_stretch(self.observer, at, first, group, free)
-        scheduler.kv.take(group.blocks_needed(first, count))
-        if group.slides:
-            group.fall(first, count)
-        kv = group.tokens + size
-        group.tokens += size * count
-        running, waiting = len(scheduler.running), len(scheduler.waiting)
-        self.log.rows.extend((first, size, kv, 0, 0, 0, running, waiting, at_first, scheduler.kv.free, 0))
-
-    def _run_decodes(self, count: int, size: int, kv: int, a: float, b: float, until: float) -> int:
-        """Append the ends of up to ``count`` steps, stopping where the next scheduling point reaches ``until``."""
-        prepare, launch, tail = self.cost.decode_host(size)
-        host = prepare + launch
-        lag = self._flight is not None
-        ends, append = self.log.ends, self.log.ends.append
-        clock, end = self.clock, self._gpu_free
-        done = 0
-        while True:
-            seconds = a + b * kv
-            begin, launched = clock + prepare, clock + host
-            if lag:
-                if launched <= end and host <= seconds >= tail:  # from here on the GPU never waits
-                    self.clock, self._gpu_free = clock, end
-                    return done + self._run_on(count - done, size, kv, a, b, until)
-                clock = end
-                if launched > end:  # the result of the step before waits for this one's launch
-                    clock = ends[-1] = launched
-            if begin > end:
-                end = begin
-            end += seconds
-            if launched + tail > end:
-                end = launched + tail
-            if not lag:
-                clock = end
-            append(end)
-            kv += size
-            done += 1
-            if done == count or clock >= until:
-                break
-        self.clock, self._gpu_free = clock, end
-        return done
-
-    def _run_on(self, count: int, size: int, kv: int, a: float, b: float, until: float) -> int:
-        """The same where only the GPU's time counts: each step begins where the one before ended."""
-        end = self._gpu_free
-        if count >= _VECTOR_STEPS:
-            return self._run_on_vectorised(count, size, kv, a, b, until, end)
-        append = self.log.ends.append
-        done = 0
-        while True:
-            before = end
-            end += a + b * kv
-            append(end)
-            kv += size
-            done += 1
-            if done == count or before >= until:
-                break
-        self._gpu_free = end
-        self.clock = before
-        return done
-
-    def _run_on_vectorised(self, count: int, size: int, kv: int, a: float, b: float, until: float, end: float) -> int:
-        shortest = a + b * kv
-        if until != float("inf") and shortest > 0:
-            count = min(count, int(max(0.0, until - end) / shortest) + 3)
-        count = min(count, _MOST_STEPS)
-        ends = np.empty(count + 1)
-        ends[0] = end
-        ends[1:] = a + b * (kv + size * np.arange(count, dtype=np.int64))
-        np.add.accumulate(ends, out=ends)
-        done = min(count, int(np.searchsorted(ends[:-1], until)) + 1)
-        self.log.ends.frombytes(ends[1 : done + 1].tobytes())
-        self._gpu_free = float(ends[done])
-        self.clock = float(ends[done - 1])
-        return done

@@ -118,7 +118,7 @@ class Pipeline(Engine):
         scheduler = self.scheduler
         if not self.outstanding:
             return float("inf")
-        if self._stuck:
+        if self.stuck:
             return self._due
         if scheduler.waiting or scheduler.ready or scheduler.fruitless or not self._queue:
             return self.clock
@@ -140,7 +140,7 @@ class Pipeline(Engine):
         queue = self._queue
         if queue and (not self.outstanding or queue[0].step <= self.step - self._depth):
             self._return(queue.popleft())
-        self._flight = queue[0] if queue else None
+        self.flight = queue[0] if queue else None
 
     def _enter(self, batch: Batch) -> None:
         """A turn's batch goes to the first stage, if there is one."""

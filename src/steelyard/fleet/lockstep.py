@@ -16,6 +16,7 @@ from steelyard.cost.compiled import DecodeLine, RankBatch
 from steelyard.cost.step import StepTime
 from steelyard.engine import Engine, Request, StepCost
 from steelyard.engine.batch import Batch
+from steelyard.engine.stretch import book
 
 _NEVER = 1 << 60
 _SURELY = 0.9  # of a step's time alone: with other ranks it takes longer, but for steps in tables of measured times
@@ -62,7 +63,7 @@ class Rank(Engine):
         clock = max(rank.clock for rank in self.company.ranks)
         steps = self.decodes_ahead()
         if steps > 1:
-            clock = max(clock, self._gpu_free + _SURELY * steps * self.company.alone(self))
+            clock = max(clock, self.gpu_free + _SURELY * steps * self.company.alone(self))
         if self._aborts:
             clock = min(clock, max(self.clock, self._aborts[0][0]))
         if not self.to_load and any(rank.to_load for rank in self.company.ranks):
@@ -71,8 +72,8 @@ class Rank(Engine):
 
     def decodes_ahead(self) -> int:
         """Steps before the next that is anything but one token for each of its requests; 0 if that one is not."""
-        scheduler, group, flight = self.scheduler, self.scheduler.group, self._flight
-        if flight is None or flight.entries or self._late or not scheduler.only_decodes():
+        scheduler, group, flight = self.scheduler, self.scheduler.group, self.flight
+        if flight is None or flight.entries or self.late or not scheduler.only_decodes():
             return 0
         if self.first_uses is not None and self.first_uses.missing(group.size, decode_only=True):
             return 0
@@ -88,14 +89,14 @@ class Rank(Engine):
 
     def ran_decodes(self, ends: array[float], late: float, clock: float) -> None:
         """Such steps have been run, by these ends; the first was launched ``late``, when the one before had ended."""
-        first, begun, flight = self.step, self.clock, self._flight
+        first, begun, flight = self.step, self.clock, self.flight
         assert flight is not None
         if late > self.log.ends[-1]:
             self.log.ends[-1] = late
         self.log.ends.extend(ends)
         self.step += len(ends)
-        self.clock, self._gpu_free = clock, ends[-1]
-        self._book(first, len(ends), begun)
+        self.clock, self.gpu_free = clock, ends[-1]
+        book(self, first, len(ends), begun)
         flight.step, flight.end = self.step - 1, ends[-1]
         left = self.scheduler.group.leave_ended(self.step)
         if left:
@@ -103,7 +104,7 @@ class Rank(Engine):
 
     def ran_dummies(self, ends: array[float], launched: float) -> None:
         """The same with dummy batches."""
-        self.clock, self._gpu_free = launched, ends[-1]
+        self.clock, self.gpu_free = launched, ends[-1]
 
     @property
     def next_abort(self) -> float:
@@ -111,14 +112,9 @@ class Rank(Engine):
         return self._aborts[0][0] if self._aborts else inf
 
     @property
-    def gpu_free(self) -> float:
-        """When the GPU is done with what it was given."""
-        return self._gpu_free
-
-    @property
     def active(self) -> bool:
         """Whether it has anything to run or to wait for on the GPU."""
-        return self._flight is not None or (self.outstanding > 0 and not self._stuck)
+        return self.flight is not None or (self.outstanding > 0 and not self.stuck)
 
     def decide(self) -> Batch | None:
         """The rank's part in the next step, from what it knows at its clock; None if it has none."""
@@ -133,8 +129,8 @@ class Rank(Engine):
             self._run(batch, time, delay)
             return
         launched = clock + delay + time.prepare + time.launch
-        self._gpu_free = max(max(self._gpu_free, clock + delay + time.prepare) + time.gpu, launched + time.tail)
-        self.clock = launched if self.limits.async_scheduling else self._gpu_free
+        self.gpu_free = max(max(self.gpu_free, clock + delay + time.prepare) + time.gpu, launched + time.tail)
+        self.clock = launched if self.limits.async_scheduling else self.gpu_free
 
     def delay(self, batch: Batch | None) -> float:
         """Seconds by which its host is late with the step."""
