@@ -7,7 +7,6 @@ taken at once. Both short cuts give the same bits as the plain path (``plain=Tru
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from functools import partial
 from heapq import heappop, heappush
@@ -18,6 +17,8 @@ from steelyard.cost.shared_reads import SharedReads, Spared
 from steelyard.cost.step import StepTime
 from steelyard.engine.batch import Batch
 from steelyard.engine.content import BlockNames
+from steelyard.engine.crash import lose_requests
+from steelyard.engine.holding import Holding
 from steelyard.engine.limits import Limits
 from steelyard.engine.log import EngineLog
 from steelyard.engine.observer import StepObserver, show_step
@@ -77,9 +78,7 @@ class Engine:
         self.outstanding = 0
         self.finished: list[Request] = []  # ended since the driver last looked, in order
         self.to_load = self.scheduler.to_load  # fetches asked for since then
-        self._kept = 0  # ended requests whose blocks somebody is still to fetch
-        self._held: dict[Request, None] = {}  # ended requests that hold theirs for their next rounds, oldest first
-        self._heirs: dict[Request, Sequence[Request]] = {}  # next rounds that have not begun, and who holds for them
+        self.holding = Holding()
         self.stuck = False  # nothing can run before a fetch is through, here or from here
         self.gpu_free = 0.0
         self.flight: Batch | None = None
@@ -123,7 +122,7 @@ class Engine:
 
     def let_go(self, r: Request, at: float) -> None:
         """The blocks of a request that has ended here have been fetched; run up to ``at`` before."""
-        self._kept -= 1
+        self.holding.kept -= 1
         self.scheduler.let_go(r)
         self._go_on(at)
 
@@ -132,25 +131,21 @@ class Engine:
 
         It goes before others: they could wait for the very blocks that are held for it.
         """
-        self._heirs[heir] = held
+        self.holding.heirs[heir] = held
         self.scheduler.put_first(heir)
 
     def unhold(self, r: Request, at: float) -> None:
         """Nobody comes back here for what an ended request holds; run up to ``at`` before."""
-        self._stop_holding(r)
+        self.holding.stop(r, self.scheduler)
         self._go_on(at)
-
-    def _stop_holding(self, r: Request) -> None:
-        if r in self._held:
-            del self._held[r]
-            self.scheduler.let_go(r)
 
     def withdraw(self, r: Request, at: float) -> None:
         """Take back a request that waits here or for what it was to fetch; run up to ``at`` before."""
         self.scheduler.remove(r)
-        self._inherit(r)
+        self.holding.inherit(r, self.scheduler)
         self.outstanding -= 1
-        self._lose(r)
+        r.status = LOST
+        self.log.done(r)
         self._go_on(at)
 
     def abort(self, r: Request, at: float) -> None:
@@ -164,39 +159,20 @@ class Engine:
         Tokens of steps that had ended by then were given out. Who ended in a later step has not, and is among the
         lost, which are returned; the driver leaves these in ``finished`` until then.
         """
-        scheduler, log = self.scheduler, self.log
-        scheduler.ungroup(self.step, self.flight)
-        whole = bisect_right(log.ends, at)
-        if self.flight is not None:
-            whole = min(whole, self.flight.step)
-        undone = [r for r in self.finished if r.status == FINISHED and r.last >= whole]
-        self.finished[:] = [r for r in self.finished if r not in undone]
-        for r in reversed(undone):
-            log.take_back(r)
-        lost = [*undone, *scheduler.running, *scheduler.loading, *scheduler.ready, *scheduler.waiting]
-        for r in lost:
-            for step in range(self.step - 1, whole - 1, -1):
-                r.unsay(step)
-            self._lose(r)
-        for step in range(whole, self.step):
-            log.ends[step] = at
+        lost = lose_requests(self, at)
         self._start_afresh(at)
         return lost
-
-    def _lose(self, r: Request) -> None:
-        r.status = LOST
-        self.log.done(r)
 
     def _start_afresh(self, at: float) -> None:
         self.scheduler = self._new_scheduler()
         self.to_load = self.scheduler.to_load
         self.clock = self.gpu_free = at
-        self.outstanding = self._kept = 0
+        self.outstanding = 0
+        self.holding = Holding()
         self.late = 0.0
         self.stuck = False
         self.flight = None
-        for waiting in (self._aborts, self._held, self._heirs):
-            waiting.clear()
+        self._aborts.clear()
         if self.tiers is not None:
             self.tiers.restart()
 
@@ -333,13 +309,13 @@ class Engine:
         """What runs in the next step, which may be nothing."""
         scheduler = self.scheduler
         batch = scheduler.schedule(self.step, self.clock, self.flight)
-        if self._heirs:
+        if self.holding.heirs:
             for entry in batch.scheduled:
-                self._inherit(entry.request)
+                self.holding.inherit(entry.request, scheduler)
         if scheduler.fruitless > _MOST_FRUITLESS:
             scheduler.fruitless = 0
-            if self._held:
-                self._stop_holding(next(iter(self._held)))
+            if self.holding.held:
+                self.holding.stop_oldest(scheduler)
             else:
                 self.end(batch.preempted[-1], REJECTED, "preempted again and again, and nobody got any further")
         return batch
@@ -348,9 +324,9 @@ class Engine:
         """Nothing can be scheduled and nothing is in flight."""
         if self._loads and not batch.preempted:
             self.stuck = True
-        elif self._held:
-            self._stop_holding(next(iter(self._held)))
-        elif self.scheduler.loading or self._kept:
+        elif self.holding.held:
+            self.holding.stop_oldest(self.scheduler)
+        elif self.scheduler.loading or self.holding.kept:
             self.stuck = True
         elif self.outstanding and not batch.preempted:
             self.end(self.scheduler.refuse_head(), REJECTED, "cannot be scheduled even on an empty engine")
@@ -417,25 +393,21 @@ class Engine:
     def end(self, r: Request, status: int, why: str = "") -> None:
         if status != FINISHED:
             r.keep, r.rest = False, KEPT
-        self._kept += r.keep
+        holding, scheduler = self.holding, self.scheduler
+        holding.kept += r.keep
         if r.rest == HELD:
-            self._held[r] = None
-        self.scheduler.remove(r)
+            holding.held[r] = None
+        scheduler.remove(r)
         if self.tiers is not None:
             self.tiers.write_through(self.clock)
-        if self._heirs:
-            self._inherit(r)
+        if holding.heirs:
+            holding.inherit(r, scheduler)
         r.status = status
         self.outstanding -= 1
         if status != FINISHED:
             self.log.given_up[r.index] = (self.clock, why)
         self.log.done(r)
         self.finished.append(r)
-
-    def _inherit(self, r: Request) -> None:
-        """A request has begun, or ended before it could: nothing has to be held for it."""
-        for each in self._heirs.pop(r, ()):
-            self._stop_holding(each)
 
     def _abort_due(self) -> None:
         while self._aborts and self._aborts[0][0] <= self.clock:
