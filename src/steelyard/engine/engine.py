@@ -21,17 +21,16 @@ from steelyard.engine.crash import lose_requests
 from steelyard.engine.holding import Holding
 from steelyard.engine.limits import Limits
 from steelyard.engine.log import EngineLog
-from steelyard.engine.observer import StepObserver, show_step
+from steelyard.engine.observer import StepObserver
 from steelyard.engine.policies import MakePolicy, Policy, policy_of
-from steelyard.engine.request import ABORTED, FINISHED, HELD, KEPT, LOADING, LOST, REJECTED, Request
+from steelyard.engine.request import ABORTED, FINISHED, HELD, KEPT, LOADING, LOST, Request
 from steelyard.engine.scheduler import Scheduler
 from steelyard.engine.step_cost import StepCost, time_of
+from steelyard.engine.steps import decide, delay_of, run_step
 from steelyard.engine.stretch import run_stretch
 from steelyard.engine.tiers import Tiers
 
 _NEVER = 1 << 60
-PAUSE_SECONDS = 0.05  # from here on the GPU's clocks have recovered
-_MOST_FRUITLESS = 64  # preempting steps without any progress: equals can preempt each other for ever
 
 
 class Engine:
@@ -83,9 +82,9 @@ class Engine:
         self.gpu_free = 0.0
         self.flight: Batch | None = None
         self.late = 0.0  # seconds that requests since the last step was launched hold up the next
-        self._aborts: list[tuple[float, int, int, Request]] = []
+        self.aborts: list[tuple[float, int, int, Request]] = []
         self._tickets = count()  # a request may come again, as another attempt
-        self._loads = [] if self.tiers is None else self.tiers.loads
+        self.loads = [] if self.tiers is None else self.tiers.loads
 
     def _new_scheduler(self) -> Policy:
         scheduler = self._make_policy()
@@ -112,7 +111,7 @@ class Engine:
         self.late += request + token * r.prompt
         self.scheduler.enqueue(r)
         if abort_at != float("inf"):
-            heappush(self._aborts, (abort_at, r.index, next(self._tickets), r))
+            heappush(self.aborts, (abort_at, r.index, next(self._tickets), r))
 
     def loaded(self, r: Request, at: float) -> None:
         """What a request was fetching has come; the engine must have been run up to ``at`` before."""
@@ -172,7 +171,7 @@ class Engine:
         self.late = 0.0
         self.stuck = False
         self.flight = None
-        self._aborts.clear()
+        self.aborts.clear()
         if self.tiers is not None:
             self.tiers.restart()
 
@@ -182,13 +181,13 @@ class Engine:
             self.clock = max(self.clock, at)
 
     @property
-    def _due(self) -> float:
+    def due(self) -> float:
         """When something will have happened that no decision brings about: a client gives up, blocks have come."""
-        due = self._aborts[0][0] if self._aborts else float("inf")
-        return min(due, self._loads[0][0]) if self._loads else due
+        due = self.aborts[0][0] if self.aborts else float("inf")
+        return min(due, self.loads[0][0]) if self.loads else due
 
     def _wake_by(self, until: float) -> None:
-        due = self._due
+        due = self.due
         if due <= until:
             self._go_on(due)
 
@@ -201,18 +200,18 @@ class Engine:
         if self.stuck:
             self._wake_by(until)
         while self.clock < until and not self.stuck and (self.outstanding or self.flight is not None):
-            if self._aborts and self._aborts[0][0] <= self.clock:
+            if self.aborts and self.aborts[0][0] <= self.clock:
                 self._abort_due()
                 if len(self.finished) >= pause:
                     return
-            if self._loads and self._loads[0][0] <= self.clock:
+            if self.loads and self.loads[0][0] <= self.clock:
                 self._take_loaded()
-            horizon = min(until, self._due) if self._aborts or self._loads else until
+            horizon = min(until, self.due) if self.aborts or self.loads else until
             if self.late or not (self.scheduler.only_decodes() and run_stretch(self, horizon)):
                 self._one_step()
             if len(self.finished) >= pause or self.to_load:
                 return
-            if self.stuck and self._loads:
+            if self.stuck and self.loads:
                 self._wake_by(until)
 
     def _take_loaded(self) -> None:
@@ -232,7 +231,7 @@ class Engine:
         if not self.outstanding:
             return float("inf")
         if self.stuck:
-            return self._due
+            return self.due
         if not self.scheduler.only_decodes() or (self.flight and self.flight.entries):
             return self.clock
         group = self.scheduler.group
@@ -249,7 +248,7 @@ class Engine:
         bound = max(self.clock, self.gpu_free) + seconds * (1 - 1e-9)
         if self.tiers is not None and self.tiers.shared:
             bound = min(bound, self._next_use_bound(steps, (a + b * kv) * (1 - 1e-9)))
-        return min(bound, max(self.clock, self._due)) if self._aborts or self._loads else bound
+        return min(bound, max(self.clock, self.due)) if self.aborts or self.loads else bound
 
     def _next_use_bound(self, steps: int, each: float) -> float:
         """In none of these decode steps, of so many seconds at least, is a store of many engines used before this."""
@@ -262,9 +261,9 @@ class Engine:
     # -- one step at a time -------------------------------------------------------------------------------------
 
     def _one_step(self) -> None:
-        batch = self._decide()
+        batch = decide(self)
         if batch is not None:
-            self._run(batch, self._time_of(batch), self._delay(batch))
+            run_step(self, batch, self._time_of(batch), delay_of(self, batch))
 
     def _time_of(self, batch: Batch) -> StepTime:
         spared = self._spared(batch.kv)
@@ -292,105 +291,8 @@ class Engine:
             return None
         return self.shared_reads.spared(kv, size * sharing.several, size * sharing.again)
 
-    def _decide(self) -> Batch | None:
-        """Schedule the next step; where there is nothing to run, the one in flight returns."""
-        batch = self._schedule()
-        if not batch.empty:
-            return batch
-        flight = self.flight
-        if flight is not None:
-            self.flight = None
-            self._complete(flight)
-        else:
-            self._wait_or_refuse(batch)
-        return None
-
-    def _schedule(self) -> Batch:
-        """What runs in the next step, which may be nothing."""
-        scheduler = self.scheduler
-        batch = scheduler.schedule(self.step, self.clock, self.flight)
-        if self.holding.heirs:
-            for entry in batch.scheduled:
-                self.holding.inherit(entry.request, scheduler)
-        if scheduler.fruitless > _MOST_FRUITLESS:
-            scheduler.fruitless = 0
-            if self.holding.held:
-                self.holding.stop_oldest(scheduler)
-            else:
-                self.end(batch.preempted[-1], REJECTED, "preempted again and again, and nobody got any further")
-        return batch
-
-    def _wait_or_refuse(self, batch: Batch) -> None:
-        """Nothing can be scheduled and nothing is in flight."""
-        if self._loads and not batch.preempted:
-            self.stuck = True
-        elif self.holding.held:
-            self.holding.stop_oldest(self.scheduler)
-        elif self.scheduler.loading or self.holding.kept:
-            self.stuck = True
-        elif self.outstanding and not batch.preempted:
-            self.end(self.scheduler.refuse_head(), REJECTED, "cannot be scheduled even on an empty engine")
-
-    def _delay(self, batch: Batch) -> float:
-        """Seconds by which the host is late with a step: requests to take in, kernels to compile first."""
-        delay, self.late = self.late, 0.0
-        if self.first_uses is not None:
-            tokens = batch.decodes + sum(chunk for chunk, _ in batch.chunks)
-            delay += self.first_uses.seconds * self.first_uses.compile(tokens, not batch.chunks)
-        return delay
-
-    def _run(self, batch: Batch, time: StepTime, delay: float) -> None:
-        """Run a step that was decided upon."""
-        scheduler, flight, now = self.scheduler, self.flight, self.clock
-        self._launch(batch, time, delay)
-        if self.observer is not None:
-            show_step(self.observer, now, batch, scheduler.group, scheduler.kv.free)
-        left = scheduler.group.leave_ended(self.step)
-        if not self.limits.async_scheduling:
-            self._complete(batch, left)
-            return
-        if left:
-            scheduler.await_last_token(left, batch)
-        self.flight = batch
-        if flight is not None:
-            self._complete(flight)
-
-    def _launch(self, batch: Batch, time: StepTime, delay: float) -> None:
-        """Run a step on host and GPU; what is in flight returns when the host has launched this one."""
-        log, flight, clock = self.log, self.flight, self.clock
-        prepare = time.prepare + delay
-        gpu, launch = time.gpu, time.launch
-        if clock - self.gpu_free > PAUSE_SECONDS:
-            gpu, launch = gpu * self.rested, launch - time.hindered
-        launched = clock + (prepare + launch)
-        end = max(max(self.gpu_free, clock + prepare) + gpu, launched + time.tail)
-        if flight is None:
-            if not log.ends or clock > log.ends[-1]:
-                log.restarts.append((self.step, clock))
-            if self.limits.async_scheduling:
-                self.clock = launched
-        elif launched > flight.end:
-            flight.end = log.ends[-1] = launched
-        self.gpu_free = batch.end = end
-        log.ends.append(end)
-        if self.tiers is not None:
-            self.tiers.write_through(end)
-        log.step(self.step, batch, self.scheduler)
-        self.step += 1
-
-    def _complete(self, batch: Batch, left: Sequence[Request] = ()) -> None:
-        """A step's result has come back: move the clock there, hand out its tokens and free who has ended."""
-        if batch.end > self.clock:
-            self.clock = batch.end
-        ended = self.scheduler.update(batch)
-        if left:
-            for r in left:
-                self.scheduler.kv.complete(r, r.computed)
-            ended = sorted([*ended, *left], key=lambda r: r.order)
-        for r in ended:
-            self.end(r, FINISHED)
-
     def end(self, r: Request, status: int, why: str = "") -> None:
+        """A request has ended, or is given up for a reason: free what it had and tell the driver."""
         if status != FINISHED:
             r.keep, r.rest = False, KEPT
         holding, scheduler = self.holding, self.scheduler
@@ -410,8 +312,8 @@ class Engine:
         self.finished.append(r)
 
     def _abort_due(self) -> None:
-        while self._aborts and self._aborts[0][0] <= self.clock:
-            r = heappop(self._aborts)[3]
+        while self.aborts and self.aborts[0][0] <= self.clock:
+            r = heappop(self.aborts)[3]
             if r.status < FINISHED:
                 self._abort(r)
 

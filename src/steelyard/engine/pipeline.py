@@ -12,12 +12,13 @@ from collections.abc import Sequence
 
 from steelyard.engine.batch import Batch
 from steelyard.engine.content import BlockNames
-from steelyard.engine.engine import PAUSE_SECONDS, Engine
+from steelyard.engine.engine import Engine
 from steelyard.engine.lanes import LaneScheduler
 from steelyard.engine.limits import Limits
 from steelyard.engine.observer import StepObserver, show_step
 from steelyard.engine.request import Request
 from steelyard.engine.step_cost import StepCost, time_of
+from steelyard.engine.steps import PAUSE_SECONDS, complete, delay_of, next_batch, wait_or_refuse
 
 
 class Stages:
@@ -119,10 +120,10 @@ class Pipeline(Engine):
         if not self.outstanding:
             return float("inf")
         if self.stuck:
-            return self._due
+            return self.due
         if scheduler.waiting or scheduler.ready or scheduler.fruitless or not self._queue:
             return self.clock
-        return max(self.clock, min(self._queue[0].end, self._due))
+        return max(self.clock, min(self._queue[0].end, self.due))
 
     def _start_afresh(self, at: float) -> None:
         super()._start_afresh(at)
@@ -132,9 +133,9 @@ class Pipeline(Engine):
     def _one_step(self) -> None:
         """One turn, and the oldest batch's return if that is due."""
         if self.outstanding:
-            batch = self._schedule()
+            batch = next_batch(self)
             if batch.empty and not self._queue:
-                self._wait_or_refuse(batch)
+                wait_or_refuse(self, batch)
                 return
             self._enter(batch)
         queue = self._queue
@@ -154,7 +155,7 @@ class Pipeline(Engine):
             return
         if not self._queue and (not log.ends or clock > log.ends[-1]):
             log.restarts.append((self.step, clock))
-        self.clock, batch.end = self.stages.run(batch, clock, self._delay(batch), after)
+        self.clock, batch.end = self.stages.run(batch, clock, delay_of(self, batch), after)
         log.ends.append(batch.end)
         log.step(self.step, batch, scheduler)
         self.step += 1
@@ -173,7 +174,7 @@ class Pipeline(Engine):
         ends = self.log.ends
         for turn in range(batch.step, self.step):
             ends[turn] = max(ends[turn], batch.end)
-        self._complete(batch)
+        complete(self, batch)
 
     def _unsay(self, r: Request) -> None:
         for batch in reversed(self._queue):

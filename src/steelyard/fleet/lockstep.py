@@ -16,6 +16,7 @@ from steelyard.cost.compiled import DecodeLine, RankBatch
 from steelyard.cost.step import StepTime
 from steelyard.engine import Engine, Request, StepCost
 from steelyard.engine.batch import Batch
+from steelyard.engine.steps import decide, delay_of, run_step
 from steelyard.engine.stretch import book
 
 _NEVER = 1 << 60
@@ -64,8 +65,8 @@ class Rank(Engine):
         steps = self.decodes_ahead()
         if steps > 1:
             clock = max(clock, self.gpu_free + _SURELY * steps * self.company.alone(self))
-        if self._aborts:
-            clock = min(clock, max(self.clock, self._aborts[0][0]))
+        if self.aborts:
+            clock = min(clock, max(self.clock, self.aborts[0][0]))
         if not self.to_load and any(rank.to_load for rank in self.company.ranks):
             clock = nextafter(clock, inf)  # all wait until that is asked for, so whoever has it goes first
         return nextafter(clock, inf)
@@ -109,7 +110,7 @@ class Rank(Engine):
     @property
     def next_abort(self) -> float:
         """When the next client gives up."""
-        return self._aborts[0][0] if self._aborts else inf
+        return self.aborts[0][0] if self.aborts else inf
 
     @property
     def active(self) -> bool:
@@ -118,15 +119,15 @@ class Rank(Engine):
 
     def decide(self) -> Batch | None:
         """The rank's part in the next step, from what it knows at its clock; None if it has none."""
-        if self._aborts and self._aborts[0][0] <= self.clock:
+        if self.aborts and self.aborts[0][0] <= self.clock:
             self._abort_due()
-        return self._decide() if self.active else None
+        return decide(self) if self.active else None
 
     def run(self, batch: Batch | None, clock: float, time: StepTime, delay: float) -> None:
         """Take part in a step that all hosts have come to at ``clock``."""
         self.clock = clock
         if batch is not None:
-            self._run(batch, time, delay)
+            run_step(self, batch, time, delay)
             return
         launched = clock + delay + time.prepare + time.launch
         self.gpu_free = max(max(self.gpu_free, clock + delay + time.prepare) + time.gpu, launched + time.tail)
@@ -134,7 +135,7 @@ class Rank(Engine):
 
     def delay(self, batch: Batch | None) -> float:
         """Seconds by which its host is late with the step."""
-        return 0.0 if batch is None else self._delay(batch)
+        return 0.0 if batch is None else delay_of(self, batch)
 
 
 class LockStep:

@@ -1,0 +1,125 @@
+"""One step of an engine at a time: decide, run it on host and GPU, look at the result.
+
+With asynchronous scheduling a step stays in flight while the next one is decided and launched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from steelyard.cost.step import StepTime
+from steelyard.engine.batch import Batch
+from steelyard.engine.observer import show_step
+from steelyard.engine.request import FINISHED, REJECTED, Request
+
+if TYPE_CHECKING:
+    from steelyard.engine.engine import Engine
+
+PAUSE_SECONDS = 0.05  # from here on the GPU's clocks have recovered
+_MOST_FRUITLESS = 64  # preempting steps without any progress: equals can preempt each other for ever
+
+
+def decide(engine: Engine) -> Batch | None:
+    """Schedule the next step; where there is nothing to run, the one in flight returns."""
+    batch = next_batch(engine)
+    if not batch.empty:
+        return batch
+    flight = engine.flight
+    if flight is not None:
+        engine.flight = None
+        complete(engine, flight)
+    else:
+        wait_or_refuse(engine, batch)
+    return None
+
+
+def next_batch(engine: Engine) -> Batch:
+    """What runs in the next step, which may be nothing."""
+    scheduler = engine.scheduler
+    batch = scheduler.schedule(engine.step, engine.clock, engine.flight)
+    if engine.holding.heirs:
+        for entry in batch.scheduled:
+            engine.holding.inherit(entry.request, scheduler)
+    if scheduler.fruitless > _MOST_FRUITLESS:
+        scheduler.fruitless = 0
+        if engine.holding.held:
+            engine.holding.stop_oldest(scheduler)
+        else:
+            engine.end(batch.preempted[-1], REJECTED, "preempted again and again, and nobody got any further")
+    return batch
+
+
+def wait_or_refuse(engine: Engine, batch: Batch) -> None:
+    """Nothing can be scheduled and nothing is in flight."""
+    if engine.loads and not batch.preempted:
+        engine.stuck = True
+    elif engine.holding.held:
+        engine.holding.stop_oldest(engine.scheduler)
+    elif engine.scheduler.loading or engine.holding.kept:
+        engine.stuck = True
+    elif engine.outstanding and not batch.preempted:
+        engine.end(engine.scheduler.refuse_head(), REJECTED, "cannot be scheduled even on an empty engine")
+
+
+def delay_of(engine: Engine, batch: Batch) -> float:
+    """Seconds by which the host is late with a step: requests to take in, kernels to compile first."""
+    delay, engine.late = engine.late, 0.0
+    if engine.first_uses is not None:
+        tokens = batch.decodes + sum(chunk for chunk, _ in batch.chunks)
+        delay += engine.first_uses.seconds * engine.first_uses.compile(tokens, not batch.chunks)
+    return delay
+
+
+def run_step(engine: Engine, batch: Batch, time: StepTime, delay: float) -> None:
+    """Run a step that was decided upon."""
+    scheduler, flight, now = engine.scheduler, engine.flight, engine.clock
+    _launch(engine, batch, time, delay)
+    if engine.observer is not None:
+        show_step(engine.observer, now, batch, scheduler.group, scheduler.kv.free)
+    left = scheduler.group.leave_ended(engine.step)
+    if not engine.limits.async_scheduling:
+        complete(engine, batch, left)
+        return
+    if left:
+        scheduler.await_last_token(left, batch)
+    engine.flight = batch
+    if flight is not None:
+        complete(engine, flight)
+
+
+def _launch(engine: Engine, batch: Batch, time: StepTime, delay: float) -> None:
+    """Run a step on host and GPU; what is in flight returns when the host has launched this one."""
+    log, flight, clock = engine.log, engine.flight, engine.clock
+    prepare = time.prepare + delay
+    gpu, launch = time.gpu, time.launch
+    if clock - engine.gpu_free > PAUSE_SECONDS:
+        gpu, launch = gpu * engine.rested, launch - time.hindered
+    launched = clock + (prepare + launch)
+    end = max(max(engine.gpu_free, clock + prepare) + gpu, launched + time.tail)
+    if flight is None:
+        if not log.ends or clock > log.ends[-1]:
+            log.restarts.append((engine.step, clock))
+        if engine.limits.async_scheduling:
+            engine.clock = launched
+    elif launched > flight.end:
+        flight.end = log.ends[-1] = launched
+    engine.gpu_free = batch.end = end
+    log.ends.append(end)
+    if engine.tiers is not None:
+        engine.tiers.write_through(end)
+    log.step(engine.step, batch, engine.scheduler)
+    engine.step += 1
+
+
+def complete(engine: Engine, batch: Batch, left: Sequence[Request] = ()) -> None:
+    """A step's result has come back: move the clock there, hand out its tokens and free who has ended."""
+    if batch.end > engine.clock:
+        engine.clock = batch.end
+    ended = engine.scheduler.update(batch)
+    if left:
+        for r in left:
+            engine.scheduler.kv.complete(r, r.computed)
+        ended = sorted([*ended, *left], key=lambda r: r.order)
+    for r in ended:
+        engine.end(r, FINISHED)
