@@ -13,9 +13,9 @@ from heapq import heappop, heappush
 from itertools import count
 
 from steelyard.cost.kernels import FirstUses
-from steelyard.cost.shared_reads import SharedReads, Spared
-from steelyard.cost.step import StepTime
+from steelyard.cost.shared_reads import SharedReads
 from steelyard.engine.batch import Batch
+from steelyard.engine.bounds import end_bound
 from steelyard.engine.content import BlockNames
 from steelyard.engine.crash import lose_requests
 from steelyard.engine.holding import Holding
@@ -25,7 +25,7 @@ from steelyard.engine.observer import StepObserver
 from steelyard.engine.policies import MakePolicy, Policy, policy_of
 from steelyard.engine.request import ABORTED, FINISHED, HELD, KEPT, LOADING, LOST, Request
 from steelyard.engine.scheduler import Scheduler
-from steelyard.engine.step_cost import StepCost, time_of
+from steelyard.engine.step_cost import StepCost, time_of_step
 from steelyard.engine.steps import decide, delay_of, run_step
 from steelyard.engine.stretch import run_stretch
 from steelyard.engine.tiers import Tiers
@@ -228,68 +228,14 @@ class Engine:
 
     def next_end_bound(self) -> float:
         """No request ends before this second, if nothing is submitted meanwhile (infinite when idle)."""
-        if not self.outstanding:
-            return float("inf")
-        if self.stuck:
-            return self.due
-        if not self.scheduler.only_decodes() or (self.flight and self.flight.entries):
-            return self.clock
-        group = self.scheduler.group
-        kv = group.tokens + group.size
-        spared = self._spared(kv)
-        if spared is not None:
-            kv = spared.low  # where steps as they grow are quickest
-        a, b, _ = self.decode_line(group.size, kv, group.longest(self.step) + 1)
-        prepare, launch, _ = self.cost.decode_host(group.size)
-        steps = group.ends[0][0] + 1 - self.step
-        if group.lacks(self.scheduler.kv.free, self.step, steps):
-            steps = group.steps_that_fit(self.step, self.scheduler.kv.free, steps)  # a preemption may come then
-        seconds = max((a + b * kv) * steps, (prepare + launch) * (steps - 1))  # nothing is launched behind the last one
-        bound = max(self.clock, self.gpu_free) + seconds * (1 - 1e-9)
-        if self.tiers is not None and self.tiers.shared:
-            bound = min(bound, self._next_use_bound(steps, (a + b * kv) * (1 - 1e-9)))
-        return min(bound, max(self.clock, self.due)) if self.aborts or self.loads else bound
-
-    def _next_use_bound(self, steps: int, each: float) -> float:
-        """In none of these decode steps, of so many seconds at least, is a store of many engines used before this."""
-        assert self.tiers is not None
-        group, spare = self.scheduler.group, self.tiers.above.spare
-        if group.blocks_needed(self.step, steps) > spare:
-            steps = group.steps_that_fit(self.step, spare, steps)
-        return self.clock + each * max(0, steps - 1)  # the one after these may be decided while the last of them runs
+        return end_bound(self)
 
     # -- one step at a time -------------------------------------------------------------------------------------
 
     def _one_step(self) -> None:
         batch = decide(self)
         if batch is not None:
-            run_step(self, batch, self._time_of(batch), delay_of(self, batch))
-
-    def _time_of(self, batch: Batch) -> StepTime:
-        spared = self._spared(batch.kv)
-        if spared is None:
-            return time_of(self.cost, batch)
-        if batch.chunks:
-            return self.cost.mixed(batch.decodes, batch.kv - spared.tokens, batch.longest, batch.chunks)
-        a, b, _ = self.decode_line(batch.decodes, batch.kv, batch.longest)
-        return StepTime(a + b * batch.kv, *self.cost.decode_host(batch.decodes))
-
-    def decode_line(self, n: int, kv: int, longest: int) -> tuple[float, float, int]:
-        """`StepCost.decode_line`, with blocks that several requests hold read no oftener than they have to be."""
-        spared = self._spared(kv)
-        if spared is None:
-            return self.cost.decode_line(n, kv, longest)
-        a, b, kv_max = self.cost.decode_line(n, kv - spared.tokens, longest)
-        return a - b * spared.tokens, b, min(kv_max + spared.tokens, spared.high)
-
-    def _spared(self, kv: int) -> Spared | None:
-        """What a step over so many cached tokens need not read; None where nobody shares any."""
-        if self.shared_reads is None or not kv:
-            return None
-        sharing, size = self.scheduler.kv.sharing, self.limits.block_size
-        if not sharing.again:
-            return None
-        return self.shared_reads.spared(kv, size * sharing.several, size * sharing.again)
+            run_step(self, batch, time_of_step(self, batch), delay_of(self, batch))
 
     def end(self, r: Request, status: int, why: str = "") -> None:
         """A request has ended, or is given up for a reason: free what it had and tell the driver."""
