@@ -23,7 +23,7 @@ def end_bound(engine: Engine) -> float:
     spared = spared_by(engine, kv)
     if spared is not None:
         kv = spared.low  # where steps as they grow are quickest
-    a, b, _ = decode_line(engine, group.size, kv, group.longest(engine.step) + 1)
+    a, b, _ = decode_line(engine, group.size, kv, group.longest(engine.step) + 1, spared)
     prepare, launch, _ = engine.cost.decode_host(group.size)
     steps = group.ends[0][0] + 1 - engine.step
     if group.lacks(engine.scheduler.kv.free, engine.step, steps):

@@ -47,13 +47,12 @@ def time_of_step(engine: Engine, batch: Batch) -> StepTime:
         return time_of(engine.cost, batch)
     if batch.chunks:
         return engine.cost.mixed(batch.decodes, batch.kv - spared.tokens, batch.longest, batch.chunks)
-    a, b, _ = decode_line(engine, batch.decodes, batch.kv, batch.longest)
+    a, b, _ = decode_line(engine, batch.decodes, batch.kv, batch.longest, spared)
     return StepTime(a + b * batch.kv, *engine.cost.decode_host(batch.decodes))
 
 
-def decode_line(engine: Engine, n: int, kv: int, longest: int) -> tuple[float, float, int]:
+def decode_line(engine: Engine, n: int, kv: int, longest: int, spared: Spared | None) -> tuple[float, float, int]:
     """`StepCost.decode_line`, with blocks that several requests hold read no oftener than they have to be."""
-    spared = spared_by(engine, kv)
     if spared is None:
         return engine.cost.decode_line(n, kv, longest)
     a, b, kv_max = engine.cost.decode_line(n, kv - spared.tokens, longest)

@@ -8,7 +8,7 @@ import numpy as np
 
 from steelyard.engine.observer import show_stretch
 from steelyard.engine.request import FINISHED
-from steelyard.engine.step_cost import decode_line
+from steelyard.engine.step_cost import decode_line, spared_by
 
 if TYPE_CHECKING:
     from steelyard.engine.engine import Engine
@@ -32,7 +32,7 @@ def run_stretch(engine: Engine, until: float) -> bool:
     if pending and (engine.reactive or engine.tiers is not None or scheduler.waiting or scheduler.ready or sharing):
         count = 1
     kv = group.tokens + size
-    a, b, kv_max = decode_line(engine, size, kv, group.longest(first) + 1)
+    a, b, kv_max = decode_line(engine, size, kv, group.longest(first) + 1, spared_by(engine, kv))
     if kv + (count - 1) * size > kv_max:
         count = (kv_max - kv) // size + 1
     if group.slides:
