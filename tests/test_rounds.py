@@ -203,7 +203,10 @@ def test_tail_batching_begins_deferred_prompts_anew() -> None:
 
 def test_repacking_frees_replicas_without_losing_time_to_speak_of() -> None:
     plain, packed = ran(), ran(tail=TAILS["repack"])
-    assert packed.loop.stage.replicas.freed_gpu_seconds > 0 and packed.loop.stage.moves > plain.loop.stage.moves
+    assert (
+        packed.loop.stage.replicas.freed_gpu_seconds > 0
+        and packed.loop.stage.moves.count > plain.loop.stage.moves.count
+    )
     assert packed.seconds < 1.1 * plain.seconds
 
 
@@ -279,7 +282,7 @@ def test_what_is_sent_elsewhere_goes_on_there() -> None:
     here.close([0], 2.0)
     here.run()
     assert sorted(each.trajectory.id for each in here.done) == ["a", "b"]
-    assert all(each.replica == 1 for each in here.done) and here.moves == 1
+    assert all(each.replica == 1 for each in here.done) and here.moves.count == 1
     here.reopen(30.0)
     assert here.replicas.freed_gpu_seconds == 28.0 and set(here.core.rollouts.replicas) == {0, 1}
 

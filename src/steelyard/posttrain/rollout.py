@@ -31,7 +31,8 @@ from steelyard.balance.log import Journal, noted
 from steelyard.engine import Request
 from steelyard.posttrain.attempt import Attempt
 from steelyard.posttrain.engines import EngineKind
-from steelyard.posttrain.replicas import DUE, END, MOVED, RETURN, SUBMIT, WAKE, Agenda, Replicas
+from steelyard.posttrain.moves import Moves
+from steelyard.posttrain.replicas import DUE, END, MOVED, RETURN, WAKE, Agenda, Replicas
 from steelyard.posttrain.turns import Turns
 from steelyard.workload.trajectories import Trajectory
 
@@ -58,8 +59,6 @@ class RolloutStage:
         self.running: dict[str, Attempt] = {}
         self.done: list[Attempt] = []  # ended since the caller last looked, in order
         self.stopped: list[Attempt] = []  # aborted, with what they had generated
-        self.moves = 0
-        self.moved_tokens = 0
         self.version = 0  # of the engines' weights; what was cached under another is of no use
         self.cap: int | None = None  # trajectories pause when they have generated so many tokens in one go
         self.watch: Callable[[StageEvent], None] | None = None  # told of everything, after the core
@@ -67,6 +66,7 @@ class RolloutStage:
         self._agenda: Agenda = []
         self.replicas = Replicas(kinds, self._turns.names, self._agenda)
         self.engines, self.tp = self.replicas.engines, self.replicas.tp
+        self.moves = Moves(self.replicas)
         self._indices = count()
         self._due: dict[int, Callable[[float], object]] = {}
 
@@ -138,10 +138,7 @@ class RolloutStage:
         attempt = self.running[name]
         source = self.core.rollouts.running[name].replica
         if attempt.request is None and source is not None:
-            attempt.sent = attempt.context
-            attempt.arrives = at + self.replicas.move_seconds(source, target, attempt.sent)
-            self.moves += 1
-            self.moved_tokens += attempt.sent
+            self.moves.send(attempt, source, target, at)
         self._stop(attempt, at)
         self._decide(Sent(at, name, target))
 
@@ -227,23 +224,9 @@ class RolloutStage:
         if attempt.cache == "drop" or (elsewhere and command.cache == "drop"):
             self._turns.forget(attempt)
         r = self._turns.request(attempt, next(self._indices), at, command.priority, self.version, self.cap)
-        prompt = r.prompt
         attempt.request, attempt.replica, attempt.submitted, attempt.counted = r, command.replica, False, 0
         self.replicas.requests[r.index] = attempt
-        ready, event = at, SUBMIT
-        if elsewhere and command.cache == "keep":
-            assert command.source is not None
-            ready, event = at + self.replicas.move_seconds(command.source, command.replica, prompt), MOVED
-            r.given = prompt
-            self.moves += 1
-            self.moved_tokens += prompt
-        elif attempt.cache == "offload":
-            ready = at + self.replicas.kind(command.replica).fetch_seconds(prompt)
-            r.given = prompt
-        elif attempt.sent and not elsewhere:
-            ready = max(at, attempt.arrives)
-            r.given = attempt.sent
-        attempt.cache, attempt.sent = "keep", 0
+        ready, event = self.moves.bring(attempt, command, at)
         attempt.ticket = next(self._indices)
         heappush(self._agenda, (ready, event, command.replica, command.trajectory, attempt.ticket))
 

@@ -1,0 +1,46 @@
+"""Caches of trajectories on their way: from one replica to another, or back from the host's memory."""
+
+from __future__ import annotations
+
+from steelyard.balance.commands import Place
+from steelyard.posttrain.attempt import Attempt
+from steelyard.posttrain.replicas import MOVED, SUBMIT, Replicas
+
+
+class Moves:
+    """When what a trajectory has cached is where it goes on, and how much has been sent from replica to replica."""
+
+    def __init__(self, replicas: Replicas) -> None:
+        self._replicas = replicas
+        self.count = 0
+        self.tokens = 0
+
+    def send(self, attempt: Attempt, source: int, target: int, at: float) -> None:
+        """All that it has goes to another replica, while it is not generating."""
+        attempt.sent = attempt.context
+        attempt.arrives = at + self._seconds(source, target, attempt.sent)
+
+    def bring(self, attempt: Attempt, command: Place, at: float) -> tuple[float, int]:
+        """When its turn, which has been placed, can be submitted, and what is said to happen then."""
+        r = attempt.request
+        assert r is not None
+        ready, event = at, SUBMIT
+        elsewhere = command.source is not None and command.source != command.replica
+        if elsewhere and command.cache == "keep":
+            assert command.source is not None
+            ready, event = at + self._seconds(command.source, command.replica, r.prompt), MOVED
+            r.given = r.prompt
+        elif attempt.cache == "offload":
+            ready = at + self._replicas.kind(command.replica).fetch_seconds(r.prompt)
+            r.given = r.prompt
+        elif attempt.sent and not elsewhere:
+            ready = max(at, attempt.arrives)
+            r.given = attempt.sent
+        attempt.cache, attempt.sent = "keep", 0
+        return ready, event
+
+    def _seconds(self, source: int, target: int, tokens: int) -> float:
+        """Of one more move."""
+        self.count += 1
+        self.tokens += tokens
+        return self._replicas.move_seconds(source, target, tokens)
