@@ -200,6 +200,19 @@ def small_instances() -> Iterator[tuple[World, Measured]]:
         yield here, measured
 
 
+def test_rollouts_are_worked_out_once_for_whoever_trains_beside() -> None:
+    measured, others = batch(), batch(1)
+    here = world()
+    slower = {tp: replace(model, seats=4) for tp, model in here.replicas.items()}
+    worlds = [here, world(24), world(ahead=3), world(by_length=False), world(sticky=False), world(replicas=slower)]
+    for some in (measured, others):
+        for each in worlds:
+            again = replace(each, options=each.options[:2], train=lambda option, lengths: 1.0)
+            assert Search(again).frontier(again, some) is Search(each).frontier(each, some)
+            assert Search(each).plans(some) == Search(each, frontier=ByLength).plans(some)
+    assert len({id(Search(each).frontier(each, some)) for each in worlds for some in (measured, others)}) == 12
+
+
 def test_within_two_percent_of_exhaustive_search() -> None:
     """200 small clusters. The search looks at a few cuts only, the exhaustive one at all of them."""
     worse = []

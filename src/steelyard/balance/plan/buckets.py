@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from steelyard.balance.plan.makespan import Classes, makespans
+from steelyard.balance.plan.makespan import Classes, ReplicaModel, makespans
 from steelyard.balance.plan.measured import Measured
-from steelyard.balance.plan.world import Bucket, World
+from steelyard.balance.plan.world import Bucket, TrainOption, World
 from steelyard.workload.columns import Floats, Ints
 
 _CUTS = 10  # places where one bucket's trajectories may end and the next one's begin
 _RANGES = 2  # that a degree may have
 _EVERY = 16  # numbers of replicas that are all looked at; beyond, they grow by a factor
 _FACTOR = 1.1
+
+_Asked = tuple[int, tuple[tuple[int, ReplicaModel], ...], int, bool, bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +151,22 @@ class ByLength:
     def _alone(self, index: int) -> Floats:
         """The makespans if a degree has all trajectories."""
         return self._with(index, self._best[0])
+
+
+_KNOWN: WeakKeyDictionary[Measured, dict[_Asked, ByLength]] = WeakKeyDictionary()
+
+
+def frontier_of(world: World, measured: Measured) -> ByLength:
+    """`ByLength`, worked out once for the same trajectories and replicas: what trains beside makes no difference."""
+    asked = world.gpus, tuple(world.replicas.items()), world.ahead, world.by_length, world.sticky
+    known = _KNOWN.setdefault(measured, {})
+    if asked not in known:
+        known[asked] = ByLength(replace(world, train=_untimed), measured)  # which may look at these very trajectories
+    return known[asked]
+
+
+def _untimed(option: TrainOption, lengths: Ints) -> float:
+    raise AssertionError("no rollout takes longer for how training is laid out")
 
 
 def classes_of(world: World, measured: Measured) -> Classes:
