@@ -55,11 +55,15 @@ class Foresight:
         self.training = Training(setup, scenario.gpus)
         self.world: World = world_of(setup, self.training, scenario.gpus, planner_mode(scenario))
         self._rolled_out: dict[object, float] = {}
+        self._measured: dict[object, Measured] = {}
         self.written = Plan(self.training.written, buckets_of(scenario), 0.0, 0.0, 0.0)
 
     def measured(self, batch: Batch) -> Measured:
-        """In the planners' terms."""
-        return Measured.of(batch, self.setup.scenario.trajectories.group)
+        """In the planners' terms; worked out once for each batch."""
+        key = _name(batch)
+        if key not in self._measured:
+            self._measured[key] = Measured.of(batch, self.setup.scenario.trajectories.group)
+        return self._measured[key]
 
     def step_seconds(self, plan: Plan, batches: Sequence[Batch], known: Batch) -> float:
         """A step once the loop has settled, in the mean over batches; the estimator has learnt from ``known`` before.
@@ -79,8 +83,10 @@ class Foresight:
         return max(least, _settled(fixed, self._replay(batches), known))
 
     def rolled_out(self, plan: Plan, batch: Batch, known: Batch) -> float:
-        """Seconds until the last trajectory of a batch has ended that has the engines to itself; run once for each."""
-        key = plan.layout, batch[0].id, len(batch)
+        """Seconds until the last trajectory of a batch has ended that has the engines to itself; run once for each,
+        whatever trains beside."""
+        _, engines = plan.layout
+        key = engines, _name(batch)
         if key not in self._rolled_out:
             fixed = as_written(self.setup, self.training, plan)
             self._rolled_out[key] = _rolled_out(fixed, self._replay([batch]), known)
@@ -105,6 +111,11 @@ class Foresight:
         known = [each for batch in batches for each in batch]
         groups = [known[first : first + asked.group] for first in range(0, len(known), asked.group)]
         return Replay(groups, asked.prompts)
+
+
+def _name(batch: Batch) -> tuple[str, str, int]:
+    """Tells batches apart: no trajectory is in two of them."""
+    return batch[0].id, batch[-1].id, len(batch)
 
 
 def _alone(setup: PosttrainSetup, tasks: Replay, known: Batch) -> StepRecord:
