@@ -1,4 +1,4 @@
-"""Element-wise work: by the bytes it moves, or by the row's size where kernels differ with it."""
+"""Element-wise work: by the bytes it moves, each size of row by itself, since a kernel is made for one."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from functools import cached_property
 import numpy as np
 
 from steelyard.cost.bundle import Row
-from steelyard.cost.interpolate import along, columns
-from steelyard.cost.source import Estimate, Floats
+from steelyard.cost.interpolate import along, columns, rising
+from steelyard.cost.source import INTERPOLATED, Estimate, Floats
 from steelyard.model import Elementwise
 
 _BY_NAME = {
@@ -35,7 +35,7 @@ _ROW_BYTES: dict[str, Callable[[Row], int]] = {
     "gumbel": lambda row: 2 * row["vocab"],
     "quantize": lambda row: 2 * row["width"],
 }
-_BY_ROW_SIZE = ("topk",)  # each size has a kernel of its own
+_BY_ROWS = ("topk",)  # takes as long for rows a little larger or smaller
 
 
 @dataclass(frozen=True)
@@ -50,31 +50,27 @@ class Small:
         return self.of(family, operator.bytes, rows)
 
     def of(self, family: str, row_bytes: float, rows: Floats) -> Estimate | None:
-        """A family's times for rows of so many bytes."""
+        """A family's times for rows of so many bytes: those of the nearest size measured, with as many bytes in all.
+
+        Kernels are compiled for one size of row, and those of another are no guide where this one was measured: the
+        norms of 8 heads and one take four times as long as those of 32 and 8.
+        """
         curves = self._curves.get(family)
         if curves is None:
             return None
-        if family in _BY_ROW_SIZE:
-            nearest = min(curves, key=lambda size: abs(np.log(size / row_bytes)))
-            return along(rows, *curves[nearest])
-        found = along(rows * row_bytes, *curves[0])
-        return Estimate(np.where(rows > 0, found.seconds, 0.0), found.provenance)
+        nearest = min(curves, key=lambda size: abs(np.log(size / row_bytes)))
+        found = along(rows if family in _BY_ROWS else rows * (row_bytes / nearest), *curves[nearest])
+        if nearest == row_bytes:
+            return found
+        return Estimate(found.seconds, np.maximum(found.provenance, INTERPOLATED))
 
     @cached_property
     def _curves(self) -> dict[str, dict[int, tuple[Floats, Floats]]]:
-        """By family: seconds over rows by the bytes of a row; or, under 0, over bytes for rows of any size."""
+        """By family: seconds over rows, by the bytes of a row."""
         return {family: self._of(family) for family in _ROW_BYTES if family in self.families}
 
     def _of(self, family: str) -> dict[int, tuple[Floats, Floats]]:
-        alone = family in _BY_ROW_SIZE
         points: dict[int, list[tuple[float, float]]] = defaultdict(list)
         for row in self.families[family]:
-            size = _ROW_BYTES[family](row)
-            points[size if alone else 0].append((row["m"] * (1 if alone else size), row["us"] * 1e-6))
-        return {size: _rising(*columns(each)) for size, each in points.items()}
-
-
-def _rising(x: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """One point per x, and never less time for more work."""
-    keep = np.unique(x)
-    return keep, np.maximum.accumulate(np.array([y[x == value].mean() for value in keep]))
+            points[_ROW_BYTES[family](row)].append((row["m"], row["us"] * 1e-6))
+        return {size: rising(*columns(each)) for size, each in points.items()}
