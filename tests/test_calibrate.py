@@ -20,6 +20,7 @@ from steelyard.fleet import Desk, make_router, run_fleet
 from steelyard.hardware import find_gpu
 from steelyard.sim import set_up
 from steelyard.sim.result import request_table
+from steelyard.validate.calibrate import calibrate, evidence
 from steelyard.validate.crossed import cross_calibrate, read_sources
 from steelyard.workload import build_workload
 
@@ -280,3 +281,13 @@ def test_too_few_launches_are_refused(tmp_path: Path) -> None:
     lone = capture(tmp_path / "short", {"lone": LONE[:1]})
     with pytest.raises(UserError, match=r"hold \d steps whose launch the engine waited for"):
         cross_calibrate(read_sources([lone], None))
+
+
+def test_a_kind_of_launch_that_is_seen_once_is_no_obstacle() -> None:
+    """Two recorded runs have hardly a launch in pieces, and layers at their default would take more than all of it."""
+    quick = replace(HostTerms(), step=2.05e-3, request=17e-6, prompt=0.15e-3, pieces=0.16e-3, eager=0.61e-3)
+    recorded = Path(__file__).parent / "data" / "h200-recorded" / "llama-3.1-8b"
+    sources = [source for source in read_sources([recorded], None) if source.run.name in ("batches", "burst")]
+    terms = calibrate([evidence(source.capture, source.run, source.gpu, quick) for source in sources]).terms
+    assert 0.5e-3 < terms.eager < 0.9e-3
+    assert min(asdict(terms).values()) >= 0

@@ -124,7 +124,7 @@ def calibrate(found: Sequence[Evidence]) -> Calibration:
     fits = _launches(found)
     step = fits.get("step")
     if step is not None:  # what was seen is the step with its sampling, which no record splits
-        fits["step"] = replace(step, seconds=step.seconds - HostTerms().sample)
+        fits["step"] = replace(step, seconds=max(step.seconds - HostTerms().sample, 0.0))
     fits |= _compiling(found) | _ingest(found) | _output(found)
     values = {name: fit.seconds for name, fit in fits.items()}
     return Calibration(replace(HostTerms(), **values), fits)
@@ -150,10 +150,10 @@ def _launches(found: Sequence[Evidence]) -> dict[str, Fit]:
     rest = [i for i in range(len(_LAUNCH_TERMS)) if i not in fitted]
     apart = _USUAL_SPREAD if len({each.engine for each in found}) > 1 else 0.0
     known = Known(defaults[fitted], spread[fitted], float(np.hypot(_DRIFT, apart)))
-    solution, covariance = _weighted(table[:, fitted], times - table[:, rest] @ defaults[rest], of_kind, known)
+    solution, covariance = _weighted(table[:, fitted], times, table[:, rest] @ defaults[rest], of_kind, known)
     errors = np.sqrt(np.diag(covariance))
     return {
-        _LAUNCH_TERMS[i]: Fit(float(value), float(error), int(seen[i]))
+        _LAUNCH_TERMS[i]: Fit(max(float(value), 0.0), float(error), int(seen[i]))
         for i, value, error in zip(fitted, solution, errors, strict=True)
     }
 
@@ -165,7 +165,7 @@ def _check_known(
     fitted = list(fitted)
     while fitted:
         rest = [i for i in range(len(_LAUNCH_TERMS)) if i not in fitted]
-        solution, covariance = _weighted(table[:, fitted], times - table[:, rest] @ defaults[rest], of_kind)
+        solution, covariance = _weighted(table[:, fitted], times, table[:, rest] @ defaults[rest], of_kind)
         names = [_LAUNCH_TERMS[i] for i in fitted]
         errors = np.sqrt(np.diag(covariance))
         vague = int(np.argmax(errors / np.maximum(solution, 1e-9)))
@@ -238,9 +238,11 @@ class Known:
 
 
 def _weighted(
-    design: Floats, times: Floats, kinds: NDArray[np.str_], known: Known | None = None
+    design: Floats, times: Floats, less: Floats, kinds: NDArray[np.str_], known: Known | None = None
 ) -> tuple[Floats, Floats]:
     """Least squares, where slow kinds of launch scatter more and so count less; and the covariance of the terms.
+
+    ``less`` is what terms that are not fitted take of each launch.
 
     With what is ``known`` of other hosts, that counts like one more observation of each term. And launches of a kind in
     one run are slow or quick together, all the more where several engines were captured: so their mean, of which a part
@@ -249,12 +251,12 @@ def _weighted(
     """
     own = np.zeros(design.shape[1]) if known is None else 1.0 / known.spread
     mean = np.zeros(design.shape[1]) if known is None else known.mean
-    columns = np.column_stack([design, times])
+    columns = np.column_stack([design, times - less])
     whitened, solution = columns / np.mean(times), np.zeros(design.shape[1])
     for _ in range(5):
         rows = np.vstack([whitened, np.column_stack([np.diag(own), own * mean])])
         solution = np.linalg.lstsq(rows[:, :-1], rows[:, -1], rcond=None)[0].astype(np.float64)
-        residual = times - design @ solution
+        residual = times - less - design @ solution
         for kind in np.unique(kinds):
             of_kind = kinds == kind
             usual, count = float(np.mean(times[of_kind])), int(np.count_nonzero(of_kind))
