@@ -1,0 +1,115 @@
+"""How steady the hosts of captures were: `python tools/host_pace.py CAPTURE_DIR...`
+
+A step's scheduling is plain Python on one core and goes with the number of requests, so what it takes over its usual
+time shows how quick the host was just then, whatever the GPU did. Per run this prints how that pace spreads over half
+seconds, how launches kernel by kernel do, and whether the two go together; and for all runs how much of their deviation
+two launches have in common by the time between them.
+"""
+
+from __future__ import annotations
+
+import sys
+from itertools import combinations
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard.cost import HostTerms
+from steelyard.validate.calibrate import evidence
+from steelyard.validate.crossed import Source, read_sources
+from steelyard.workload.traces.lines import json_lines
+
+Floats = NDArray[np.float64]
+
+_WINDOW = 0.5  # seconds
+_FEWEST = 5  # steps of a window
+_STALL = 1.8  # times the median
+_APART = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
+
+
+class Seen(NamedTuple):
+    """A launch that the engine waited for."""
+
+    since: float
+    kind: str
+    seconds: float
+    over: float  # what the default terms say
+    deviation: float  # from the median of its kind, as a share of it
+
+
+def main(folders: list[Path]) -> None:
+    """Print the tables."""
+    found: dict[str, list[Seen]] = {}
+    print(
+        "| run | windows | pace, 10th to 90th percentile | launches | ms, 10th, 50th, 90th percentile "
+        "| over the default | correlation |"
+    )
+    print("| --- | --: | --: | --: | --: | --: | --: |")
+    for source in read_sources(folders, "h200"):
+        pace = _pace(source)
+        launches = _launches(source)
+        found[source.name] = launches
+        eager = [each for each in launches if each.kind == "eager"]
+        both = [(pace[_window(each.since)], each.over) for each in eager if _window(each.since) in pace]
+        with_it = f"{np.corrcoef(np.array(both).T)[0, 1]:.2f}" if len(both) > 2 * _FEWEST else "–"
+        ms = ", ".join(f"{1e3 * at:.0f}" for at in _spread([each.seconds for each in eager])) if eager else "–"
+        over = f"{np.median([each.over for each in eager]):.2f}" if eager else "–"
+        low, _, high = _spread(list(pace.values()))
+        print(f"| {source.name} | {len(pace)} | {low:.2f} to {high:.2f} | {len(eager)} | {ms} | {over} | {with_it} |")
+    print("\n| seconds apart | pairs | covariance, same kind | other kind |\n| --- | --: | --: | --: |")
+    for low, high in zip(_APART, (*_APART[1:], np.inf), strict=True):
+        pairs = [_in_common(each, low, high) for each in found.values()]
+        same, other = (np.concatenate([pair[i] for pair in pairs]) for i in (0, 1))
+        print(f"| {low:g} to {high:g} | {len(same) + len(other)} | {same.mean():.4f} | {other.mean():.4f} |")
+
+
+def _window(at: float) -> int:
+    return int(at / _WINDOW)
+
+
+def _spread(values: list[float]) -> Floats:
+    return np.percentile(values, (10, 50, 90))
+
+
+def _pace(source: Source) -> dict[int, float]:
+    """By window, what scheduling a decode step took over what it usually takes for as many requests."""
+    rows = [row for _, row in json_lines(source.run.stepped, None) if not row["chunks"]]
+    at, requests, took = np.array([(row["t_schedule"], row["n_decode"], row["schedule_s"]) for row in rows]).T
+    design = np.column_stack([np.ones_like(requests), requests])
+    weights = np.ones_like(took)
+    for _ in range(20):  # least absolute deviations, which stalls do not move
+        line = np.linalg.lstsq(design * weights[:, None], took * weights, rcond=None)[0]
+        weights = np.maximum(np.abs(took - design @ line), 1e-6) ** -0.5
+    windows = np.floor(at / _WINDOW).astype(int)
+    ratio = took / (design @ line)
+    enough = [window for window in np.unique(windows).tolist() if np.count_nonzero(windows == window) >= _FEWEST]
+    return {window: float(np.median(ratio[windows == window])) for window in enough}
+
+
+def _launches(source: Source) -> list[Seen]:
+    """Launches that the engine waited for, but for stalls."""
+    waits = evidence(source.capture, source.run, source.gpu, HostTerms()).waits
+    found = []
+    for kind in ("whole", "pieces", "eager"):
+        here = [wait for wait, how in waits if how == kind and not wait.kernels]
+        usual = float(np.median([wait.seconds / wait.foretold for wait in here])) if here else 1.0
+        shares = [(wait, wait.seconds / wait.foretold) for wait in here]
+        found += [
+            Seen(wait.since, kind, wait.seconds, share, share / usual - 1.0)
+            for wait, share in shares
+            if share < _STALL * usual
+        ]
+    return sorted(found)
+
+
+def _in_common(found: list[Seen], low: float, high: float) -> tuple[list[float], list[float]]:
+    """Products of the deviations of two launches so far apart: of one kind, and of two."""
+    near = [(one, other) for one, other in combinations(found, 2) if low <= other.since - one.since < high]
+    same = [one.deviation * other.deviation for one, other in near if one.kind == other.kind]
+    return same, [one.deviation * other.deviation for one, other in near if one.kind != other.kind]
+
+
+if __name__ == "__main__":
+    main([Path(each) for each in sys.argv[1:]])
