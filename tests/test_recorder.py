@@ -72,7 +72,7 @@ STAND_IN = textwrap.dedent(
         ),
         cache_config=Some(
             num_gpu_blocks=100, block_size=16, gpu_memory_utilization=0.9, enable_prefix_caching=True,
-            cache_dtype="auto",
+            cache_dtype="auto", num_gpu_blocks_override=100,
         ),
         compilation_config=Some(
             cudagraph_mode=Some(name="FULL_AND_PIECEWISE"), cudagraph_capture_sizes=[1, 2, 4, 8]
@@ -123,6 +123,7 @@ def test_what_is_recorded_is_a_capture(tmp_path: Path) -> None:
     assert all(row["t_schedule"] <= row["t_launched"] <= row["t_result"] <= row["t_update"] for row in rows)
     scenario = scenario_of(capture, run, "h200")
     assert scenario.engine.max_num_seqs == 8 and scenario.engine.max_model_len == 4096
+    assert scenario.engine.num_gpu_blocks == 100
 
 
 def test_nothing_is_recorded_unless_asked_for(tmp_path: Path) -> None:

@@ -180,6 +180,7 @@ def _settings(config: Any) -> dict[str, Any]:
             "dtype": str(config.model_config.dtype).removeprefix("torch."),
             "quantization": config.model_config.quantization,
             "kv_cache_dtype": cache.cache_dtype,
+            "num_gpu_blocks_override": cache.num_gpu_blocks_override,
             "tensor_parallel_size": config.parallel_config.tensor_parallel_size,
             "enable_chunked_prefill": bool(scheduler.enable_chunked_prefill),
             "scheduling_policy": scheduler.policy,
