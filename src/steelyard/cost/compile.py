@@ -127,7 +127,7 @@ class _Tables:
             found = self.source.rows(operator, self.pooled_rows)
             _add(self.experts, layers, found)
             if self.engine.fresh and found.kernels is not None:
-                self.kernels.append(ExpertKernel(found.kernels, operator.top_k))
+                self.kernels.append(ExpertKernel(found.kernels, operator.top_k, operator.experts))
         elif operator.per == "pooled":
             table = self.exchange if isinstance(operator, Collective) else self.pooled
             _add(table, layers, self.source.rows(operator, self.pooled_rows))

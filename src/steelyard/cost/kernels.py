@@ -1,8 +1,9 @@
 """Kernels that an engine compiles when a step first runs them.
 
-Triton compiles the experts' kernel once for each way to tile their rows, and of each once for numbers of rows that 16
-divides and once for all others. Start-up runs the largest step, the largest batch and every captured size, so steps
-that replay a graph find theirs; the launch of any other that comes first waits for the compiler.
+Triton compiles the experts' kernel once for each way to tile their rows, and of each once more where 16 divides a
+number that it is given: the rows, and the places for them once each expert's share is filled up to whole tiles.
+Start-up runs the largest step, the largest batch and every captured size, so steps that replay a graph find theirs; the
+launch of any other that comes first waits for the compiler.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ class Kernel(NamedTuple):
     weight: float = 1.0
 
 
-Variant = tuple[Kernel, bool]  # and whether 16 divides the rows it was compiled for
-_APART = 16
+Variant = tuple[Kernel, bool, bool]  # and whether 16 divides the rows it was compiled for, and their places
+_APART = 16  # tiles are multiples of it
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,12 @@ class ExpertKernel:
 
     by_tokens: Sequence[Kernel]
     top_k: int
+    experts: int
 
     def at(self, tokens: int) -> Variant:
         """The variant of it that a step of so many tokens runs."""
-        return self.by_tokens[tokens], tokens * self.top_k % _APART == 0
+        rows = tokens * self.top_k  # and up to a tile less one more for each expert
+        return self.by_tokens[tokens], rows % _APART == 0, (rows - self.experts) % _APART == 0
 
 
 class FirstUses:
@@ -60,6 +63,6 @@ class FirstUses:
         missing = self.missing(tokens, decode_only)
         self._compiled |= missing
         self.count += len(missing)
-        weight = fsum(kernel.weight for kernel, _ in missing)
+        weight = fsum(kernel.weight for kernel, *_ in missing)
         self.waited += weight * self.seconds
         return weight
