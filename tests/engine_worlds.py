@@ -115,7 +115,7 @@ class Start:
     def experts(self, most: int) -> ExpertKernel:
         """The kernel by a step's tokens."""
         kernels = [Kernel(name) for name in self.kernels]
-        return ExpertKernel([kernels[tokens // 3 % len(kernels)] for tokens in range(most + 1)], self.top_k)
+        return ExpertKernel([kernels[tokens // 3 % len(kernels)] for tokens in range(most + 1)], self.top_k, 16)
 
     def first_uses(self, most: int) -> FirstUses:
         """What an engine keeps that runs ``most`` tokens at once and did so when it started."""
