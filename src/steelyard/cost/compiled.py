@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.cost.graphs import GraphPlan
-from steelyard.cost.host import HostCost, Launch
+from steelyard.cost.host import HINDERED, HostCost, Launch
 from steelyard.cost.kernels import ExpertKernel, FirstUses
 from steelyard.cost.source import (
     Decodes,
@@ -206,7 +206,8 @@ class CompiledCost:
         rows = tokens if padded is None else padded
         gpu = self._layers(tokens, rows) + self._head[sampled] + attention
         how = self.graphs.launch(tokens, decode_only=False)
-        return StepTime(gpu, *self._host_part(rows, requests, how, sampled))
+        prepare, launch, tail = self._host_part(rows, requests, how, sampled)
+        return StepTime(gpu, prepare, launch, tail, HINDERED * launch if how == "eager" else 0.0)
 
     def together(self, batches: Sequence[RankBatch | None]) -> StepTime:
         """A step of all ranks, each with its batch or a dummy one (None).
@@ -226,8 +227,8 @@ class CompiledCost:
             head = 0.0 if real is None else self._head[batch.requests + batch.decodes * (self._sampled - 1)]
             own = max(own, self._tokens[mine] + self._attention_seconds(batch) + head)
         gpu = own + self._shared(tokens, rows)
-        requests = max(batch.requests for batch in batches if batch)
-        return StepTime(gpu, *self._host_part(max(rows), requests, how))
+        prepare, launch, tail = self._host_part(max(rows), max(batch.requests for batch in batches if batch), how)
+        return StepTime(gpu, prepare, launch, tail, HINDERED * launch if how == "eager" else 0.0)
 
     def decodes_together(self, ranks: Sequence[tuple[int, int, int] | None]) -> DecodeLine:
         """Decode steps of all ranks, each with (decodes, cached tokens, those of the longest) or a dummy batch.

@@ -14,6 +14,7 @@ from typing import Literal
 
 from steelyard.errors import UserError
 
+HINDERED = 0.14  # of a launch kernel by kernel: with other steps going on, threads of the engine get in its way
 Launch = Literal["whole", "pieces", "eager"]  # one graph, a graph around each layer's attention, or none
 _MOST_SECONDS = 1.0
 _MOST_COMPILING = 60.0

@@ -18,3 +18,4 @@ class StepTime(NamedTuple):
     prepare: float  # on the host, until the first kernel is on its way
     launch: float  # on the host, from there until the last one is
     tail: float  # on the GPU, what is left to run when the last kernel has been launched
+    hindered: float = 0.0  # the part of ``launch`` that a host which has had a pause does not need

@@ -50,14 +50,14 @@ class Stages:
         host, ready, last = clock, after, self._gpu_free[-1]
         for i, cost in enumerate(self.costs):
             time = time_of(cost, batch)
-            gpu, prepare = time.gpu, time.prepare
+            gpu, launch, prepare = time.gpu, time.launch, time.prepare
             if i:
                 host = max(host, self._host_free[i])
             else:
                 prepare += delay
             if host - self._gpu_free[i] > PAUSE_SECONDS:
-                gpu *= self.rested
-            launched = host + (prepare + time.launch)
+                gpu, launch = gpu * self.rested, launch - time.hindered
+            launched = host + (prepare + launch)
             begin = max(self._gpu_free[i], host + prepare, ready)
             ready = max(begin + gpu, launched + time.tail)
             if not i:

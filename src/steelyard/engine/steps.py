@@ -92,10 +92,10 @@ def _launch(engine: Engine, batch: Batch, time: StepTime, delay: float) -> None:
     """Run a step on host and GPU; what is in flight returns when the host has launched this one."""
     log, flight, clock = engine.log, engine.flight, engine.clock
     prepare = time.prepare + delay
-    gpu = time.gpu
+    gpu, launch = time.gpu, time.launch
     if clock - engine.gpu_free > PAUSE_SECONDS:
-        gpu *= engine.rested
-    launched = clock + (prepare + time.launch)
+        gpu, launch = gpu * engine.rested, launch - time.hindered
+    launched = clock + (prepare + launch)
     end = max(max(engine.gpu_free, clock + prepare) + gpu, launched + time.tail)
     if flight is None:
         if not log.ends or clock > log.ends[-1]:

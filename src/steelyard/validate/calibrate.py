@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.cost import HostTerms, SpeculativeCost, graph_plan
-from steelyard.cost.host import Launch
+from steelyard.cost.host import HINDERED, Launch
 from steelyard.errors import UserError
 from steelyard.sim.setup import set_up
 from steelyard.validate.capture import Capture, CapturedRun
@@ -188,7 +188,7 @@ def _observations(found: Sequence[Evidence]) -> tuple[list[list[float]], list[fl
             most = _STALL * float(np.median([wait.seconds for wait in waits]))
             for wait in waits:
                 if wait.seconds <= most:
-                    rows.append([1.0, wait.step.requests, len(wait.step.chunks), *_launched(each, kind)])
+                    rows.append([1.0, wait.step.requests, len(wait.step.chunks), *_launched(each, kind, wait.alone)])
                     seconds.append(wait.seconds)
                     kinds.append(f"{kind} of {run}")
     return rows, seconds, kinds
@@ -204,13 +204,12 @@ def _compiling(found: Sequence[Evidence]) -> dict[str, Fit]:
     return {"compile": Fit(mean, _UNLIKE * mean / len(stalls) ** 0.5, len(stalls))}
 
 
-def _launched(found: Evidence, kind: str) -> tuple[float, float, float]:
+def _launched(found: Evidence, kind: str, alone: bool) -> tuple[float, float, float]:
     """Layers launched as pieces, kernel by kernel, and kernel by kernel with experts."""
     if kind == "pieces":
         return found.layers, 0.0, 0.0
-    if kind == "eager":
-        return 0.0, found.layers - found.expert_layers, found.expert_layers
-    return 0.0, 0.0, 0.0
+    share = 0.0 if kind == "whole" else 1.0 - HINDERED if alone else 1.0
+    return 0.0, share * (found.layers - found.expert_layers), share * found.expert_layers
 
 
 def _check_apart(vague: int, names: Sequence[str], solution: Floats, covariance: Floats) -> None:

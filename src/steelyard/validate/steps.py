@@ -78,6 +78,7 @@ class HostWait:
     step: RecordedStep
     since: float
     seconds: float
+    alone: bool  # after a pause, nothing else in flight
     foretold: float  # its seconds by the cost model, with nothing to compile
     kernels: float  # that it was the first to run, by how long each takes to compile
 
@@ -106,7 +107,7 @@ def host_waits(steps: Sequence[RecordedStep], cost: CompiledCost) -> list[HostWa
             if not alone:
                 start = steps[k - 2].updated
             if gpu_end - start < _BEHIND * host:
-                found.append(HostWait(step, start, result - start, usual, kernels))
+                found.append(HostWait(step, start, result - start, False, usual, kernels))
                 launched = result
             else:
                 launched = min(launched, result)
@@ -116,6 +117,6 @@ def host_waits(steps: Sequence[RecordedStep], cost: CompiledCost) -> list[HostWa
             alone = True
             if k + 1 < len(steps) and steps[k + 1].scheduled < step.updated:
                 launched = steps[k + 1].scheduled
-                found.append(HostWait(step, start, launched - start, usual, kernels))
+                found.append(HostWait(step, start, launched - start, True, usual, kernels))
         gpu_end = max(max(gpu_end, start + time.prepare) + time.gpu, launched + time.tail)
     return found
