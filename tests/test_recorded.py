@@ -22,7 +22,7 @@ def found(request: pytest.FixtureRequest) -> Validation:
 
 def test_real_runs_are_foretold_from_the_profile_alone(found: Validation) -> None:
     for each in found.workloads:
-        bounds = {"tpot": 0.15, "e2e": 0.3 if each.name == "lone" else 0.15, "ttft": 0.3}
+        bounds = {"tpot": 0.15, "e2e": 0.15, "ttft": 0.3}
         for metric, bound in bounds.items():
             error = each.latency[metric]["mean"].error
             assert error is not None and abs(error) < bound, (each.name, metric, error)
