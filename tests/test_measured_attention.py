@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steelyard.cost import Measured, shipped_bundle
+from steelyard.cost.measured.readers import all_read
 from steelyard.cost.measured.tiles import HeadShape, batch_load, even_decodes, tile_costs
 from steelyard.cost.measured.uneven import unevenness
 from steelyard.hardware import find_gpu
@@ -29,10 +30,26 @@ def decodes(*keys: int) -> float:
 def test_one_wave_by_hand() -> None:
     """16 requests of 8 blocks for 8 key heads: 128 tiles on 132 multiprocessors, none of them worth splitting."""
     load = batch_load(LLAMA, [1] * 16, [1024] * 16, SMS)
-    tile = COSTS.small_tile + 8 * COSTS.streamed_block
-    assert load.last == pytest.approx(tile)
-    assert load.mean == pytest.approx(tile * 128 / 132)
+    block = COSTS.lone_block + (COSTS.streamed_block - COSTS.lone_block) * 128 / 132
+    assert load.last == pytest.approx(COSTS.small_tile + 8 * block)
+    assert load.mean == pytest.approx((COSTS.small_tile + 8 * COSTS.streamed_block) * 128 / 132)
     assert load.combining == 0
+
+
+def test_readers_by_hand() -> None:
+    """Two multiprocessors; a tile alone is read in half the time, and so is what is left of the longer of two."""
+    assert all_read([4.0], 1.0, 0.5, 2) == pytest.approx(1 + 4 * 0.75)
+    assert all_read([4.0, 4.0], 1.0, 0.5, 2) == pytest.approx(1 + 4)
+    assert all_read([4.0, 6.0], 1.0, 0.5, 2) == pytest.approx(1 + 4 + 2 * 0.75)
+    assert all_read([4.0, 4.0, 4.0], 1.0, 0.5, 2) == pytest.approx(1 + 4 + 1 + 4 * 0.75)
+
+
+def test_what_tiles_of_different_lengths_begin_with_is_made_up_for() -> None:
+    """Not so with one length: all begin at once, and nobody reads meanwhile."""
+    even = all_read([8.0] * 120, 2.0, 0.5, 12)
+    assert even == pytest.approx(10 * (2 + 8))
+    uneven = all_read([5.0, 9.0, 7.0, 11.0, 8.0] * 24, 2.0, 0.5, 12)
+    assert 10 * 8 < uneven < 0.97 * even
 
 
 def test_one_request_more_begins_another_wave() -> None:
@@ -72,7 +89,8 @@ def test_no_batch_is_done_before_its_work(shape: HeadShape, requests: list[tuple
     queries = [new for new, _ in requests]
     keys = [new + before for new, before in requests]
     load = batch_load(shape, queries, keys, SMS)
-    assert load.last >= load.mean > 0 and load.last >= load.largest
+    fastest = tile_costs(shape.dim).lone if load.small else 1.0
+    assert load.last >= fastest * load.mean > 0 and load.last >= fastest * load.largest
     longer = batch_load(shape, queries, [key + 4096 for key in keys], SMS)
     assert longer.mean > load.mean
 

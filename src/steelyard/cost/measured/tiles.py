@@ -4,7 +4,8 @@ FlashAttention cuts a batch into tiles: for each request and key head, some rows
 heads that share keys) against all their keys, block by block. Long ones are split over the keys, by a plan that aims
 at equal shares. The GPU's multiprocessors take tiles in the order of the batch. What a batch takes is therefore
 neither its bytes nor its arithmetic alone: one request more can begin another wave, and a long one that comes last
-holds up all. This module plays that through; measured points then correct its level (`attention.py`).
+holds up all. This module plays that through; measured points then correct its level (`attention.py`). Small tiles,
+of decodes or little more, are bound by memory, and how fast one is depends on the others (`readers.py`).
 
 The costs are microseconds on an H200, fitted to its profile for each size of head.
 """
@@ -20,6 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from steelyard.cost.measured.readers import all_read
 from steelyard.cost.source import Floats
 
 _MARGIN = 1.1  # of its even share of blocks that a split may have
@@ -58,8 +60,7 @@ class TileCosts:
     block: float  # a block of keys against all rows of a tile
     small_start: float
     start: float
-    small_tail: float  # share of the last wave's idle time that is not made up by the others running faster
-    tail: float
+    tail: float  # share of the last wave's idle time that is not made up by the others running faster
     small_combine: float  # putting splits together, for as many as there are multiprocessors
     combine: float
 
@@ -68,12 +69,22 @@ class TileCosts:
         """One key head's part of a cached token from memory, when all multiprocessors read at once."""
         return self.streamed_block / self.small_keys
 
+    @property
+    def lone(self) -> float:
+        """A block's time when few read, over that when all do."""
+        return self.lone_block / self.streamed_block
+
+    @property
+    def crowd_token(self) -> float:
+        """What a cached token adds to its block's time when all multiprocessors read."""
+        return (self.streamed_block - self.lone_block) / self.small_keys
+
 
 _COSTS = {
-    64: TileCosts(192, 128, 192, 2.84, 1.55, 0.65, 3.44, 1.62, 4.97, 6.48, 0.84, 1.00, 2.31, 3.20),
-    96: TileCosts(192, 128, 128, 4.17, 2.02, 0.80, 5.50, 2.01, 5.42, 6.66, 0.97, 0.72, 1.87, 3.72),
-    128: TileCosts(128, 128, 128, 2.93, 1.86, 1.07, 3.72, 1.66, 6.00, 6.49, 0.56, 0.97, 2.88, 4.50),
-    256: TileCosts(128, 80, 80, 4.41, 2.36, 0.96, 4.59, 1.90, 4.98, 7.51, 0.77, 0.75, 1.60, 8.92),
+    64: TileCosts(192, 128, 192, 1.93, 1.66, 1.21, 3.44, 1.62, 5.08, 6.48, 1.00, 2.54, 3.20),
+    96: TileCosts(192, 128, 128, 4.10, 2.05, 1.89, 5.50, 2.01, 5.32, 6.66, 0.72, 2.15, 3.72),
+    128: TileCosts(128, 128, 128, 2.43, 1.93, 0.93, 3.72, 1.66, 6.04, 6.49, 0.97, 1.62, 4.50),
+    256: TileCosts(128, 80, 80, 3.06, 2.45, 1.65, 4.59, 1.90, 5.80, 7.51, 0.75, 1.30, 8.92),
 }
 
 
@@ -85,16 +96,17 @@ def tile_costs(dim: int) -> TileCosts:
 class Load(NamedTuple):
     """What a batch asks of the multiprocessors, in microseconds."""
 
-    mean: float  # of work on each
-    last: float  # until the last is done, were none faster when others are idle
+    mean: float  # of work on each, were all at it
+    last: float  # until the last is done; in large tiles, were none faster when others are idle
     largest: float  # tile
     combining: float  # what was split
     small: bool  # tiles
 
     def microseconds(self, costs: TileCosts) -> float:
         """The kernel's time."""
-        start, tail = (costs.small_start, costs.small_tail) if self.small else (costs.start, costs.tail)
-        return start + self.mean + tail * (self.last - self.mean) + self.combining
+        if self.small:
+            return costs.small_start + self.last + self.combining
+        return costs.start + self.mean + costs.tail * (self.last - self.mean) + self.combining
 
 
 def batch_load(
@@ -121,30 +133,34 @@ def batch_load(
         most = _splits_of_large(shape.kv_heads * max(tiles), max(blocks), sms)
     part = gcd(shape.kv_heads, sms)
     heads = shape.kv_heads // part
-    free = [0.0] * (sms // part)
-    work = largest = combining = 0.0
+    dealt: list[float] = []
+    combining = 0.0
     for query, key, count, most_blocks in zip(queries, keys, tiles, blocks, strict=True):
         cut = max(1, min(-(-most_blocks // share), most))
         if cut > 1:
             combine = costs.combine if query > 1 else costs.small_combine
             combining += combine * cut * shape.kv_heads * count / sms
-        spent = _tiles(shape, query, key, cut, small, window)
-        work += heads * sum(spent)
-        largest = max(largest, spent[0])
-        for _ in range(heads):
-            for one in spent:
-                heapq.heapreplace(free, free[0] + one)
-    return Load(work / len(free), max(free), largest, combining, small)
+        dealt += heads * _tiles(shape, query, key, cut, small, window)
+    if small:
+        last = all_read([tile - costs.small_tile for tile in dealt], costs.small_tile, costs.lone, sms // part)
+    else:
+        last = _all_done(dealt, sms // part)
+    return Load(sum(dealt) / (sms // part), last, max(dealt), combining, small)
+
+
+def _all_done(tiles: list[float], sms: int) -> float:
+    """Microseconds until the last is done, each taking its own time."""
+    free = [0.0] * sms
+    for tile in tiles:
+        heapq.heapreplace(free, free[0] + tile)
+    return max(free)
 
 
 @lru_cache(maxsize=1 << 16)
 def _tiles(shape: HeadShape, query: int, key: int, cut: int, small: bool, window: int | None) -> tuple[float, ...]:
     """Microseconds of a request's tiles for one key head, the longest first; each in so many splits."""
     costs = tile_costs(shape.dim)
-    if small:
-        start, block, alone = costs.small_tile, costs.small_keys, costs.lone_block
-    else:
-        start, block, alone = costs.tile, costs.keys, costs.block
+    block = costs.small_keys if small else costs.keys
     count = -(-query * shape.sharing // costs.rows)
     found = []
     for i in reversed(range(count)):
@@ -155,7 +171,10 @@ def _tiles(shape: HeadShape, query: int, key: int, cut: int, small: bool, window
         each = -(-blocks // cut)
         while blocks > 0:
             here, tokens = min(each, blocks), min(seen, each * block)
-            found.append(start + max(costs.streamed_token * tokens / count, alone * here))
+            if small:
+                found.append(costs.small_tile + costs.lone_block * here + costs.crowd_token * tokens)
+            else:
+                found.append(costs.tile + max(costs.streamed_token * tokens / count, costs.block * here))
             blocks -= here
             seen -= tokens
     return tuple(found)
@@ -186,8 +205,11 @@ def even_decodes(shape: HeadShape, requests: int, lengths: Floats, sms: int) -> 
     each = np.ceil(blocks / np.clip(np.ceil(blocks / share), 1, MOST_SPLITS))
     cut = np.ceil(blocks / each)
     waves = requests * shape.kv_heads * cut / sms
-    one = costs.small_tile + np.maximum(costs.streamed_token * lengths / cut, costs.lone_block * each)
-    mean, last = waves * one, np.ceil(waves) * one
+    read = costs.lone_block * each + costs.crowd_token * lengths / cut
+    full, rest = np.floor(waves), waves % 1
+    alone = costs.small_tile + read * (costs.lone + (1.0 - costs.lone) * rest)
+    mean = waves * (costs.small_tile + read)
+    last = full * (costs.small_tile + read) + np.where(rest > 0, alone, 0.0)
     extra = costs.small_start + np.where(cut > 1, costs.small_combine * waves, 0.0)
-    whole = extra + mean + costs.small_tail * (last - mean)
+    whole = extra + last
     return EvenDecodes(mean, last, whole, np.where(waves < 1, whole, extra + mean))
