@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import random
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +15,10 @@ from hypothesis import strategies as st
 from steelyard.cost import Measured, shipped_bundle
 from steelyard.cost.measured.readers import all_read
 from steelyard.cost.measured.tiles import HeadShape, batch_load, even_decodes, tile_costs
-from steelyard.cost.measured.uneven import unevenness
+from steelyard.cost.measured.uneven import draw_batch, unevenness
 from steelyard.hardware import find_gpu
 
+CONVERSATIONS = Path(__file__).resolve().parents[2] / "shared/data/traces/AzureLLMInferenceTrace_conv.csv"
 SMS = 132
 LLAMA = HeadShape(32, 8, 128)
 COSTS = tile_costs(128)
@@ -100,6 +104,36 @@ def test_uneven_batches_cost_most_around_one_wave() -> None:
     few, one, many = (float(unevenness(LLAMA, n, lengths, SMS)[0]) for n in (2, 16, 200))
     assert one > 1.15 and few < 1.1 and many < 1.05
     assert float(unevenness(LLAMA, 1, lengths, SMS)[0]) == 1.0
+
+
+def test_the_table_holds_for_batches_of_prompts_and_what_they_generated() -> None:
+    """Drawn as a server has them: in the order of what they have generated, and mostly of prompt."""
+    dice = random.Random(5)
+    for requests in (18, 24, 36, 48, 72, 112):
+        ratios = []
+        for _ in range(60):
+            ages = sorted((dice.random() for _ in range(requests)), reverse=True)
+            keys = [1 + int(900 * dice.lognormvariate(0.0, 0.6) + 500 * age) for age in ages]
+            mean = np.array([sum(keys) / requests])
+            smooth = even_decodes(LLAMA, requests, mean, SMS).smooth[0]
+            ratios.append(decodes(*keys) / (smooth * unevenness(LLAMA, requests, mean, SMS)[0]))
+        assert np.mean(ratios) == pytest.approx(1.0, abs=0.035)
+
+
+def test_places_and_lengths_go_together_as_little_as_in_real_conversations() -> None:
+    """All decoding at one pace, a request is met as often as it has tokens to generate, anywhere on its way."""
+    if not CONVERSATIONS.exists():
+        pytest.skip("the trace of conversations is not beside this checkout")
+    with CONVERSATIONS.open() as lines:
+        asked = [(int(row["ContextTokens"]), int(row["GeneratedTokens"])) for row in csv.DictReader(lines)]
+    dice = random.Random(5)
+    met = dice.choices(asked, [output for _, output in asked], k=20_000)
+    generated = np.array([dice.random() * output for _, output in met])
+    lengths = np.array([prompt for prompt, _ in met]) + generated
+    together = float(np.corrcoef(generated.argsort().argsort(), np.log(lengths))[0, 1])
+    drawn = [np.corrcoef(range(64, 0, -1), np.log(draw_batch(dice, 64, 4096)))[0, 1] for _ in range(300)]
+    assert together == pytest.approx(0.36, abs=0.02)
+    assert np.mean(drawn) == pytest.approx(together, abs=0.03)
 
 
 def test_a_shape_left_out_is_foretold_from_the_others() -> None:

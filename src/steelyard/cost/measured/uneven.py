@@ -2,8 +2,9 @@
 
 Tiles of one length come in waves; of different lengths they do not, and the last to be taken ends late. How late
 depends on how many waves there are and hardly on how different the lengths are, or on the longest: a long one is split.
-It does depend on the order. Engines add requests at the end of the batch, so that the oldest, and mostly longest, come
-first; a finished one's place is taken by another, which mixes them. Batches like that are played through for a table.
+It does depend on the order. Requests stand in the batch as they came, so that those which have generated most are
+first. But most of a length is the prompt, which is anything: the order of lengths shows only faintly in that of places.
+Batches like that are played through for a table.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from steelyard.cost.source import Floats
 _WAVES = (*(i / 10 for i in range(1, 13)), 1.4, 1.6, 1.8, 2.0, 2.4, 3.0, 4.0, 6.0, 8.0, 16.0)
 _LENGTHS = (512, 1536, 4096)
 _SPREAD = 0.5  # of the logarithm of lengths
-_MIXED = 0.7  # of that spread, by which places in the batch differ from the order of lengths
-_DRAWS = 4
+_MIXED = 2.5  # of that spread, by which places differ from the order of lengths: they go together to 0.37
+_DRAWN = 1024  # requests of all batches that are played through for a point: the smaller, the more they differ
+_FEWEST, _MOST = 4, 32  # such batches
 _MOST_REQUESTS = 1024
 
 
@@ -45,15 +47,16 @@ def _table(kv_heads: int, dim: int, sms: int) -> tuple[Floats, Floats]:
 def _factor(shape: HeadShape, requests: int, mean: int, sms: int) -> float:
     dice = random.Random(requests)
     smooth = float(even_decodes(shape, requests, np.array([float(mean)]), sms).smooth[0])
+    draws = max(_FEWEST, min(_DRAWN // requests, _MOST))
     played = [
-        batch_load(shape, [1] * requests, _batch(dice, requests, mean), sms).microseconds(tile_costs(shape.dim))
-        for _ in range(_DRAWS)
+        batch_load(shape, [1] * requests, draw_batch(dice, requests, mean), sms).microseconds(tile_costs(shape.dim))
+        for _ in range(draws)
     ]
-    return sum(played) / _DRAWS / smooth
+    return sum(played) / draws / smooth
 
 
-def _batch(dice: random.Random, requests: int, mean: int) -> list[int]:
-    """Lengths as they come, mostly the longest first."""
+def draw_batch(dice: random.Random, requests: int, mean: int) -> list[int]:
+    """Lengths as they come, the longest a little sooner."""
     logs = [dice.gauss(0.0, _SPREAD) for _ in range(requests)]
     logs.sort(key=lambda log: dice.gauss(0.0, _MIXED * _SPREAD) - log)
     lengths = np.exp(logs)
