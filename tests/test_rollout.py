@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -15,8 +16,10 @@ from typer.testing import CliRunner
 
 from steelyard.balance.core import RolloutCore
 from steelyard.balance.estimate import Blind
-from steelyard.balance.events import Generated
+from steelyard.balance.events import Generated, Moved
+from steelyard.balance.rollouts import Rollouts, Running
 from steelyard.balance.route.plain import LeastOutstanding, RoundRobin, Sticky
+from steelyard.balance.route.protocol import Choice
 from steelyard.cli import app
 from steelyard.engine import BlockNames, Request
 from steelyard.errors import UserError
@@ -74,6 +77,29 @@ def test_one_that_is_given_up_over_its_last_tokens_is_stopped_and_not_done() -> 
     here.run()
     assert [each.trajectory.id for each in here.stopped] == ["a"] and not here.running
     assert [each.trajectory.id for each in here.done] == ["b"]
+
+
+class WithCaches(RoundRobin):
+    """Each turn to the next replica, and what is cached goes along."""
+
+    def choose(self, who: Running, rollouts: Rollouts, at: float) -> Choice | None:
+        chosen = super().choose(who, rollouts, at)
+        return None if chosen is None else replace(chosen, cache="keep")
+
+
+def test_one_that_is_given_up_when_its_cache_has_moved_is_not_run_there() -> None:
+    """Whoever is told of that may have found by then that nobody needs it."""
+    here = stage(1, 1, 1, router=WithCaches())
+
+    def give_up(event: StageEvent) -> None:
+        if isinstance(event, Moved) and event.trajectory == "a":
+            here.abort(["a"], event.at)
+
+    here.watch = give_up
+    here.begin([trajectory("a", (40, 10, 1.0), (9, 0, 0.0)), trajectory("b", (60, 10, 1.0), (9, 0, 0.0))], 0.0, 0)
+    here.run()
+    assert [each.trajectory.id for each in here.stopped] == ["a"] and not here.running
+    assert [each.trajectory.id for each in here.done] == ["b"] and here.moves.count == 2
 
 
 def test_turns_and_tools_of_one_trajectory_follow_each_other() -> None:

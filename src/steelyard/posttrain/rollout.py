@@ -197,6 +197,8 @@ class RolloutStage:
                     continue
                 if kind == MOVED:
                     self._tell(Moved(now, name))
+                    if name not in running or running[name].ticket != ticket:  # given up, or sent on
+                        continue
                 self._submit(number, name, now)
         return now if until == inf else until
 
