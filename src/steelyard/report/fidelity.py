@@ -19,7 +19,7 @@ _STATISTIC = {"Mean": "mean", "Median": "p50"}
 _ROW = re.compile(r"(TTFT|TPOT|Latency) (\w+)\s.*?([+-][\d.]+)%")
 _DEFAULTS = (
     "`steelyard validate CAPTURE_DIR`, with `--given-cache` where several runs share an engine and find there what",
-    "others left: blocks in its cache, compiled kernels. Host times are the defaults, means over four hosts",
+    "others left: blocks in its cache, compiled kernels. Host times are the defaults, means over four engines",
     "(calibration.md). Two of these ran the captures of Llama-3.1-8B and Qwen3-30B-A3B, which are therefore not",
     "wholly out of sample.",
 )
