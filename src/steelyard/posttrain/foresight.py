@@ -149,11 +149,6 @@ def _made(setup: PosttrainSetup, known: Batch) -> Loop:
     return Loop(setup, rollout_core(setup, truth, known=known), truth.foresee)
 
 
-def recommended_for(foresight: Foresight, batch: Batch) -> Plan:
-    """The best split of a run's GPUs for some trajectories, by simulation."""
-    return _best(foresight, [batch])
-
-
 def static_best(setup: PosttrainSetup) -> PosttrainSetup:
     """The run with the best fixed plan that is found in hindsight: by what all of it will bring, not by what is known
     when it begins. The best two of the plans that are simulated on a sample of its steps, and of the scenario's own
@@ -161,7 +156,7 @@ def static_best(setup: PosttrainSetup) -> PosttrainSetup:
     foresight, steps = Foresight(setup), setup.scenario.steps
     chosen = np.unique(np.linspace(0, steps - 1, min(steps, _SAMPLED)).round().astype(int)).tolist()
     batches = [list(setup.tasks.step(step)) for step in chosen]
-    plan, written = _best(foresight, batches), foresight.written
+    plan, written = best_plan(foresight, batches), foresight.written
     given = replace(written, step=foresight.step_seconds(written, batches, batches[0][:TAUGHT]))
     unlike = {each.layout: each for each in (plan.runner_up, plan, given) if each is not None}
     best = sorted(unlike.values(), key=lambda each: each.step)[:_FINALISTS]
@@ -176,7 +171,7 @@ def _throughput(setup: PosttrainSetup) -> float:
     return _made(fixed, ()).run().settled
 
 
-def _best(foresight: Foresight, batches: Sequence[Batch]) -> Plan:
+def best_plan(foresight: Foresight, batches: Sequence[Batch]) -> Plan:
     """The plan that takes least time for all of some batches, of those that are found worth a simulation."""
     lengths = [foresight.measured(batch) for batch in batches]
     planner = foresight.planner(lambda _: batches, lambda: batches[0][:TAUGHT])

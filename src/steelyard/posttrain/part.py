@@ -13,7 +13,7 @@ from dataclasses import replace
 from steelyard.balance.plan import Plan
 from steelyard.errors import UserError
 from steelyard.posttrain.compare_cases import scaled
-from steelyard.posttrain.foresight import Foresight, recommended_for
+from steelyard.posttrain.foresight import Foresight, best_plan
 from steelyard.posttrain.planning import option_of
 from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
 from steelyard.scenario.posttrain import PosttrainScenario
@@ -31,9 +31,9 @@ def recommended(scenario: PosttrainScenario, enough: int = _ENOUGH) -> Plan:
         part = _part(scenario, times)
         if part is not None:
             foresight = Foresight(part)
-            plan = recommended_for(foresight, evenly(batch, scenario.trajectories.group, times))
+            plan = best_plan(foresight, [evenly(batch, scenario.trajectories.group, times)])
             return enlarged(plan, times, foresight, Foresight(whole), batch)
-    return recommended_for(Foresight(whole), batch)
+    return best_plan(Foresight(whole), [batch])
 
 
 def _parts(scenario: PosttrainScenario, enough: int) -> list[int]:
