@@ -14,8 +14,9 @@ from steelyard.cli import app
 from steelyard.errors import UserError
 from steelyard.posttrain import compare as module
 from steelyard.posttrain.compare import Comparison, Outcome, compare, figures_of
-from steelyard.posttrain.compare_cases import Cases, colocated, scaled, shares
+from steelyard.posttrain.compare_cases import Cases, colocated
 from steelyard.posttrain.compare_choices import BOUNDS, OURS, RIVALS, Choice, Contender, contenders
+from steelyard.posttrain.part import scaled, shares
 from steelyard.report.compare import comparison_page, verdict
 from steelyard.report.compare_figure import comparison_svg
 from steelyard.scenario import load_posttrain, posttrain_from_dict

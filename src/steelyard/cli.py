@@ -21,9 +21,8 @@ from steelyard.errors import UserError
 from steelyard.hardware import find_gpu, gpu_names
 from steelyard.model import model_names
 from steelyard.posttrain.compare import compare as compare_runs
-from steelyard.posttrain.compare_cases import scaled, shares
 from steelyard.posttrain.compare_choices import DIMENSIONS, chosen, contenders
-from steelyard.posttrain.part import recommended
+from steelyard.posttrain.part import recommended, scaled, shares
 from steelyard.posttrain.run import posttrain
 from steelyard.report import choose_output_dir, print_summary, summary_json, write_result
 from steelyard.report.calibration import print_calibration

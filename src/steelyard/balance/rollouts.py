@@ -264,8 +264,7 @@ class Rollouts:
         replica = who.replica
         if replica is None and who.target is None:
             return
-        history = who.history
-        context = sign * (history.prompt_tokens + history.generated + history.returned + who.fresh)
+        context = sign * who.context
         if replica is not None:
             here = self.replicas[replica]
             if who.cache == "keep":

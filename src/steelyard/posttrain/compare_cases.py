@@ -1,4 +1,4 @@
-"""From a scenario and a choice to a scenario that can be run: smaller if asked for, co-located if need be."""
+"""From a scenario and a choice to a scenario that can be run, co-located if need be."""
 
 from __future__ import annotations
 
@@ -47,42 +47,6 @@ def _bound(base: PosttrainScenario, choice: Choice) -> int | None:
     if choice.mode != "asynchronous":
         return None
     return base.staleness if base.mode == choice.mode and base.staleness is not None else USUAL_STALENESS[choice.mode]
-
-
-def shares(text: str, count: int) -> list[float]:
-    """What a user gives as scale, for so many scenarios: one for all, or as many with commas between."""
-    said = text.split(",")
-    try:
-        found = [float(each) for each in said]
-    except ValueError:
-        found = []
-    if len(found) not in (1, count) or not all(0 < each <= 1 for each in found):
-        raise UserError(f"--scale: {text!r}; give a number above 0 and up to 1, or {count} of them with commas between")
-    return found if len(found) == count else found * count
-
-
-def scaled(scenario: PosttrainScenario, share: float) -> PosttrainScenario:
-    """A part of everything: prompts, engines of each degree and training replicas, so that each GPU has as much to do.
-
-    Not the same run in small: of fewer trajectories the longest is shorter.
-    """
-    if share == 1:
-        return scenario
-    source, asked = scenario.source, scenario.trajectories
-
-    def part(count: int, what: str) -> int:
-        found = count * share
-        if found < 1 or found != int(found):
-            raise UserError(f"{source}: cannot be run at a scale of {share:g}: {count} {what} would be {found:g}")
-        return int(found)
-
-    engines = tuple(
-        bucket.model_copy(update={"replicas": part(bucket.replicas, f"engines of TP{bucket.tp}")})
-        for bucket in scenario.rollout
-    )
-    training = scenario.training.model_copy(update={"dp": part(scenario.training.dp, "data-parallel ranks")})
-    prompts = asked.model_copy(update={"prompts": part(asked.prompts, "prompts")})
-    return scenario.model_copy(update={"rollout": engines, "training": training, "trajectories": prompts})
 
 
 def colocated(scenario: PosttrainScenario) -> PosttrainScenario:

@@ -1,5 +1,5 @@
-"""Plans for clusters that would take too long to simulate whole: a part of everything is planned for, each GPU having
-as much to do, and the plan is made as large again.
+"""A part of everything in a run, each GPU having as much to do, and plans for clusters that would take too long to
+simulate whole: the part is planned for, and the plan is made as large again.
 
 A step waits for its longest trajectory, so the part's prompts are not just any: that with the longest trajectory of all
 is among them, and the others are spread evenly over prompts from long to short.
@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from steelyard.balance.plan import Plan
 from steelyard.errors import UserError
-from steelyard.posttrain.compare_cases import scaled
 from steelyard.posttrain.foresight import Foresight, best_plan
 from steelyard.posttrain.planning import option_of
 from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
@@ -20,6 +19,42 @@ from steelyard.scenario.posttrain import PosttrainScenario
 from steelyard.workload.trajectories import Trajectory
 
 _ENOUGH = 2048  # trajectories a step that tell plans apart
+
+
+def shares(text: str, count: int) -> list[float]:
+    """What a user gives as scale, for so many scenarios: one for all, or as many with commas between."""
+    said = text.split(",")
+    try:
+        found = [float(each) for each in said]
+    except ValueError:
+        found = []
+    if len(found) not in (1, count) or not all(0 < each <= 1 for each in found):
+        raise UserError(f"--scale: {text!r}; give a number above 0 and up to 1, or {count} of them with commas between")
+    return found if len(found) == count else found * count
+
+
+def scaled(scenario: PosttrainScenario, share: float) -> PosttrainScenario:
+    """A part of everything: prompts, engines of each degree and training replicas, so that each GPU has as much to do.
+
+    Not the same run in small: of fewer trajectories the longest is shorter.
+    """
+    if share == 1:
+        return scenario
+    source, asked = scenario.source, scenario.trajectories
+
+    def part(count: int, what: str) -> int:
+        found = count * share
+        if found < 1 or found != int(found):
+            raise UserError(f"{source}: cannot be run at a scale of {share:g}: {count} {what} would be {found:g}")
+        return int(found)
+
+    engines = tuple(
+        bucket.model_copy(update={"replicas": part(bucket.replicas, f"engines of TP{bucket.tp}")})
+        for bucket in scenario.rollout
+    )
+    training = scenario.training.model_copy(update={"dp": part(scenario.training.dp, "data-parallel ranks")})
+    prompts = asked.model_copy(update={"prompts": part(asked.prompts, "prompts")})
+    return scenario.model_copy(update={"rollout": engines, "training": training, "trajectories": prompts})
 
 
 def recommended(scenario: PosttrainScenario, enough: int = _ENOUGH) -> Plan:
