@@ -35,7 +35,8 @@ from steelyard.balance.plan import (
     makespans,
     oracle,
 )
-from steelyard.balance.plan.buckets import ByLength, classes_of, replica_counts
+from steelyard.balance.plan import buckets as planned_buckets
+from steelyard.balance.plan.buckets import ByLength, Frontiers, classes_of, replica_counts
 from steelyard.balance.route.speed import BucketSpeed
 from steelyard.errors import UserError
 from steelyard.workload.columns import Floats, Ints
@@ -202,15 +203,33 @@ def small_instances() -> Iterator[tuple[World, Measured]]:
 
 def test_rollouts_are_worked_out_once_for_whoever_trains_beside() -> None:
     measured, others = batch(), batch(1)
-    here = world()
+    here, known = world(), Frontiers()
     slower = {tp: replace(model, seats=4) for tp, model in here.replicas.items()}
     worlds = [here, world(24), world(ahead=3), world(by_length=False), world(sticky=False), world(replicas=slower)]
     for some in (measured, others):
         for each in worlds:
             again = replace(each, options=each.options[:2], train=lambda option, lengths: 1.0)
-            assert Search(again).frontier(again, some) is Search(each).frontier(each, some)
-            assert Search(each).plans(some) == Search(each, frontier=ByLength).plans(some)
-    assert len({id(Search(each).frontier(each, some)) for each in worlds for some in (measured, others)}) == 12
+            assert known.of(again, some) is known.of(each, some)
+            assert Search(each, known.of).plans(some) == Search(each).plans(some)
+    assert len({id(known.of(each, some)) for each in worlds for some in (measured, others)}) == 12
+
+
+def test_a_planner_works_rollouts_out_once_however_many_worlds_it_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[World] = []
+
+    class Counted(ByLength):
+        def __init__(self, world: World, measured: Measured) -> None:
+            made.append(world)
+            super().__init__(world, measured)
+
+    monkeypatch.setattr(planned_buckets, "ByLength", Counted)
+    here, measured = world(32), batch()
+    planner = Simulated(here, lambda plan, state: plan.step)
+    for step in (0, 5):
+        planner.plan(State(step, measured))
+    assert len(made) == 1 + len(here.replicas)  # buckets by length, and each degree alone
+    replace(planner, shortlist=1).plan(State(10, batch(1)))
+    assert len(made) == 2 * (1 + len(here.replicas))
 
 
 def test_within_two_percent_of_exhaustive_search() -> None:

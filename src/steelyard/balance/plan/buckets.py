@@ -153,16 +153,20 @@ class ByLength:
         return self._with(index, self._best[0])
 
 
-_KNOWN: WeakKeyDictionary[Measured, dict[_Asked, ByLength]] = WeakKeyDictionary()
+class Frontiers:
+    """`ByLength`, worked out once for the same trajectories and replicas: what trains beside makes no difference. Kept
+    by whoever searches several worlds, for as long as somebody has the trajectories."""
 
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[Measured, dict[_Asked, ByLength]] = WeakKeyDictionary()
 
-def frontier_of(world: World, measured: Measured) -> ByLength:
-    """`ByLength`, worked out once for the same trajectories and replicas: what trains beside makes no difference."""
-    asked = world.gpus, tuple(world.replicas.items()), world.ahead, world.by_length, world.sticky
-    known = _KNOWN.setdefault(measured, {})
-    if asked not in known:
-        known[asked] = ByLength(replace(world, train=_untimed), measured)  # which may look at these very trajectories
-    return known[asked]
+    def of(self, world: World, measured: Measured) -> ByLength:
+        """The one for a world, whatever trains in it."""
+        asked = world.gpus, tuple(world.replicas.items()), world.ahead, world.by_length, world.sticky
+        known = self._known.setdefault(measured, {})
+        if asked not in known:
+            known[asked] = ByLength(replace(world, train=_untimed), measured)  # which may have these very trajectories
+        return known[asked]
 
 
 def _untimed(option: TrainOption, lengths: Ints) -> float:

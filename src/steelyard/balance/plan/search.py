@@ -8,7 +8,7 @@ from math import inf
 
 import numpy as np
 
-from steelyard.balance.plan.buckets import Frontier, frontier_of
+from steelyard.balance.plan.buckets import ByLength, Frontier
 from steelyard.balance.plan.measured import Measured
 from steelyard.balance.plan.world import Plan, TrainOption, World
 from steelyard.errors import UserError
@@ -31,7 +31,7 @@ class Search:
     """
 
     world: World
-    frontier: Callable[[World, Measured], Frontier] = frontier_of
+    frontier: Callable[[World, Measured], Frontier] = ByLength
     usable: Callable[[TrainOption, Ints], bool] = lambda option, lengths: True
     lengths: Callable[[Measured], Ints] = lambda measured: measured.context
     asked: int = 0

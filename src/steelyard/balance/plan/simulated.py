@@ -8,6 +8,7 @@ from functools import cache
 from itertools import islice
 from math import inf
 
+from steelyard.balance.plan.buckets import Frontiers
 from steelyard.balance.plan.change import Payback, Trigger, Triggers
 from steelyard.balance.plan.forecast import foretold
 from steelyard.balance.plan.measured import Measured
@@ -49,6 +50,7 @@ class Simulated:
     look: Callable[[State], Sequence[Measured]] = lambda state: [state.measured]
     simulations: int = 0
     _last: State | None = None
+    _frontiers: Frontiers = field(default_factory=Frontiers)
 
     def plan(self, state: State) -> Plan | None:
         if not self.triggers.due(state, self._last):
@@ -82,8 +84,8 @@ class Simulated:
         for measured in looked:
             world = replace(self.world, train=_timed_once(self.world, measured), options=options)
             alone = [replace(world, replicas={tp: model}, by_length=False) for tp, model in world.replicas.items()]
-            for search in map(Search, [world, *alone]):
-                for plan in search.plans(measured):
+            for each in (world, *alone):
+                for plan in Search(each, self._frontiers.of).plans(measured):
                     found.setdefault(plan.layout, plan)
         return sorted(found.values(), key=_order)
 
