@@ -1,42 +1,141 @@
-"""How quick the core was that an engine's process ran on, by the time its scheduler took: one line a run of a capture.
+"""How quick and how steady the hosts of captures were: `python tools/pace.py CAPTURE_DIR...`
 
-    python tools/pace.py CAPTURE_DIR...
-
-The scheduler is Python and waits for nobody, so that its time per request tells cores apart where launches, which also
-differ by model, do not.
+A step's scheduling is plain Python on one core, waits for nobody and goes with the number of requests. So what it takes
+a request tells cores apart where launches, which also differ by model, do not; and what it takes over its usual time
+shows how quick the host was just then, whatever the GPU did. Per run this prints the former (where enough steps show
+it), how the latter spreads over half seconds, how launches kernel by kernel do, and whether the two go together; and
+for all runs how much of their deviation two launches have in common by the time between them.
 """
 
 from __future__ import annotations
 
-import gzip
-import json
 import sys
+from itertools import combinations
 from pathlib import Path
-from statistics import median
+from typing import NamedTuple
 
-_FEWEST_REQUESTS, _FEWEST_STEPS = 32, 20
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard.cost import HostTerms
+from steelyard.validate.calibrate import evidence
+from steelyard.validate.crossed import Source, read_sources
+from steelyard.workload.traces.lines import json_lines
+
+Floats = NDArray[np.float64]
+
+_WINDOW = 0.5  # seconds
+_FEWEST = 5  # steps of a window
+_FEWEST_REQUESTS, _FEWEST_STEPS = 32, 20  # that tell what a request takes
 _EMPTY_SECONDS = 40e-6  # of a schedule with next to nothing in it
+_STALL = 1.8  # times the median
+_APART = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
 
 
-def pace(steps: Path) -> float | None:
-    """Microseconds a request in decode-only steps with nobody waiting; None where there are too few."""
-    with gzip.open(steps, "rt") as file:
-        rows = [json.loads(line) for line in file]
-    found = [
-        (row["schedule_s"] - _EMPTY_SECONDS) / row["n_decode"] * 1e6
-        for row in rows
-        if not row["chunks"] and not row["waiting"] and row["n_decode"] >= _FEWEST_REQUESTS
-    ]
-    return median(found) if len(found) >= _FEWEST_STEPS else None
+class Seen(NamedTuple):
+    """A launch that the engine waited for."""
+
+    since: float
+    kind: str
+    seconds: float
+    over: float  # what the default terms say
+    deviation: float  # from the median of its kind, as a share of it
 
 
-def main(folders: list[str]) -> None:
-    """Print the pace of every run that shows it."""
-    for steps in sorted(path for folder in folders for path in Path(folder).glob("*.steps.jsonl.gz")):
-        found = pace(steps)
-        if found is not None:
-            print(f"{steps.parent.name}/{steps.name.partition('.')[0]}: {found:.1f}")
+def main(folders: list[Path]) -> None:
+    """Print the tables."""
+    found: dict[str, list[Seen]] = {}
+    print(
+        "| run | µs a request | windows | pace, 10th to 90th percentile | launches | ms, 10th, 50th, 90th percentile "
+        "| over the default | correlation |"
+    )
+    print("| --- | --: | --: | --: | --: | --: | --: | --: |")
+    for source in read_sources(folders, "h200"):
+        steps = _decode_steps(source)
+        level, pace = _level(steps), _pace(steps)
+        launches = _launches(source)
+        found[source.name] = launches
+        eager = [each for each in launches if each.kind == "eager"]
+        both = [(pace[_window(each.since)], each.over) for each in eager if _window(each.since) in pace]
+        with_it = f"{np.corrcoef(np.array(both).T)[0, 1]:.2f}" if len(both) > 2 * _FEWEST else "–"
+        ms = ", ".join(f"{1e3 * at:.0f}" for at in _spread([each.seconds for each in eager])) if eager else "–"
+        over = f"{np.median([each.over for each in eager]):.2f}" if eager else "–"
+        low, _, high = _spread(list(pace.values()))
+        spread = f"{len(pace)} | {low:.2f} to {high:.2f}"
+        print(f"| {source.name} | {level} | {spread} | {len(eager)} | {ms} | {over} | {with_it} |")
+    print("\n| seconds apart | pairs | covariance, same kind | other kind |\n| --- | --: | --: | --: |")
+    for low, high in zip(_APART, (*_APART[1:], np.inf), strict=True):
+        pairs = [_in_common(each, low, high) for each in found.values()]
+        same, other = (np.concatenate([pair[i] for pair in pairs]) for i in (0, 1))
+        print(f"| {low:g} to {high:g} | {len(same) + len(other)} | {same.mean():.4f} | {other.mean():.4f} |")
+
+
+def _window(at: float) -> int:
+    return int(at / _WINDOW)
+
+
+def _spread(values: list[float]) -> Floats:
+    return np.percentile(values, (10, 50, 90))
+
+
+class Steps(NamedTuple):
+    """A run's steps that only decode."""
+
+    at: Floats
+    requests: Floats
+    waiting: Floats  # requests that had not begun
+    took: Floats  # seconds of scheduling
+
+
+def _decode_steps(source: Source) -> Steps:
+    rows = [row for _, row in json_lines(source.run.stepped, None) if not row["chunks"]]
+    return Steps(*np.array([[row[key] for row in rows] for key in ("t_schedule", "n_decode", "waiting", "schedule_s")]))
+
+
+def _level(steps: Steps) -> str:
+    """Microseconds a request with nobody waiting, if that can be told."""
+    tell = (steps.requests >= _FEWEST_REQUESTS) & (steps.waiting == 0)
+    if np.count_nonzero(tell) < _FEWEST_STEPS:
+        return "–"
+    return f"{1e6 * np.median((steps.took[tell] - _EMPTY_SECONDS) / steps.requests[tell]):.1f}"
+
+
+def _pace(steps: Steps) -> dict[int, float]:
+    """By window, what scheduling a decode step took over what it usually takes for as many requests."""
+    at, requests, _, took = steps
+    design = np.column_stack([np.ones_like(requests), requests])
+    weights = np.ones_like(took)
+    for _ in range(20):  # least absolute deviations, which stalls do not move
+        line = np.linalg.lstsq(design * weights[:, None], took * weights, rcond=None)[0]
+        weights = np.maximum(np.abs(took - design @ line), 1e-6) ** -0.5
+    windows = np.floor(at / _WINDOW).astype(int)
+    ratio = took / (design @ line)
+    enough = [window for window in np.unique(windows).tolist() if np.count_nonzero(windows == window) >= _FEWEST]
+    return {window: float(np.median(ratio[windows == window])) for window in enough}
+
+
+def _launches(source: Source) -> list[Seen]:
+    """Launches that the engine waited for, but for stalls."""
+    waits = evidence(source.capture, source.run, source.gpu, HostTerms()).waits
+    found = []
+    for kind in ("whole", "pieces", "eager"):
+        here = [wait for wait, how in waits if how == kind and not wait.kernels]
+        usual = float(np.median([wait.seconds / wait.foretold for wait in here])) if here else 1.0
+        shares = [(wait, wait.seconds / wait.foretold) for wait in here]
+        found += [
+            Seen(wait.since, kind, wait.seconds, share, share / usual - 1.0)
+            for wait, share in shares
+            if share < _STALL * usual
+        ]
+    return sorted(found)
+
+
+def _in_common(found: list[Seen], low: float, high: float) -> tuple[list[float], list[float]]:
+    """Products of the deviations of two launches so far apart: of one kind, and of two."""
+    near = [(one, other) for one, other in combinations(found, 2) if low <= other.since - one.since < high]
+    same = [one.deviation * other.deviation for one, other in near if one.kind == other.kind]
+    return same, [one.deviation * other.deviation for one, other in near if one.kind != other.kind]
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main([Path(each) for each in sys.argv[1:]])
