@@ -256,7 +256,9 @@ def test_what_is_foretold_is_what_the_model_says_of_the_plan() -> None:
     assert best.rollout_gpus + best.training.gpus <= 48
     assert best.runner_up is not None
     assert best.runner_up.step >= best.step
-    assert str(best.runner_up) in best.why
+    assert best.runner_up.layout != best.layout
+    slower = "rollout" if best.rollout >= best.train else "training"
+    assert best.why.startswith(f"{slower} is the longer stage")
 
 
 def test_work_does_not_grow_with_the_cluster() -> None:
@@ -371,7 +373,7 @@ def test_searching_follows_lengths_and_leaves_small_gains() -> None:
     longer = planner.plan(State(20, batch(2, 1024, 4000, 0.5), plan))
     assert longer is not None
     assert longer.layout != plan.layout
-    assert "as it is" in longer.why
+    assert longer.instead is not None and longer.instead > longer.step
 
 
 def test_searching_learns_that_a_stage_is_slower_than_foretold() -> None:

@@ -99,11 +99,10 @@ def evenly(batch: Sequence[Trajectory], group: int, times: int) -> list[Trajecto
 
 def enlarged(plan: Plan, times: int, part: Foresight, whole: Foresight, batch: Sequence[Trajectory]) -> Plan:
     """A part's plan for the whole, and its runner-up; it says so."""
-    found, why, other = _larger(plan, times, part, whole, batch), plan.why, plan.runner_up
+    found, other = _larger(plan, times, part, whole, batch), plan.runner_up
     if other is not None:
         other = _larger(other, times, part, whole, batch)
-        why = why.replace(str(plan.runner_up), str(other))
-    return replace(found, why=f"{why}; simulated at 1/{times}", runner_up=other)
+    return replace(found, why=f"{plan.why}; simulated at 1/{times}", runner_up=other)
 
 
 def _larger(plan: Plan, times: int, part: Foresight, whole: Foresight, batch: Sequence[Trajectory]) -> Plan:

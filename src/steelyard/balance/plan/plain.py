@@ -50,7 +50,7 @@ class Searching:
         now = foretold(world, state.plan, state.measured, factors)
         if best.layout == now.layout or not self.payback.pays(now.step, best.step, state):
             return None
-        return replace(best, why=f"{best.why}; as it is: {now.step:.1f} s", instead=now.step)
+        return replace(best, instead=now.step)
 
 
 @dataclass

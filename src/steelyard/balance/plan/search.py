@@ -77,14 +77,10 @@ class Search:
 
 
 def explained(plan: Plan, runner_up: Plan | None = None) -> Plan:
-    """A plan that says which stage governs it and what the next best would take."""
+    """A plan that says which stage governs it, with the next best."""
     slower = "rollout" if plan.rollout >= plan.train else "training"
     why = f"{slower} is the longer stage ({plan.rollout:.1f} s rollout, {plan.train:.1f} s training)"
-    if runner_up is not None:
-        other = replace(runner_up, runner_up=None)
-        why += f"; {other} would take {100 * (other.step / plan.step - 1):+.1f} %"
-        return replace(plan, why=why, runner_up=other)
-    return replace(plan, why=why)
+    return replace(plan, why=why, runner_up=runner_up)
 
 
 def nothing_fits(world: World, measured: Measured) -> UserError:

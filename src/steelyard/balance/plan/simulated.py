@@ -65,8 +65,6 @@ class Simulated:
         if not others:
             rest = (each for each in believed if each.layout != first.layout)
             others = [self._at_least(each, state) for each in islice(rest, 1)]
-        if others:
-            why += f"; {others[0]} would take {100 * (others[0].step / first.step - 1):+.1f} %"
         plan = replace(first, why=why, runner_up=others[0] if others else None)
         if state.plan is None:
             return plan
@@ -75,7 +73,7 @@ class Simulated:
         now = self._simulated(foretold(self.world, state.plan, looked[0]), state)
         if not self.payback.pays(now.step, plan.step, state, self.change(plan, state)):
             return None
-        return replace(plan, why=f"{why}; as it is: {now.step:.1f} s", instead=now.step)
+        return replace(plan, instead=now.step)
 
     def candidates(self, looked: Sequence[Measured], gpus: int | None = None) -> list[Plan]:
         """What the model finds best, best first, without repeats; with so many training GPUs, if given."""

@@ -49,7 +49,7 @@ class Plan:
     train: float
     rollout: float
     step: float
-    why: str = ""
+    why: str = ""  # it was chosen, as far as the two below do not say
     runner_up: Plan | None = None
     instead: float | None = None  # seconds of a step as it is, by the same reckoning; none if nothing is in force
 
