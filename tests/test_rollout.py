@@ -121,6 +121,39 @@ def test_what_is_moved_needs_no_prompt_but_time() -> None:
     assert not apart.running and not together.running
 
 
+def offloading(router: type) -> object:
+    """The same router, but for caches that are in the host's memory while tools run."""
+    return type("Offloading", (router,), {"park": lambda self, who, rollouts: "offload"})()
+
+
+def test_what_is_in_one_hosts_memory_is_nowhere_else() -> None:
+    """Dropped on the way or lost with its replica, a context is computed again, wherever it was parked."""
+    asked = trajectory("a", (20, 0, 5.0), (5, 0, 0.0), tokens=20_000)
+    for lost in (False, True):
+        ends = []
+        for router in (RoundRobin(), offloading(RoundRobin)):
+            here = stage(1, 1, router=router)
+            here.begin([asked], 0.0, 0)
+            here.run(until=6.0)
+            assert here.running["a"].in_tool
+            if lost:
+                here.remove(0, 6.0)
+            here.run()
+            ends.append(here.done[0].ended)
+        assert ends[0] == ends[1] > alone(20_020, 5, 0, 8.5)
+
+
+def test_what_was_sent_from_a_hosts_memory_is_there_when_it_has_come() -> None:
+    here = stage(1, 1, router=offloading(Sticky))
+    here.begin([trajectory("a", (20, 0, 5.0), (5, 0, 0.0), tokens=20_000)], 0.0, 0)
+    here.run(until=8.65)
+    here.send("a", 1, 8.65)
+    attempt = here.running["a"]
+    came = attempt.arrives
+    here.run()
+    assert attempt.ended == pytest.approx(alone(20_020, 5, 20_020, came), rel=1e-6)
+
+
 def test_stopped_trajectories_go_on_where_they_were() -> None:
     here = stage(1)
     here.begin([trajectory("a", (500, 100, 1.0), (100, 0, 0.0))], 0.0, 0)

@@ -17,25 +17,25 @@ class Moves:
 
     def send(self, attempt: Attempt, source: int, target: int, at: float) -> None:
         """All that it has goes to another replica, while it is not generating."""
-        attempt.sent = attempt.context
+        attempt.cache, attempt.sent = "keep", attempt.context
         attempt.arrives = at + self._seconds(source, target, attempt.sent)
 
     def bring(self, attempt: Attempt, command: Place, at: float) -> tuple[float, int]:
         """When its turn, which has been placed, can be submitted, and what is said to happen then."""
         r = attempt.request
         assert r is not None
+        source, target = command.source, command.replica
         ready, event = at, SUBMIT
-        elsewhere = command.source is not None and command.source != command.replica
-        if elsewhere and command.cache == "keep":
-            assert command.source is not None
-            ready, event = at + self._seconds(command.source, command.replica, r.prompt), MOVED
+        if source == target and attempt.cache == "offload":
+            ready = at + self._replicas.kind(target).fetch_seconds(r.prompt)
             r.given = r.prompt
-        elif attempt.cache == "offload":
-            ready = at + self._replicas.kind(command.replica).fetch_seconds(r.prompt)
-            r.given = r.prompt
-        elif attempt.sent and not elsewhere:
+        elif source == target and attempt.sent:
             ready = max(at, attempt.arrives)
             r.given = attempt.sent
+        elif source not in (None, target) and command.cache == "keep":
+            assert source is not None
+            ready, event = at + self._seconds(source, target, r.prompt), MOVED
+            r.given = r.prompt
         attempt.cache, attempt.sent = "keep", 0
         return ready, event
 

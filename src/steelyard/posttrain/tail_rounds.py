@@ -263,7 +263,8 @@ class TailRounds:
     def _defer(self, groups: Sequence[str], at: float) -> None:
         """Begin anew later; those that have ended are of no use any more, others are stopped by the next command."""
         self._ask_admission(GivenUp(at, tuple(groups)))
-        ended = [name for name in self._ended if self._homes[name].name in set(groups)]
+        given_up = set(groups)
+        ended = [name for name in self._ended if self._homes[name].name in given_up]
         self._drop(ended, at)
 
     def _train(self, command: Train, at: float) -> None:
