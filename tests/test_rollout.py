@@ -154,6 +154,54 @@ def test_what_was_sent_from_a_hosts_memory_is_there_when_it_has_come() -> None:
     assert attempt.ended == pytest.approx(alone(20_020, 5, 20_020, came), rel=1e-6)
 
 
+def test_what_was_cached_under_old_weights_is_worthless_in_a_hosts_memory_too() -> None:
+    ends = []
+    for router in (Sticky(), offloading(Sticky)):
+        here = stage(1, router=router)
+        here.begin([trajectory("a", (20, 0, 5.0), (5, 0, 0.0), tokens=20_000)], 0.0, 0)
+        here.run(until=6.0)
+        assert here.running["a"].in_tool
+        here.new_weights(6.0, 6.0)
+        here.run()
+        ends.append(here.done[0].ended)
+    assert ends[0] == ends[1] > alone(20_020, 5, 0, 8.5)
+
+
+def test_an_engine_that_goes_in_a_turns_last_step_loses_that_step_alone() -> None:
+    whole, here = stage(1), stage(1, 1)
+    for each in (whole, here):
+        each.begin([trajectory("a", (100, 0, 0.0))], 0.0, 0)
+    whole.run()
+    end = whole.done[0].ended
+    here.run(until=end - 0.001)
+    here.remove(0, end - 0.001)
+    assert here.running["a"].generated == 99
+    here.run()
+    assert here.done[0].versions == {0: 100} and here.done[0].ended < 1.5 * end
+
+
+class Never(Sticky):
+    """Places nobody for a while."""
+
+    closed = False
+
+    def choose(self, who: Running, rollouts: Rollouts, at: float) -> Choice | None:
+        return None if self.closed else super().choose(who, rollouts, at)
+
+
+def test_the_tool_of_one_that_was_stopped_returns_once() -> None:
+    router = Never()
+    here = stage(1, router=router)
+    asked = trajectory("a", (20, 7, 50.0), (5, 9, 1.0), (5, 0, 0.0))
+    here.begin([asked, trajectory("z", (20, 0, 100.0), (5, 0, 0.0), prompt="q")], 0.0, 0)
+    here.run(until=10.0)
+    here.abort(["a"], 10.0)
+    router.closed = True
+    here.begin([here.stopped.pop()], 11.0, 0)  # as if its tool had returned by now
+    here.run(until=90.0)
+    assert here.running["a"].turns == 1
+
+
 def test_stopped_trajectories_go_on_where_they_were() -> None:
     here = stage(1)
     here.begin([trajectory("a", (500, 100, 1.0), (100, 0, 0.0))], 0.0, 0)

@@ -32,7 +32,7 @@ class Moves:
         elif source == target and attempt.sent:
             ready = max(at, attempt.arrives)
             r.given = attempt.sent
-        elif source not in (None, target) and command.cache == "keep":
+        elif source not in (None, target) and command.cache == "keep" and attempt.cache != "drop":
             assert source is not None
             ready, event = at + self._seconds(source, target, r.prompt), MOVED
             r.given = r.prompt

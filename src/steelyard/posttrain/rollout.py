@@ -82,8 +82,13 @@ class RolloutStage:
         for attempt, r in lost:
             self._keep_part(attempt, r, at)
         for attempt in self.running.values():
-            if attempt.replica == number and attempt.request is not None and not attempt.submitted:
-                attempt.ticket = -1  # on its way there, and never arrives
+            placed = attempt.request
+            if attempt.replica != number or placed is None:
+                continue
+            if attempt.submitted:  # in its last step, which is not over
+                del self.replicas.requests[placed.index]
+                self._keep_part(attempt, placed, at)
+            attempt.ticket = -1  # else on its way there, and never arrives
         if known:
             self._tell(ReplicaDown(at, number))
 
@@ -107,6 +112,7 @@ class RolloutStage:
         for name in list(names):
             attempt = self.running.pop(name)
             self._stop(attempt, at)
+            attempt.ticket = -1  # nobody waits for its tool
             self.stopped.append(attempt)
             self._tell(Aborted(at, name))
 
@@ -164,7 +170,7 @@ class RolloutStage:
             if r is not None and attempt.submitted:
                 self._count(attempt, min(self.replicas.outputs(attempt.replica, r), r.output - 1), at)
             self._turns.forget(attempt)
-            attempt.sent = 0
+            attempt.cache, attempt.sent = "drop", 0
         self.version += 1
 
     def later(self, at: float, action: Callable[[float], object]) -> None:
