@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from steelyard.errors import UserError
 from steelyard.hardware import Topology
-from steelyard.model import Layout, ModelSpec, parameters, weight_bytes
-from steelyard.posttrain.sync import MoveTime, Startup, across, plain_weights, whole_weights
+from steelyard.model import Layout, ModelSpec, weight_bytes
+from steelyard.posttrain.sync import MoveTime, Startup, across, plain_weights
 from steelyard.posttrain.training.layout import FSDP, TrainLayout
-from steelyard.posttrain.training.memory import MASTER_BYTES, MOMENT_BYTES
+from steelyard.posttrain.training.memory import MASTER_BYTES, MOMENT_BYTES, WEIGHT_BYTES, Weights, stage_weights
 
 
 def replica_to_training(
@@ -37,9 +37,7 @@ def replica_to_rollout(
     _check_others(layout)
     if layout.replica_gpus % engine.gpus:
         raise UserError(f"weight sync: {layout.replica_gpus} GPUs cannot be dealt out to engines of {engine.gpus}")
-    handed = 0.0
-    if layout.zero:
-        handed = parameters(model).total * float(MASTER_BYTES + MOMENT_BYTES) / (layout.tp * layout.pp * layout.shards)
+    handed = _optimiser(model, layout)
     stay = layout.gpus - layout.replica_gpus
     link = topology.network(across(topology, stay, layout.replica_gpus))
     begun = engines_begin(model, topology, stay, layout.replica_gpus, engine, startup, asleep=asleep)
@@ -86,8 +84,19 @@ def _check_others(layout: TrainLayout) -> None:
 
 
 def _held(model: ModelSpec, layout: TrainLayout) -> float:
-    """Bytes of weights and optimiser states that one GPU of a job keeps."""
-    shard = layout.tp * layout.pp
-    weights = whole_weights(model) / (shard * (layout.shards if layout.zero >= FSDP else 1))
-    sharing = layout.shards if layout.zero else 1
-    return weights + parameters(model).total * float(MASTER_BYTES + MOMENT_BYTES) / (shard * sharing)
+    """Bytes of weights and optimiser states that one GPU of a job keeps: the fullest one, as all wait for it."""
+    return max(_kept(stage_weights(stage, layout), layout) for stage in layout.stages(model))
+
+
+def _kept(weights: Weights, layout: TrainLayout) -> float:
+    sharded = weights.sharded(layout)
+    copy = WEIGHT_BYTES * (sharded if layout.zero >= FSDP else weights.total)
+    return copy + (MASTER_BYTES + MOMENT_BYTES) * (sharded if layout.zero else weights.total)
+
+
+def _optimiser(model: ModelSpec, layout: TrainLayout) -> float:
+    """Bytes of optimiser states that one GPU of a job has for itself, of which there are none where all have all."""
+    if not layout.zero:
+        return 0.0
+    own = max(stage_weights(stage, layout).sharded(layout) for stage in layout.stages(model))
+    return own * (MASTER_BYTES + MOMENT_BYTES)
