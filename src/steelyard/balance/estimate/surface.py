@@ -70,7 +70,7 @@ class Surface:
         rows = np.empty((_SETS, len(plain), _WIDTH))
         rows[:, :, :_WAVES] = np.cos(phase)
         rows[:, :, _WAVES:-1] = np.sin(phase)
-        rows *= _SCALE
+        rows[:, :, :-1] *= _SCALE
         rows[:, :, -1] = 1.0
         return rows
 
