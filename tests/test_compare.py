@@ -169,7 +169,7 @@ def test_all_who_are_asynchronous_have_the_same_bound_on_staleness() -> None:
 
 def test_the_best_fixed_split_is_no_worse_over_the_run_than_the_one_written() -> None:
     choices = [Choice(planner=planner, streaming=False) for planner in ("static-best", "given")]
-    scenario = tiny(steps=8, rollout=[{"tp": 1, "replicas": 4}])
+    scenario = tiny(steps=8, rollout=[{"tp": 1, "replicas": 6}])
     best, given = (figures_of(Cases(scenario).of(each))["settled_tokens_per_second"] for each in choices)
     assert best > given
 

@@ -20,7 +20,7 @@ from steelyard.workload.trajectories import Trajectory
 TAUGHT = 256  # trajectories that the estimator has learnt when a plan is simulated
 _MEASURED = 4  # steps of a simulated loop
 _SAMPLED = 3  # steps of a run, evenly spread, that the best fixed plan is looked for with
-_FINALISTS = 2  # plans that are run to the end for it
+_FINALISTS = 2  # plans that are run to the end for it, at most
 _CLOSE = 0.1  # of a step: plans that a sample of steps may have in the wrong order
 
 
@@ -113,9 +113,10 @@ class Foresight:
         return Replay(groups, asked.prompts)
 
 
-def _name(batch: Batch) -> tuple[str, str, int]:
-    """Tells batches apart: no trajectory is in two of them."""
-    return batch[0].id, batch[-1].id, len(batch)
+def _name(batch: Batch) -> tuple[object, ...]:
+    """Tells batches apart: no trajectory is in two of them, but the same prompts may be asked of another policy."""
+    first, last = batch[0], batch[-1]
+    return first.id, first.turns, last.id, last.turns, len(batch)
 
 
 def _alone(setup: PosttrainSetup, tasks: Replay, known: Batch) -> StepRecord:
@@ -149,10 +150,10 @@ def _made(setup: PosttrainSetup, known: Batch) -> Loop:
     return Loop(setup, rollout_core(setup, truth, known=known), truth.foresee)
 
 
-def static_best(setup: PosttrainSetup) -> PosttrainSetup:
-    """The run with the best fixed plan that is found in hindsight: by what all of it will bring, not by what is known
-    when it begins. The best two of the plans that are simulated on a sample of its steps, and of the scenario's own
-    one, are run to the end where they are close."""
+def best_in_hindsight(setup: PosttrainSetup) -> list[PosttrainSetup]:
+    """The run with the fixed plans that may be the best one in hindsight: by what all of it will bring, not by what is
+    known when it begins. The best two of those that are simulated on a sample of its steps, and of the scenario's own
+    one, if they are close."""
     foresight, steps = Foresight(setup), setup.scenario.steps
     chosen = np.unique(np.linspace(0, steps - 1, min(steps, _SAMPLED)).round().astype(int)).tolist()
     batches = [list(setup.tasks.step(step)) for step in chosen]
@@ -161,14 +162,7 @@ def static_best(setup: PosttrainSetup) -> PosttrainSetup:
     unlike = {each.layout: each for each in (plan.runner_up, plan, given) if each is not None}
     best = sorted(unlike.values(), key=lambda each: each.step)[:_FINALISTS]
     close = [each for each in best if each.step <= (1 + _CLOSE) * best[0].step]
-    runs = [as_written(setup, foresight.training, each) for each in close]
-    return max(runs, key=_throughput) if len(runs) > 1 else runs[0]
-
-
-def _throughput(setup: PosttrainSetup) -> float:
-    """Of a whole run, once it has settled."""
-    fixed = replace(setup, scenario=setup.scenario.model_copy(update={"pool": "none"}))
-    return _made(fixed, ()).run().settled
+    return [as_written(setup, foresight.training, each) for each in close]
 
 
 def best_plan(foresight: Foresight, batches: Sequence[Batch]) -> Plan:

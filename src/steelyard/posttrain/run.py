@@ -8,12 +8,12 @@ from typing import Any
 from steelyard.balance.estimate import Oracle
 from steelyard.balance.log import Journal
 from steelyard.posttrain.core import rollout_core
-from steelyard.posttrain.foresight import Foresight, static_best
+from steelyard.posttrain.foresight import Foresight, best_in_hindsight
 from steelyard.posttrain.hybrid import HybridPool
 from steelyard.posttrain.loop import Loop, Progress
 from steelyard.posttrain.planned_pool import PlannedPool
 from steelyard.posttrain.replan import Replanner
-from steelyard.posttrain.setup import set_up_posttrain
+from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
 from steelyard.posttrain.summary import summarise_posttrain
 from steelyard.scenario.posttrain import PosttrainScenario
 from steelyard.sim.run import no_collector
@@ -31,10 +31,26 @@ class PosttrainResult:
 def posttrain(
     scenario: PosttrainScenario, progress: Progress | None = None, journal: Journal | None = None
 ) -> PosttrainResult:
-    """Simulate post-training to the end of its last step; a journal is told what its core decides."""
+    """Simulate post-training to the end of its last step; a journal is told what its core decides.
+
+    Where the best fixed plan in hindsight is asked for and two are close, both are run to the end.
+    """
     setup = set_up_posttrain(scenario)
-    if scenario.planner == "static-best":
-        setup = static_best(setup)
+    if scenario.planner != "static-best":
+        return _run(scenario, setup, progress, journal)
+    close = best_in_hindsight(setup)
+    if len(close) > 1:
+        best = max((_run(scenario, each, progress) for each in close), key=lambda each: each.loop.record.settled)
+        if journal is None:
+            return best
+        close = [best.loop.setup]
+    return _run(scenario, close[0], progress, journal)
+
+
+def _run(
+    scenario: PosttrainScenario, setup: PosttrainSetup, progress: Progress | None, journal: Journal | None = None
+) -> PosttrainResult:
+    """The scenario as it was set up, perhaps with another plan than is written there."""
     truth = Oracle()
     loop = Loop(setup, rollout_core(setup, truth), truth.foresee, journal)
     _manage(loop)
