@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from steelyard.balance.beginnings import ByPrompt
 from steelyard.balance.commands import Park, Place, RolloutCommand
 from steelyard.balance.estimate import Estimator, Left
@@ -42,37 +45,48 @@ class RolloutCore:
 
     def decide(self, event: RolloutEvent) -> list[RolloutCommand]:
         """Take an event in; what is to be done now, in this order."""
-        commands: list[RolloutCommand] = []
         if isinstance(event, _COMES_OR_GOES) and event.replica in self.rollouts.replicas:
             self._router.gone(event.replica)
         who = self.rollouts.apply(event)
+        commands: list[RolloutCommand] = []
         if who is not None:
-            match event:
-                case Begun():
-                    asked = self._estimator if event.turns else self._beginnings
-                    who.left = asked.observe(who.history)
-                case Returned():
-                    who.left = self._estimator.observe(who.history)
-                case Resumed() if event.left is not None:
-                    who.left = Left(event.left, event.left)
-                case Called() | Paused():
-                    commands += self._park(who)
-                case Sent() if who.doing == "moving":
-                    commands.append(Place(who.name, event.replica, source=who.replica))
-                case Ended():
-                    self._router.ended(who)
-                    self._learn(who)
-                case Aborted():
-                    self._router.ended(who)
+            answer = _ANSWERS.get(type(event))
+            if answer is not None:
+                answer(self, who, event, commands)
         self._serve(event.at, commands)
         return commands
 
-    def _park(self, who: Running) -> list[RolloutCommand]:
-        if who.replica is None:  # lost with its replica: there is nothing to park
-            return []
-        cache = self._router.park(who, self.rollouts)
-        self.rollouts.park(who, cache)
-        return [Park(who.name, cache)]
+    def _begun(self, who: Running, event: Begun, _: list[RolloutCommand]) -> None:
+        who.left = (self._estimator if event.turns else self._beginnings).observe(who.history)
+
+    def _returned(self, who: Running, event: Returned, _: list[RolloutCommand]) -> None:
+        who.left = self._estimator.observe(who.history)
+
+    def _resumed(self, who: Running, event: Resumed, _: list[RolloutCommand]) -> None:
+        if event.left is not None:
+            who.left = Left(event.left, event.left)
+
+    def _park(self, who: Running, event: Called | Paused, commands: list[RolloutCommand]) -> None:
+        if who.replica is not None:  # else lost with its replica: there is nothing to park
+            cache = self._router.park(who, self.rollouts)
+            self.rollouts.park(who, cache)
+            commands.append(Park(who.name, cache))
+
+    def _sent(self, who: Running, event: Sent, commands: list[RolloutCommand]) -> None:
+        if who.doing == "moving":
+            commands.append(Place(who.name, event.replica, source=who.replica))
+
+    def _ended(self, who: Running, event: Ended, _: list[RolloutCommand]) -> None:
+        self._router.ended(who)
+        history = who.history
+        done = Trajectory(
+            history.trajectory, history.prompt, history.prompt, tuple(history.turns), history.prompt_tokens
+        )
+        self._estimator.learn(done)
+        self._beginnings.learn(done)
+
+    def _aborted(self, who: Running, event: Aborted, _: list[RolloutCommand]) -> None:
+        self._router.ended(who)
 
     def _serve(self, at: float, commands: list[RolloutCommand]) -> None:
         rollouts = self.rollouts
@@ -84,10 +98,15 @@ class RolloutCore:
             source = rollouts.place(who, choice.replica, cache)
             commands.append(Place(who.name, choice.replica, choice.priority, source, cache))
 
-    def _learn(self, who: Running) -> None:
-        history = who.history
-        done = Trajectory(
-            history.trajectory, history.prompt, history.prompt, tuple(history.turns), history.prompt_tokens
-        )
-        self._estimator.learn(done)
-        self._beginnings.learn(done)
+
+_ANSWERS: dict[type[RolloutEvent], Callable[[RolloutCore, Running, Any, list[RolloutCommand]], None]] = {
+    Begun: RolloutCore._begun,
+    Returned: RolloutCore._returned,
+    Resumed: RolloutCore._resumed,
+    Called: RolloutCore._park,
+    Paused: RolloutCore._park,
+    Sent: RolloutCore._sent,
+    Ended: RolloutCore._ended,
+    Aborted: RolloutCore._aborted,
+}
+"""What the core does once the picture is up to date, by kind of event."""

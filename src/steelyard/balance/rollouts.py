@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from steelyard.balance.commands import Cache
 from steelyard.balance.estimate import UNKNOWN, History, Left
@@ -56,8 +56,7 @@ class Running:
     @property
     def context(self) -> int:
         """Tokens that its next turn begins with."""
-        history = self.history
-        return history.prompt_tokens + history.generated + history.returned + self.fresh
+        return self.history.context + self.fresh
 
 
 @dataclass(slots=True)
@@ -80,14 +79,12 @@ class Replica:
         return self.seats - self.busy
 
 
-def _heedless(_: Replica) -> None:
-    pass
-
-
 class Rollouts:
     """Who is where. Trajectories that no replica has been found for wait in line."""
 
-    def __init__(self, waiting: Line[Running] | None = None, watch: Callable[[Replica], None] = _heedless) -> None:
+    def __init__(
+        self, waiting: Line[Running] | None = None, watch: Callable[[Replica], object] = lambda _: None
+    ) -> None:
         self.replicas: dict[int, Replica] = {}
         self.running: dict[str, Running] = {}
         self.waiting: Line[Running] = Line() if waiting is None else waiting
@@ -95,52 +92,7 @@ class Rollouts:
 
     def apply(self, event: RolloutEvent) -> Running | None:
         """Take an event in; the trajectory that it is about, if it is about one."""
-        match event:
-            case ReplicaUp():
-                if event.replica in self.replicas:
-                    self._lose(event.replica)
-                added = Replica(event.replica, event.tp, event.seats, event.tokens)
-                self.replicas[event.replica] = added
-                self._watch(added)
-                return None
-            case ReplicaDown():
-                self._lose(event.replica)
-                return None
-            case Begun():
-                who = Running(History(event.trajectory, event.prompt, event.prompt_tokens), event.version, event.at)
-                for turn in event.turns:
-                    who.history.add(turn)
-                who.fresh = event.fresh
-                self.running[who.name] = who
-                self._wait(who)
-            case Ended():
-                who = self.running.pop(event.trajectory)
-                self._remove(who)
-                who.fresh = 0
-                who.history.add(event.turn)
-            case Aborted():
-                who = self.running.pop(event.trajectory)
-                self._remove(who)
-            case _:
-                who = self.running[event.trajectory]
-                self._go_on(who, event)
-        return who
-
-    def _go_on(self, who: Running, event: Moved | Called | Returned | Paused | Resumed | Sent) -> None:
-        """What happens to one that is under way, and will be."""
-        match event:
-            case Called():
-                self._stop(who, event.generated)
-            case Returned():
-                self._returned(who, event)
-            case Moved():
-                self._arrive(who)
-            case Paused():
-                self._stop(who, event.generated - who.history.generated)
-            case Resumed():
-                self._wait(who)
-            case Sent():
-                self._send(who, event.replica)
+        return _TAKEN[type(event)](self, event)
 
     def place(self, who: Running, number: int, cache: Cache = "keep") -> int | None:
         """Its next turn runs there; returns where it was cached before.
@@ -174,6 +126,61 @@ class Rollouts:
         self._count(who, +1)
         self._changed(there)
 
+    def _begin(self, event: Begun) -> Running:
+        who = Running(History(event.trajectory, event.prompt, event.prompt_tokens), event.version, event.at)
+        for turn in event.turns:
+            who.history.add(turn)
+        who.fresh = event.fresh
+        self.running[who.name] = who
+        self._wait(who)
+        return who
+
+    def _end(self, event: Ended) -> Running:
+        who = self._remove(event)
+        who.fresh = 0
+        who.history.add(event.turn)
+        return who
+
+    def _called(self, event: Called) -> Running:
+        return self._stop(self.running[event.trajectory], event.generated)
+
+    def _paused(self, event: Paused) -> Running:
+        who = self.running[event.trajectory]
+        return self._stop(who, event.generated - who.history.generated)
+
+    def _returned(self, event: Returned) -> Running:
+        who = self.running[event.trajectory]
+        self._count(who, -1)
+        who.fresh = 0
+        who.history.add(event.turn)
+        who.since = event.at
+        self._wait(who)
+        self._count(who, +1)
+        self._changed(who.replica)
+        return who
+
+    def _resumed(self, event: Resumed) -> Running:
+        who = self.running[event.trajectory]
+        self._wait(who)
+        return who
+
+    def _moved(self, event: Moved) -> Running:
+        who = self.running[event.trajectory]
+        self._arrive(who)
+        return who
+
+    def _sent(self, event: Sent) -> Running:
+        who, number = self.running[event.trajectory], event.replica
+        if not who.in_tool:
+            self.place(who, number)
+            return who
+        source = who.replica
+        self._count(who, -1)
+        self._house(who, number)
+        self._count(who, +1)
+        self._changed(source, number)
+        return who
+
     def _wait(self, who: Running) -> None:
         who.doing = "waiting"
         self.waiting.add(who.name, who)
@@ -191,7 +198,7 @@ class Rollouts:
         self._count(who, +1)
         self._changed(source, target)
 
-    def _stop(self, who: Running, generated: int) -> None:
+    def _stop(self, who: Running, generated: int) -> Running:
         """Its turn is over. A turn that was thought lost with its replica counts too, if a driver has got it."""
         self._arrive(who)
         self.waiting.discard(who.name)
@@ -200,27 +207,10 @@ class Rollouts:
         who.fresh = generated
         self._count(who, +1)
         self._changed(who.replica)
+        return who
 
-    def _returned(self, who: Running, event: Returned) -> None:
-        self._count(who, -1)
-        who.fresh = 0
-        who.history.add(event.turn)
-        who.since = event.at
-        self._wait(who)
-        self._count(who, +1)
-        self._changed(who.replica)
-
-    def _send(self, who: Running, number: int) -> None:
-        if not who.in_tool:
-            self.place(who, number)
-            return
-        source = who.replica
-        self._count(who, -1)
-        self._house(who, number)
-        self._count(who, +1)
-        self._changed(source, number)
-
-    def _remove(self, who: Running) -> None:
+    def _remove(self, event: Ended | Aborted) -> Running:
+        who = self.running.pop(event.trajectory)
         source, target = who.replica, who.target
         self.waiting.discard(who.name)
         self._count(who, -1)
@@ -229,6 +219,14 @@ class Rollouts:
             who.target = None
         self._unhouse(who)
         self._changed(source, target)
+        return who
+
+    def _up(self, event: ReplicaUp) -> None:
+        if event.replica in self.replicas:
+            self._lose(event.replica)
+        added = Replica(event.replica, event.tp, event.seats, event.tokens)
+        self.replicas[event.replica] = added
+        self._watch(added)
 
     def _lose(self, number: int) -> None:
         """Those who generated there wait, and so do those on their way there, whose caches are where they were."""
@@ -261,10 +259,10 @@ class Rollouts:
 
     def _count(self, who: Running, sign: int) -> None:
         """Add what a trajectory takes up to the replicas it touches, or take it off."""
-        replica = who.replica
-        if replica is None and who.target is None:
+        replica, target = who.replica, who.target
+        if replica is None and target is None:
             return
-        context = sign * who.context
+        context = sign * (who.history.context + who.fresh)
         if replica is not None:
             here = self.replicas[replica]
             if who.cache == "keep":
@@ -272,13 +270,31 @@ class Rollouts:
             if who.doing == "generating":
                 here.busy += sign
                 here.active += context
-        if who.target is not None:
-            there = self.replicas[who.target]
+        if target is not None:
+            there = self.replicas[target]
             there.tokens += context
             there.busy += sign
             there.active += context
 
-    def _changed(self, *numbers: int | None) -> None:
-        for number in numbers:
-            if number is not None:
-                self._watch(self.replicas[number])
+    def _changed(self, one: int | None, other: int | None = None) -> None:
+        """Tell whoever watches."""
+        if one is not None:
+            self._watch(self.replicas[one])
+        if other is not None:
+            self._watch(self.replicas[other])
+
+
+_TAKEN: dict[type[RolloutEvent], Callable[[Rollouts, Any], Running | None]] = {
+    Begun: Rollouts._begin,
+    Moved: Rollouts._moved,
+    Called: Rollouts._called,
+    Returned: Rollouts._returned,
+    Ended: Rollouts._end,
+    Aborted: Rollouts._remove,
+    Paused: Rollouts._paused,
+    Resumed: Rollouts._resumed,
+    Sent: Rollouts._sent,
+    ReplicaUp: Rollouts._up,
+    ReplicaDown: lambda rollouts, event: rollouts._lose(event.replica),
+}
+"""How each kind of event is taken in: looked up, since a chain of patterns would take as long as what follows."""

@@ -37,19 +37,28 @@ class History:
     errors_in_row: int = 0
     repeats: int = 0  # how often the last tool was called before, without another in between
     tools: dict[str | None, int] = field(default_factory=dict)
+    context: int = field(init=False)  # tokens that its next turn begins with
+
+    def __post_init__(self) -> None:
+        self.context = self.prompt_tokens
 
     def add(self, turn: Turn) -> None:
         """Take in a turn whose tool has returned."""
-        self.generated += turn.generated
-        self.read += self.prompt_tokens + self.generated + self.returned
-        self.returned += turn.returned
+        turns, tool, generated, returned = self.turns, turn.tool, turn.generated, turn.returned
+        self.generated += generated
+        self.returned += returned
+        context = self.context + generated
+        self.read += context
+        self.context = context + returned
         self.tool_seconds += turn.latency or 0.0
-        bad = turn.outcome != "ok"
-        self.errors += bad
-        self.errors_in_row = self.errors_in_row + 1 if bad else 0
-        self.repeats = self.repeats + 1 if self.turns and self.turns[-1].tool == turn.tool else 0
-        self.tools[turn.tool] = self.tools.get(turn.tool, 0) + 1
-        self.turns.append(turn)
+        if turn.outcome == "ok":
+            self.errors_in_row = 0
+        else:
+            self.errors += 1
+            self.errors_in_row += 1
+        self.repeats = self.repeats + 1 if turns and turns[-1].tool == tool else 0
+        self.tools[tool] = self.tools.get(tool, 0) + 1
+        turns.append(turn)
 
     @classmethod
     def start(cls, trajectory: Trajectory) -> History:
