@@ -26,11 +26,9 @@ class Names(Sequence[int]):
 
     __slots__ = ("length", "ranges")
 
-    def __init__(self, ranges: Sequence[range] = ()) -> None:
+    def __init__(self, ranges: Sequence[range] = (), length: int | None = None) -> None:
         self.ranges = ranges
-        self.length = 0
-        for each in ranges:
-            self.length += each.stop - each.start
+        self.length = sum(map(len, ranges)) if length is None else length
 
     def __len__(self) -> int:
         return self.length
@@ -99,15 +97,17 @@ class BlockNames:
                 known = full
             if start >= tokens:
                 break
-        return Names(ranges)
+        return Names(ranges, known)
 
     def go_on(self, names: Names, chain: Chain, blocks: int) -> Names:
         """Names of a chain's first blocks where some are known: in its last stream they just go on."""
-        before = sum([length for _, length in chain[:-1]])
-        if names.length * self.block_size <= before:
+        known, before = names.length, 0
+        for _, length in chain[:-1]:
+            before += length
+        if known * self.block_size <= before:
             return self.names(chain, blocks * self.block_size)
         *ranges, last = names.ranges
-        return Names([*ranges, range(last.start, last.stop + blocks - names.length)])
+        return Names([*ranges, range(last.start, last.stop + blocks - known)], blocks)
 
 
 def extend(chain: Chain, stream: int) -> Chain:

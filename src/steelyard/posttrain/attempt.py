@@ -7,6 +7,7 @@ from math import inf
 
 from steelyard.balance.commands import Cache
 from steelyard.engine import Request
+from steelyard.engine.content import NO_NAMES, Chain, Names
 from steelyard.workload.trajectories import Trajectory, Turn
 
 
@@ -23,7 +24,8 @@ class Attempt:
     turns: int = 0
     tokens: int = 0
     context: int = 0
-    stream: int = 0  # names what follows the prompt in caches, until other weights make that worthless
+    chain: Chain = ()  # what caches know it by, until other weights make what they hold worthless
+    names: Names = NO_NAMES  # and its blocks, as far as they were asked for
     cache: Cache = "keep"
     request: Request | None = None  # its turn, once it has been placed
     submitted: bool = False  # whether the engine has it

@@ -265,6 +265,7 @@ class RolloutStage:
             attempt.turns += 1
             attempt.tokens = 0
             attempt.ended = now
+            self._turns.forget(attempt)
             del self.running[name]
             self.done.append(attempt)
             self._tell(Ended(now, name, turn))

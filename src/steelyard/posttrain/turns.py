@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import count
 
 from steelyard.engine import BlockNames, Request
+from steelyard.engine.content import NO_NAMES, Chain
 from steelyard.errors import UserError
 from steelyard.posttrain.attempt import Attempt
 from steelyard.workload.trajectories import Trajectory
@@ -22,8 +23,8 @@ class Turns:
         self._streams = count()
 
     def forget(self, attempt: Attempt) -> None:
-        """What it has cached is of no use any more, or it has nothing yet."""
-        attempt.stream = next(self._streams)
+        """What it has cached is of no use any more, or it has nothing yet, or it has ended."""
+        attempt.chain, attempt.names = (), NO_NAMES
 
     def request(
         self, attempt: Attempt, index: int, at: float, priority: int, version: int, cap: int | None = None
@@ -32,15 +33,22 @@ class Turns:
         output = attempt.turn.generated - attempt.tokens
         if cap is not None:
             output = max(1, min(output, cap - attempt.since))
-        r = Request(index, at, attempt.context, output, priority if attempt.priority is None else attempt.priority)
+        if attempt.priority is not None:
+            priority = attempt.priority
+        context = attempt.context
+        chain = attempt.chain or self._begin_chain(attempt, version)
+        names = attempt.names = self.names.go_on(attempt.names, chain, context // self.names.block_size)
+        return Request(index, at, context, output, priority, names, chain)
+
+    def _begin_chain(self, attempt: Attempt, version: int) -> Chain:
+        """Its prompt's stream and one of its own, until it forgets."""
         who = attempt.trajectory
         key = (who.prompt, version)
         prompt = self._prompts.get(key)
         if prompt is None:
             prompt = self._prompts[key] = next(self._streams)
-        r.chain = ((prompt, who.prompt_tokens), (attempt.stream, _ENDLESS))
-        r.keys = self.names.names(r.chain, attempt.context)
-        return r
+        chain = attempt.chain = ((prompt, who.prompt_tokens), (next(self._streams), _ENDLESS))
+        return chain
 
     def check(self, who: Trajectory) -> None:
         """Refuse one that no engine could finish."""
