@@ -31,7 +31,7 @@ from engine_worlds import (
 )
 from steelyard.cost.shared_reads import SharedReads
 from steelyard.cost.step import StepTime
-from steelyard.engine import ABORTED, FINISHED, REJECTED, BlockNames, Engine, EngineLog, Limits, Request
+from steelyard.engine import ABORTED, FINISHED, REJECTED, BlockNames, BriefLog, Engine, EngineLog, Limits, Request
 from steelyard.validate.parity import LinearCost
 
 ANY_WORLD = st.one_of(worlds(), worlds(), worlds(speculation=True))
@@ -69,6 +69,19 @@ def test_fast_path_takes_the_same_steps_when_nobody_looks(world: World, vector: 
     stretches = fast.engine.log.stretches()
     first = stretches["step"]
     assert stretches["free_blocks"].tolist() == theirs["free_blocks"][first].tolist()
+
+
+@settled(100)
+@given(DIFFERENTIAL)
+def test_a_brief_log_changes_nothing(world: World) -> None:
+    def keep_little(engine: Engine, _: BlockNames) -> None:
+        engine.log = BriefLog()
+
+    whole = serve(world, plain=False, watch=False)
+    brief = serve(world, plain=False, watch=False, prepare=keep_little)
+    assert (brief.ended, brief.end, brief.arrival) == (whole.ended, whole.end, whole.arrival)
+    mine, theirs = brief.engine.log, whole.engine.log
+    assert (mine.ends, mine.restarts, mine.given_up) == (theirs.ends, theirs.restarts, theirs.given_up)
 
 
 def test_a_burst_with_long_tails_is_the_same_bit_for_bit() -> None:

@@ -3,7 +3,7 @@
 from steelyard.engine.content import BlockNames, Chain, extend
 from steelyard.engine.engine import Engine
 from steelyard.engine.limits import Limits
-from steelyard.engine.log import EngineLog
+from steelyard.engine.log import BriefLog, EngineLog
 from steelyard.engine.observer import StepObserver
 from steelyard.engine.pipeline import Pipeline
 from steelyard.engine.request import ABORTED, FINISHED, LOST, REJECTED, Request
@@ -15,6 +15,7 @@ __all__ = [
     "LOST",
     "REJECTED",
     "BlockNames",
+    "BriefLog",
     "Chain",
     "Engine",
     "EngineLog",

@@ -57,6 +57,7 @@ class Engine:
         reactive: bool = False,
         plain: bool = False,
         observer: StepObserver | None = None,
+        log: EngineLog | None = None,
     ) -> None:
         self.limits = limits
         self.cost = cost
@@ -67,7 +68,7 @@ class Engine:
         self.shared_reads = shared_reads  # what becomes of blocks that several requests hold; None: each reads its own
         self.reactive = reactive  # stop after each completion, since it may cause an arrival
         self.observer = observer
-        self.log = EngineLog()
+        self.log = log or EngineLog()
         make = policy or policy_of("vllm")
         self._make_policy = partial(make, limits, names or BlockNames(limits.block_size), plain)
         self.tiers = tiers if tiers is not None and tiers.levels else None  # below the GPU's memory

@@ -77,6 +77,12 @@ class EngineLog:
             )
         )
 
+    def stretch(self, first: int, decodes: int, kv: int, free: int, scheduler: Policy) -> None:
+        """Decode steps have been run from ``first`` on, which left so many blocks free; the others have their cached
+        tokens and blocks in a straight line from there."""
+        running, waiting = len(scheduler.running), len(scheduler.waiting)
+        self.rows.extend((first, decodes, kv, 0, 0, 0, running, waiting, free, scheduler.kv.free, 0))
+
     def done(self, r: Request) -> None:
         """A request has ended (or was given up): keep its figures, let go of the object."""
         first, last, breaks = (r.first, r.last, r.breaks) if not r.seen else _news(r)
@@ -183,6 +189,23 @@ class EngineLog:
         at = np.flatnonzero(count)
         seconds = end[at] - end[at - stride]
         return np.concatenate([seconds, long]), np.concatenate([count[at], np.ones(len(long), dtype=np.int64)])
+
+
+class BriefLog(EngineLog):
+    """Ends of steps and when the engine had been idle, but no tables: for drivers that look at each request when it
+    ends and at nothing else."""
+
+    def step(self, number: int, batch: Batch, scheduler: Policy) -> None:
+        pass
+
+    def stretch(self, first: int, decodes: int, kv: int, free: int, scheduler: Policy) -> None:
+        pass
+
+    def done(self, r: Request) -> None:
+        pass
+
+    def take_back(self, r: Request) -> None:
+        pass
 
 
 def _news(r: Request) -> tuple[int, int, list[tuple[int, int]]]:

@@ -87,8 +87,7 @@ def book(engine: Engine, first: int, count: int, clock: float | None) -> None:
         group.fall(first, count)
     kv = group.tokens + size
     group.tokens += size * count
-    running, waiting = len(scheduler.running), len(scheduler.waiting)
-    engine.log.rows.extend((first, size, kv, 0, 0, 0, running, waiting, at_first, scheduler.kv.free, 0))
+    engine.log.stretch(first, size, kv, at_first, scheduler)
 
 
 def _run_decodes(engine: Engine, count: int, size: int, kv: int, a: float, b: float, until: float) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from steelyard.balance.route.speed import BucketSpeed
 from steelyard.cost import RESTED, HostTerms
-from steelyard.engine import BlockNames, Engine, Limits
+from steelyard.engine import BlockNames, BriefLog, Engine, Limits
 from steelyard.engine.step_cost import StepCost
 from steelyard.hardware import Gpu
 from steelyard.model import kv_bytes_per_token
@@ -39,6 +39,7 @@ class EngineKind:
             taking_in=self.host.taking_in,
             rested=RESTED,
             reactive=True,
+            log=BriefLog(),
         )
 
     def move_seconds(self, source: EngineKind, tokens: int) -> float:
