@@ -405,8 +405,8 @@ def broadcast_rises(outlook: Outlook, who: Prospect, home: int | None) -> list[f
 
 
 def prospect(tokens: Sequence[float], returned: float = 0.0, cached: int = 0, new: int = 0) -> Prospect:
-    some = np.array(sorted(tokens))
-    return Prospect(some, some.tolist(), float(some.mean()), 0.0, returned, cached, new)
+    some = sorted(tokens)
+    return Prospect(some, 0.0, returned, cached, new)
 
 
 @settled(60)
@@ -439,7 +439,7 @@ def test_a_crowd_is_the_sum_of_who_is_in_it(steps: list[tuple[int, list[int] | N
         likely = [end for end in ends if end > decoded + later] or [decoded + later]
         for end in likely:
             expected[:, int((end - decoded - later) // width)] += np.array([1.0, load, context]) / len(likely)
-    assert len(crowd) == len(there)
+    assert len(crowd.members) == len(there)
     np.testing.assert_allclose(crowd.row(), expected, atol=1e-9)
     for gone in list(there)[1:]:  # one by one as well
         crowd.discount(gone)

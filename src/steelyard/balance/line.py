@@ -47,6 +47,10 @@ class Line(Generic[Waits]):
 
     def first(self) -> Waits | None:
         """Whose turn it is; he stays in line."""
+        if not self._there:
+            self._unranked.clear()
+            self._heap.clear()
+            return None
         if self._unranked:
             for joined, name in self._unranked:
                 there = self._there.get(name)

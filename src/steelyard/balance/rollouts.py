@@ -116,15 +116,18 @@ class Rollouts:
 
     def park(self, who: Running, cache: Cache) -> None:
         """What becomes of its cache while its tool runs."""
-        there = who.replica
         if who.cache == cache and cache != "drop":
             return
-        self._count(who, -1)
+        assert who.replica is not None and who.in_tool, "nothing else of it counts meanwhile"
+        here = self.replicas[who.replica]
+        if who.cache == "keep":
+            here.tokens -= who.context
         who.cache = cache
-        if cache == "drop":
+        if cache == "keep":
+            here.tokens += who.context
+        elif cache == "drop":
             self._unhouse(who)
-        self._count(who, +1)
-        self._changed(there)
+        self._watch(here)
 
     def _begin(self, event: Begun) -> Running:
         who = Running(History(event.trajectory, event.prompt, event.prompt_tokens), event.version, event.at)

@@ -10,9 +10,12 @@ from steelyard.balance.estimate.history import History
 from steelyard.workload.trajectories import Trajectory
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Left:
-    """Tokens still to be generated: what to expect, and what nine in ten stay below."""
+    """Tokens still to be generated: what to expect, and what nine in ten stay below.
+
+    Nobody changes one; it is not frozen, as events are not (`events.py`).
+    """
 
     mean: float
     p90: float

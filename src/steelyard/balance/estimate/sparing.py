@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from steelyard.balance.estimate.history import History
-from steelyard.balance.estimate.protocol import Estimator, Left
+from steelyard.balance.estimate.protocol import Estimator
 from steelyard.workload.trajectories import Trajectory
 
 
@@ -12,11 +11,9 @@ class Sparing:
 
     def __init__(self, estimator: Estimator, every: int) -> None:
         self._estimator = estimator
+        self.observe = estimator.observe
         self._every = every
         self._ended = 0
-
-    def observe(self, history: History) -> Left:
-        return self._estimator.observe(history)
 
     def learn(self, done: Trajectory) -> None:
         if self._ended % self._every == 0:

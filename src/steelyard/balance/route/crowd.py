@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -34,18 +34,12 @@ class Crowd:
     faster than arrays.
     """
 
-    __slots__ = ("_context", "_load", "_members", "_people", "seen")
+    __slots__ = ("_context", "_load", "_people", "members", "seen")
 
     def __init__(self) -> None:
         self.seen = 0.0
-        self._members: dict[str, _Member] = {}
+        self.members: dict[str, _Member] = {}
         self._empty()
-
-    def __len__(self) -> int:
-        return len(self._members)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._members)
 
     def count(
         self, name: str, tokens: Sequence[float], load: float, context: float, decoded: float, width: float
@@ -55,13 +49,13 @@ class Crowd:
         Its last end must lie within the bins.
         """
         ends, seen = [each + decoded for each in tokens], self.seen
-        who = self._members[name] = _Member(ends, [int((end - seen) / width) for end in ends], load, context)
+        who = self.members[name] = _Member(ends, [int((end - seen) / width) for end in ends], load, context)
         self._add(who, 1.0 / len(ends))
 
     def discount(self, name: str) -> None:
         """One less."""
-        who = self._members.pop(name)
-        if self._members:
+        who = self.members.pop(name)
+        if self.members:
             self._add(who, -1.0 / len(who.bins))
         else:
             self._empty()  # of what rounding has left
@@ -70,7 +64,7 @@ class Crowd:
         """Fill all bins anew, as seen from so many tokens on."""
         self.seen = decoded
         self._empty()
-        for who in self._members.values():
+        for who in self.members.values():
             who.bins = [int((end - decoded) / width) for end in who.ends if end > decoded] or [0]
             self._add(who, 1.0 / len(who.bins))
 

@@ -88,7 +88,7 @@ class Outlook:
     def gone(self, number: int) -> None:
         """A replica is no more; nothing of what counted there counts anywhere."""
         slot = self._slots[number]
-        for name in self._here.pop(slot).crowd:
+        for name in self._here.pop(slot).crowd.members:
             del self._where[name]
         del self._rooms[slot], self._due[slot]
         self._loads.pop(number, None)
@@ -166,7 +166,7 @@ class Outlook:
     def _changed(self, slot: int) -> None:
         here = self._here[slot]
         here.changes += 1
-        if here.changes >= _FRESH * len(here.crowd):
+        if here.changes >= _FRESH * len(here.crowd.members):
             self._stale.add(slot)
 
     def best(self, who: Prospect, home: int | None, resident: bool, at: float) -> int:

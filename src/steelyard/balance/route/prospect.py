@@ -7,7 +7,6 @@ that.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import isfinite, sqrt
 from statistics import NormalDist
 
@@ -27,26 +26,21 @@ _OCTAVES = [2.0 ** (7 + number) for number in range(LENGTHS)]  # 128 to 16,384 t
 _MEMORY = 0.998  # a trajectory weighs as much as all that ended more than some 500 before it
 
 
-@dataclass(slots=True)
 class Prospect:
     """Tokens to give, and what each brings along; and the context to begin with, cached somewhere or not."""
 
-    tokens: Array  # equally likely lengths, rising
-    likely: list[float]  # the same
-    expected: float
-    tools: float  # seconds by token
-    returned: float  # tokens of tools by token
-    cached: int
-    new: int
+    __slots__ = ("cached", "context", "expected", "likely", "new", "returned", "tokens", "tools", "usual_context")
 
-    @property
-    def context(self) -> int:
-        return self.cached + self.new
-
-    @property
-    def usual_context(self) -> float:
-        """In the mean over all that it has to give."""
-        return self.context + (1.0 + self.returned) * self.expected / 2
+    def __init__(self, likely: list[float], tools: float, returned: float, cached: int, new: int) -> None:
+        self.likely = likely  # equally likely lengths, rising
+        self.tokens: Array = np.array(likely)
+        self.expected = _mean(likely)
+        self.tools = tools  # seconds by token
+        self.returned = returned  # tokens of tools by token
+        self.cached = cached
+        self.new = new
+        self.context = cached + new
+        self.usual_context = self.context + (1.0 + returned) * self.expected / 2  # in the mean over all it has to give
 
 
 def lengths(left: Left) -> list[float]:
@@ -129,7 +123,7 @@ class Habits:
         if who.cache == "drop":
             new = context
         likely = self._lengths(who, under_way)
-        return Prospect(np.array(likely), likely, _mean(likely), tools, returned, context - new, new)
+        return Prospect(likely, tools, returned, context - new, new)
 
     def _lengths(self, who: Running, under_way: int) -> list[float]:
         """By the estimate or, if that says more, by its own tokens a turn: estimators go back to the usual for what is
