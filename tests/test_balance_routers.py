@@ -360,10 +360,10 @@ def test_a_ranking_is_a_sorted_list(steps: list[tuple[int, tuple[bool, int] | No
 
 def plain_rise(speed: BucketSpeed, seats: int, room: int, there: list[Prospect], who: Prospect, wait: float) -> float:
     """From the definitions, in steps of a quarter token over everybody who is there."""
-    fine, longest = 0.25, max([float(who.tokens[-1]), *(float(each.tokens[-1]) for each in there)])
+    fine, longest = 0.25, max([who.likely[-1], *(each.likely[-1] for each in there)])
     ends = [0.0]
     for quarter in range(int(longest / fine) + 1):
-        likely = [float((each.tokens > quarter * fine).mean()) for each in there]
+        likely = [float((np.array(each.likely) > quarter * fine).mean()) for each in there]
         people, context = sum(likely), sum(map(mul, likely, (each.usual_context for each in there)))
         at_once = max(1.0, min(seats, room * people / context)) if people else 1.0
         load = sum(
@@ -378,10 +378,10 @@ def plain_rise(speed: BucketSpeed, seats: int, room: int, there: list[Prospect],
     else:
         more = speed.step(len(there) + 1, 0) - speed.step(max(1, len(there)), 0)
     load = more + speed.read * who.usual_context + speed.prefill * who.returned
-    rise = float(np.mean([(ends[int(x / fine)] + (load + who.tools) * x + wait) ** 8 for x in who.tokens.tolist()]))
+    rise = float(np.mean([(ends[int(x / fine)] + (load + who.tools) * x + wait) ** 8 for x in who.likely]))
     for each in there:
-        for x in each.tokens.tolist():
-            later = wait + load * float(np.minimum(who.tokens, x).mean())
+        for x in each.likely:
+            later = wait + load * float(np.minimum(who.likely, x).mean())
             rise += 8 * ends[int(x / fine)] ** 7 * later / LENGTHS
     return rise
 
@@ -395,10 +395,11 @@ def broadcast_rises(outlook: Outlook, who: Prospect, home: int | None) -> list[f
         wait = (0.0 if resident else speed.bring(who.cached)) + speed.prefill * who.new
         asked[:, slot] = added + who.tools, wait, added
     asked[::2] += outlook._marginal
-    bins = (who.tokens * outlook._by_token).astype(int)
+    tokens = np.array(who.likely)
+    bins = (tokens * outlook._by_token).astype(int)
     harm, begin, pace = outlook._tables.take(bins, 2, mode="clip")
-    lines = np.dot(asked[:2].T, np.array([who.tokens, np.ones(LENGTHS)]))
-    own = begin + pace * who.tokens + lines
+    lines = np.dot(asked[:2].T, np.array([tokens, np.ones(LENGTHS)]))
+    own = begin + pace * tokens + lines
     means = np.matmul(np.array([harm, np.square(np.square(np.square(own)))]), np.full(LENGTHS, 1 / LENGTHS))
     found: list[float] = (means[1] + asked[2] * means[0] + asked[1] * outlook._total).tolist()
     return found
@@ -568,7 +569,7 @@ def test_likely_lengths_have_the_mean_and_the_p90_of_an_estimate(mean: float, wi
 
 def test_little_is_believed_while_more_are_under_way_than_have_ended() -> None:
     habits, who = Habits(), Running(History("a", "p", 100), 0, 0.0, Left(100.0, 200.0))
-    assert habits.prospect(replace(who, left=UNKNOWN), 8).tokens.tolist() == unknown(0)
+    assert habits.prospect(replace(who, left=UNKNOWN), 8).likely == unknown(0)
     before = habits.prospect(who, 8).expected
     done = History("b", "p", 100)
     done.add(Turn(100, "ls", "ok", 300, 2.0))

@@ -75,8 +75,10 @@ class Attempt:
         self.since += tokens
         self.request = None
 
-    def next_turn(self) -> None:
-        """Its tool has returned."""
-        self.context += self.turn.returned
+    def next_turn(self) -> Turn:
+        """Its tool has returned; the turn that is over."""
+        over = self.trajectory.turns[self.turns]
+        self.context += over.returned
         self.turns += 1
         self.tokens = 0
+        return over

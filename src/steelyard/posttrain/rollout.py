@@ -279,9 +279,7 @@ class RolloutStage:
         if attempt.held:
             attempt.returned = True
             return
-        turn = attempt.turn
-        attempt.next_turn()
-        self._tell(Returned(now, name, turn))
+        self._tell(Returned(now, name, attempt.next_turn()))
 
     def _stop(self, attempt: Attempt, at: float) -> None:
         """Take a turn off its engine, and keep what it has generated."""

@@ -52,7 +52,7 @@ class Turns:
 
     def check(self, who: Trajectory) -> None:
         """Refuse one that no engine could finish."""
-        needed = who.prompt_tokens + who.generated + sum(turn.returned for turn in who.turns[:-1])
+        needed = who.prompt_tokens + who.generated + sum([turn.returned for turn in who.turns[:-1]])
         if needed > self._most:
             raise UserError(
                 f"trajectory {who.id} comes to {needed:,} tokens, and engines take {self._most:,} "

@@ -9,6 +9,7 @@ its cost, and hang less on the draw.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from struct import Struct
 from zlib import crc32
 
 import numpy as np
@@ -28,6 +29,7 @@ _DRIFT = 1e-6  # variance that a weight gains with each sample, so that what is 
 _FREE = 1e4  # variance of the mean before anything is known; that of all other weights, and of noise, is 1
 _CHUNK = 16  # samples in one update: small enough for a linear solver to stay on one thread
 _SEED = 20_260_603
+_POINT = Struct(f"{PLAIN}f")  # packs numbers in half the time that an array takes to take them in
 
 
 class Surface:
@@ -43,6 +45,7 @@ class Surface:
         self._change = np.empty_like(self._doubt)  # kept from one update to the next
         self._single_plain = self._plain.astype(np.float32)  # these and what follows: what `value` works with
         self._point, self._share = np.zeros(PLAIN, np.float32), np.zeros((), np.float32)
+        self._into_point = self._point.data
         self._phase, self._part = np.zeros((2, _SETS * _WAVES), np.float32)
         self._row = np.zeros(2 * _SETS * _WAVES, np.float32)  # cosines and sines of one point
         self._cosines, self._sines = self._row.reshape(2, -1)
@@ -55,7 +58,7 @@ class Surface:
         In single precision, where numpy's waves take a tenth of the time: that is good for six digits.
         """
         phase, part = self._phase, self._part
-        self._point[:] = plain
+        _POINT.pack_into(self._into_point, 0, *plain)
         self._point.dot(self._single_plain, phase)
         for tool, share in tools.items():
             self._share[()] = share

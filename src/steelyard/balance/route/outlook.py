@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
+from struct import Struct
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ from steelyard.balance.route.sums import TABLES, Sums
 
 _FRESH = 1 / 8  # of those on a replica: its sums are made again when so many have changed
 _EVENLY = np.full(LENGTHS, 1.0 / LENGTHS)
+_LIKELY = Struct(f"{LENGTHS}d")
 
 
 @dataclass(slots=True)
@@ -69,6 +71,8 @@ class Outlook:
         self._width = 1.0  # tokens of a bin
         self._by_token = np.array(1.0)  # bins; numpy takes longer to work with a plain number
         self._powers = np.ones((2, LENGTHS))  # of tokens of who is asked about: the first, and that to no power
+        self._likely = self._powers[0]
+        self._into_likely = self._likely.data
         self._sums = Sums(1.0)
         self._rooms: list[float] = []  # tokens of context that each replica can take
         self._due: list[float] = []  # when each replica is to be filled again
@@ -210,8 +214,9 @@ class Outlook:
     def _rises(self, who: Prospect, resident: int | None) -> Array:
         """Arrays of one shape, since numpy takes four times as long where it has to stretch one to another's."""
         self._ask(who, resident)
-        self._powers[0] = self._tokens[:] = tokens = who.tokens
-        bins = np.multiply(tokens, self._by_token).astype(np.intp)
+        _LIKELY.pack_into(self._into_likely, 0, *who.likely)
+        self._tokens[:] = self._likely
+        bins = np.multiply(self._likely, self._by_token).astype(np.intp)
         harm, own, pace = self._tables.take(bins, 2, self._taken, "clip")
         wait, harms = self._wait, self._harms
         np.add(own, np.multiply(pace, self._tokens, pace), own)

@@ -29,11 +29,10 @@ _MEMORY = 0.998  # a trajectory weighs as much as all that ended more than some 
 class Prospect:
     """Tokens to give, and what each brings along; and the context to begin with, cached somewhere or not."""
 
-    __slots__ = ("cached", "context", "expected", "likely", "new", "returned", "tokens", "tools", "usual_context")
+    __slots__ = ("cached", "context", "expected", "likely", "new", "returned", "tools", "usual_context")
 
     def __init__(self, likely: list[float], tools: float, returned: float, cached: int, new: int) -> None:
         self.likely = likely  # equally likely lengths, rising
-        self.tokens: Array = np.array(likely)
         self.expected = _mean(likely)
         self.tools = tools  # seconds by token
         self.returned = returned  # tokens of tools by token

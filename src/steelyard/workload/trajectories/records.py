@@ -36,7 +36,7 @@ class Trajectory:
     @property
     def generated(self) -> int:
         """All tokens the model gave."""
-        return sum(turn.generated for turn in self.turns)
+        return sum([turn.generated for turn in self.turns])
 
     def left(self) -> list[int]:
         """Tokens still to be generated after each turn; 0 after the last."""
