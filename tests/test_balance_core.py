@@ -24,6 +24,7 @@ from steelyard.balance.events import (
     ReplicaUp,
     Returned,
     RolloutEvent,
+    Sent,
 )
 from steelyard.balance.line import Line
 from steelyard.balance.log import Told, read_log, replay, to_line, write_log
@@ -321,6 +322,33 @@ def test_a_move_holds_both_places_until_it_has_arrived() -> None:
     rollouts.apply(Moved(3.0, "a"))
     assert (rollouts.replicas[0].tokens, rollouts.replicas[1].tokens) == (0, 150)
     assert (who.replica, who.target, who.doing) == (1, None, "generating")
+
+
+def test_one_that_is_sent_on_before_it_has_arrived_takes_up_no_place_on_the_way() -> None:
+    rollouts = Rollouts()
+    for number in (0, 1, 2):
+        rollouts.apply(ReplicaUp(0.0, number, 1, 4, 1_000))
+    who = rollouts.apply(Begun(0.0, "a", "p", 100))
+    assert who is not None
+    rollouts.place(who, 0)
+    rollouts.apply(Called(1.0, "a", 20))
+    rollouts.apply(Returned(2.0, "a", Turn(20, "ls", "ok", 30)))
+    rollouts.place(who, 1)
+    rollouts.apply(Sent(2.5, "a", 2))
+    assert (rollouts.replicas[1].busy, rollouts.replicas[1].tokens, rollouts.replicas[1].coming) == (0, 0, {})
+    rollouts.apply(Moved(3.0, "a"))
+    assert [each.tokens for each in rollouts.replicas.values()] == [0, 0, 150]
+
+
+def test_one_that_is_sent_while_it_waits_is_placed_there() -> None:
+    core = RolloutCore(make_router("sticky"), ByTurn())
+    core.decide(ReplicaUp(0.0, 0, 1, 1, 1_000))
+    core.decide(Begun(0.0, "a", "p", 100))
+    who = core.rollouts.apply(Begun(0.0, "b", "p", 100))  # in line
+    core.rollouts.apply(ReplicaUp(1.0, 1, 1, 1, 1_000))
+    assert who is not None and who.doing == "waiting"
+    assert core.decide(Sent(1.0, "b", 1)) == [Place("b", 1)]
+    assert (who.replica, who.doing) == (1, "generating")
 
 
 def test_a_target_lost_on_the_way_leaves_the_cache_where_it_was() -> None:

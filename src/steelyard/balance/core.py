@@ -73,8 +73,9 @@ class RolloutCore:
             commands.append(Park(who.name, cache))
 
     def _sent(self, who: Running, event: Sent, commands: list[RolloutCommand]) -> None:
-        if who.doing == "moving":
-            commands.append(Place(who.name, event.replica, source=who.replica))
+        if not who.in_tool:
+            source = who.replica if who.doing == "moving" else None  # else it has nothing to bring along
+            commands.append(Place(who.name, event.replica, source=source))
 
     def _ended(self, who: Running, event: Ended, _: list[RolloutCommand]) -> None:
         self._router.ended(who)

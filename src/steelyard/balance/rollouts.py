@@ -100,9 +100,13 @@ class Rollouts:
         What moves stays on its source until it has arrived, and is reserved for on the target; should that one be
         lost on the way, nothing else is. Whatever does not move is there at once.
         """
-        source = who.replica
+        source, before = who.replica, who.target
         self.waiting.discard(who.name)
         self._count(who, -1)
+        if before is not None:  # sent on before it was there
+            del self.replicas[before].coming[who.name]
+            who.target = None
+            self._watch(self.replicas[before])
         if source is not None and source != number and cache == "keep":
             who.target = number
             who.doing = "moving"
