@@ -21,6 +21,7 @@ from steelyard.errors import UserError
 from steelyard.posttrain.foresight import Foresight
 from steelyard.posttrain.loop import Loop
 from steelyard.posttrain.planning import Training
+from steelyard.posttrain.recent import EndedBatches
 from steelyard.posttrain.record import StepRecord
 from steelyard.posttrain.replan import Replanner
 from steelyard.posttrain.roles import first_places, new_places
@@ -66,6 +67,28 @@ def stationary(tmp_path_factory: pytest.TempPathFactory) -> dict[str, PosttrainR
 @cache
 def any_setup() -> PosttrainSetup:
     return set_up_posttrain(posttrain_from_dict({**SMALL, "mode": "one-step-off"}), any_degree=True)
+
+
+@pytest.mark.parametrize("staleness", [1, 3])
+def test_seats_that_turns_want_are_counted_whatever_batches_are_under_way(staleness: int) -> None:
+    """As a mean over time: engines are too few, so that batches wait for each other."""
+    few = {"mode": "asynchronous", "staleness": staleness, "rollout": [{"tp": 1, "replicas": 1}], "steps": 16}
+    more = {"engine": {"block_size": 64, "max_num_seqs": 32}, "trajectories": {"preset": "search", "prompts": 8}}
+    setup = set_up_posttrain(posttrain_from_dict({**SMALL, **few, **more}))
+    loop = Loop(setup, RolloutCore(Sticky(), Blind()))
+    ended, found, now = EndedBatches(loop), list[float](), 0.0
+    for version in range(setup.scenario.steps):
+        step = loop.step(now, version)
+        now = step.synced
+        latest = ended.latest(step)
+        if latest is not None and 6 <= version < 13:
+            found.append(latest.wanted)
+    begin, end = (loop.record.steps[number].synced for number in (5, 12))
+    wanted = 0.0
+    for each in loop.record.samples:
+        tools = float(Measured.of([each.trajectory]).tools[0]) / (each.ended - each.begun)
+        wanted += (1 - tools) * max(0.0, min(each.ended, end) - max(each.begun, begin))
+    assert np.mean(found) == pytest.approx(wanted / (end - begin) / 32, rel=0.15)
 
 
 @given(st.data())

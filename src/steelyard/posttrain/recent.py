@@ -78,9 +78,11 @@ class EndedBatches:
         tools = float(Measured.of(trajectories[0]).tools.sum())
         seats = sum(self._loop.setup.kinds[tp].limits.max_num_seqs for tp in stage.tp.values())
         waited = sum(attempt.ended - attempt.begun for attempt in newest) - tools
+        steps = self._loop.record.steps[-2 - self._behind :]  # as long as a batch is under way, at most
+        a_step = (steps[-1].synced - steps[0].synced) / (len(steps) - 1) if len(steps) > 1 else steps[0].synced
         return Recent(
             trajectories,
             self._asked.group,
             seconds=spent / max(1, self._behind, together / self._size),
-            wanted=waited / (spent * seats),
+            wanted=waited / (a_step * seats),
         )
