@@ -12,8 +12,8 @@ Waits = TypeVar("Waits")
 class Line(Generic[Waits]):
     """Lowest rank first, equals in order of coming. Joining, leaving and looking who is first cost a heap's step.
 
-    A rank is asked for when somebody next looks who is first, not on joining: by then it is known what a tool return
-    says about who has joined.
+    A rank is asked for when somebody next looks who is first of several, not on joining: by then it is known what a
+    tool return says about who has joined.
     """
 
     def __init__(self, rank: Callable[[Waits], float] | None = None) -> None:
@@ -47,20 +47,23 @@ class Line(Generic[Waits]):
 
     def first(self) -> Waits | None:
         """Whose turn it is; he stays in line."""
-        if not self._there:
+        there = self._there
+        if len(there) < 2:  # nobody has to be ranked
+            for _, only in there.values():
+                return only
             self._unranked.clear()
             self._heap.clear()
             return None
         if self._unranked:
             for joined, name in self._unranked:
-                there = self._there.get(name)
-                if there is not None and there[0] == joined:
-                    heappush(self._heap, (self._rank(there[1]) if self._rank else 0.0, joined, name))
+                found = there.get(name)
+                if found is not None and found[0] == joined:
+                    heappush(self._heap, (self._rank(found[1]) if self._rank else 0.0, joined, name))
             self._unranked.clear()
         while self._heap:
             _, joined, name = self._heap[0]
-            there = self._there.get(name)
-            if there is not None and there[0] == joined:
-                return there[1]
+            found = there.get(name)
+            if found is not None and found[0] == joined:
+                return found[1]
             heappop(self._heap)
         return None

@@ -1,4 +1,7 @@
-"""One trajectory and its turns, free of any file format and of who reads them."""
+"""One trajectory and its turns, free of any file format and of who reads them.
+
+Nobody changes either; they are not frozen since there are very many, and each would take several times as long to make.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ Outcome = Literal["ok", "error", "timeout"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Turn:
     """Tokens the model gave, then a tool call and what came of it."""
 
@@ -21,7 +24,7 @@ class Turn:
     latency: float | None = None  # seconds from the call to its return, where known
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Trajectory:
     """A whole run of an agent. Every turn but the last ends in a tool return after which something is left to do."""
 
