@@ -44,6 +44,7 @@ class _Here:
     decoded: float = 0.0
     rate: float = 0.0
     changes: int = 0
+    slot: int = 0  # its place in arrays
 
     def decoded_by(self, at: float) -> float:
         """Tokens that each who runs there has been given by then."""
@@ -62,8 +63,8 @@ class Outlook:
     def __init__(self, habits: Habits) -> None:
         self._habits = habits
         self._here: list[_Here] = []
-        self._slots: dict[int, int] = {}  # by replica
-        self._where: dict[str, int] = {}  # replicas by trajectory
+        self._by_number: dict[int, _Here] = {}
+        self._where: dict[str, _Here] = {}  # by trajectory
         self._stale: set[int] = set()  # slots that are to be summed up again
         self._loads: dict[int, tuple[Replica, float]] = {}  # that have changed; what tools returned by token then
         self._last: tuple[Prospect, int | None, Array] | None = None  # who was asked about, and what was said
@@ -91,7 +92,7 @@ class Outlook:
 
     def gone(self, number: int) -> None:
         """A replica is no more; nothing of what counted there counts anywhere."""
-        slot = self._slots[number]
+        slot = self._by_number[number].slot
         for name in self._here.pop(slot).crowd.members:
             del self._where[name]
         del self._rooms[slot], self._due[slot]
@@ -101,7 +102,9 @@ class Outlook:
     def _resize(self, kept: Array, tables: Array) -> None:
         """Arrays for as many replicas as there are, and those that `rises` works with."""
         count = len(self._here)
-        self._slots = {here.number: slot for slot, here in enumerate(self._here)}
+        self._by_number = {here.number: here for here in self._here}
+        for slot, here in enumerate(self._here):
+            here.slot = slot
         self._stale = set(range(count))
         self._kept, self._tables = kept, tables
         self._marginal, self._total = kept
@@ -124,8 +127,7 @@ class Outlook:
     def _settle(self) -> None:
         at, width = self._at, self._width
         for number, (replica, returned) in self._loads.items():
-            slot, busy = self._slots[number], replica.busy
-            here = self._here[slot]
+            here, busy = self._by_number[number], replica.busy
             here.decoded += here.rate * (at - here.since)
             here.since = at
             if not busy:
@@ -136,8 +138,8 @@ class Outlook:
                 running = busy if busy < seats else seats
                 prompts = running * speed.prefill * returned
                 here.rate = 1.0 / (here.seconds[running] + speed.read * active + prompts)
-            self._rooms[slot] = room
-            self._due[slot] = here.passes(width)
+            self._rooms[here.slot] = room
+            self._due[here.slot] = here.passes(width)
         self._loads.clear()
 
     def has_room(self, tokens: int) -> bool:
@@ -148,36 +150,32 @@ class Outlook:
 
     def count(self, name: str, number: int, who: Prospect) -> None:
         """From now on a trajectory counts on this replica."""
-        slot = self._slots[number]
-        here = self._here[slot]
-        self._where[name] = number
+        here = self._where[name] = self._by_number[number]
         decoded, usual = here.decoded_by(self._at), who.usual_context
         load = here.speed.read * usual + here.speed.prefill * who.returned
         farthest = who.likely[-1] + decoded - here.crowd.seen
         if farthest >= BINS * self._width:
             self._widen(farthest)
         here.crowd.count(name, who.likely, load, usual, decoded, self._width)
-        self._changed(slot)
+        self._changed(here)
 
     def discount(self, name: str) -> None:
         """A trajectory counts nowhere for now."""
-        number = self._where.pop(name, None)
-        if number is not None:
-            slot = self._slots[number]
-            self._here[slot].crowd.discount(name)
-            self._changed(slot)
+        here = self._where.pop(name, None)
+        if here is not None:
+            here.crowd.discount(name)
+            self._changed(here)
 
-    def _changed(self, slot: int) -> None:
-        here = self._here[slot]
+    def _changed(self, here: _Here) -> None:
         here.changes += 1
         if here.changes >= _FRESH * len(here.crowd.members):
-            self._stale.add(slot)
+            self._stale.add(here.slot)
 
     def best(self, who: Prospect, home: int | None, resident: bool, at: float) -> int:
         """The replica with the least rise among ``home`` and those with room; the first of equals."""
         rises, context, rooms = self._said(who, home if resident else None, at), who.context, self._rooms
         if min(rooms) < context:
-            rises, at_home = rises.copy(), -1 if home is None else self._slots[home]
+            rises, at_home = rises.copy(), -1 if home is None else self._by_number[home].slot
             for slot, room in enumerate(rooms):
                 if room < context and slot != at_home:
                     rises[slot] = inf
@@ -241,8 +239,8 @@ class Outlook:
             asked[0, kind] = added + tools
         asked.take(self._kind, 1, self._each, "clip")
         if resident is not None:
-            slot = self._slots[resident]
-            self._wait[slot] = self._here[slot].speed.prefill * new
+            here = self._by_number[resident]
+            self._wait[here.slot] = here.speed.prefill * new
         np.add(self._slower, self._marginal, self._slower)
         np.add(self._load, self._marginal, self._load)
 

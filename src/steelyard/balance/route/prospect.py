@@ -76,6 +76,8 @@ class Habits:
         self._count = self._turns = self._tokens = self._returned = self._seconds = 0.0
         self.tools = 0.0  # seconds by token
         self.returned = 0.0  # tokens by token
+        self._usual = 0.0  # tokens of one
+        self._a_turn = 0.0  # and of a turn
         self._first: tuple[tuple[float, ...], Prospect] | None = None  # the last before a first turn, and what it was
         self._later: list[tuple[float, float]] = []  # after each turn: who came so far, and the turns they had left
 
@@ -87,6 +89,7 @@ class Habits:
         self._tokens = _MEMORY * self._tokens + done.generated
         self._returned = _MEMORY * self._returned + done.returned
         self._seconds = _MEMORY * self._seconds + done.tool_seconds
+        self._usual, self._a_turn = self._tokens / self._count, self._tokens / self._turns
         if self._tokens:
             self.tools, self.returned = self._seconds / self._tokens, self._returned / self._tokens
         self._later += [(0.0, 0.0)] * (len(done.turns) - 1 - len(self._later))
@@ -113,7 +116,7 @@ class Habits:
 
     def _prospect(self, who: Running, under_way: int) -> Prospect:
         history = who.history
-        usual = self._tokens / self._count if self._count else 0.0
+        usual = self._usual
         tokens = history.generated + usual
         tools = (history.tool_seconds + usual * self.tools) / tokens if tokens else 0.0
         returned = (history.returned + usual * self.returned) / tokens if tokens else 0.0
@@ -145,4 +148,4 @@ class Habits:
         if not turns or not self._later:
             return 0.0
         count, left = self._later[min(turns, len(self._later)) - 1]
-        return left / count * (history.generated + self._tokens / self._turns) / (turns + 1)
+        return left / count * (history.generated + self._a_turn) / (turns + 1)
