@@ -233,6 +233,25 @@ def test_engines_stand_still_while_weights_change() -> None:
     assert ends[1] - ends[0] == pytest.approx(5.0, abs=0.1)
 
 
+@pytest.mark.parametrize("change", [False, True])
+def test_a_turn_finds_what_the_one_before_it_cached_unless_weights_have_changed(change: bool) -> None:
+    here = stage(1)
+    here.begin([trajectory("a", (400, 200, 1.0), (400, 0, 0.0))], 0.0, 0)
+    here.run(until=2.0)
+    first = here.running["a"].request
+    assert first is not None and first.grouped
+    if change:
+        here.new_weights(2.0, 2.0)
+    at = 2.0
+    while here.running["a"].request in (None, first):
+        at += 0.5
+        here.run(until=at)
+    second = here.running["a"].request
+    assert second is not None and len(second.keys) == (300 + 400 + 200) // SIZE
+    assert set(first.keys) & set(second.keys) == (set() if change else set(first.keys))
+    assert len(first.keys) == (300 + 400 - 1) // SIZE
+
+
 turns = st.lists(st.tuples(st.integers(1, 300), st.integers(0, 400), st.floats(0, 3)), min_size=1, max_size=4)
 
 

@@ -43,7 +43,9 @@ class RunCache:
             if family is None:
                 break
             begin = at = names.start
-            end = min(names.stop, begin + most - found)
+            end = begin + most - found
+            if end > names.stop:
+                end = names.stop
             while at < end:
                 for run in family:
                     if run.first <= at < run.end:
@@ -63,7 +65,7 @@ class RunCache:
             if not found:
                 break
             at = names.start
-            end = min(names.stop, at + found)
+            end = at + found if at + found < names.stop else names.stop
             found -= end - at
             family = self._families[at >> POSITION_BITS]
             while at < end:
@@ -179,10 +181,11 @@ class RunCache:
         for names in r.keys.ranges:
             if last <= 0:
                 return
-            size = names.stop - names.start
+            start = names.start
+            size = names.stop - start
             if first < size:
-                begin, end = names.start + first if first > 0 else names.start, names.start + min(last, size)
-                self._add(r.parts, begin, end)
+                begin = start + first if first > 0 else start
+                self._add(r.parts, begin, start + (last if last < size else size))
             first -= size
             last -= size
 
@@ -221,10 +224,12 @@ class RunCache:
         first = r.blocks - complete
         returned: list[Run] = []
         for run in reversed(whole(r.parts)):
-            first -= run.end - run.first
+            size = run.end - run.first
+            first -= size
             run.users -= 1
-            self.sharing.left(run.users, run.end - run.first)
-            if not run.users:
+            if run.users:
+                self.sharing.left(run.users, size)
+            else:
                 run.rest = None
                 returned.append(run)
         if returned or self._named_free:

@@ -210,9 +210,12 @@ class Scheduler:
 
     def fit(self, r: Request, hits: int, tokens: int) -> bool:
         """Give a waiting request its cached blocks and room for ``tokens``, if there is room for it."""
-        limits = self.limits
-        whole = min(r.prompt + r.outputs, limits.max_model_len) if limits.reserve_full_prompt else 0
-        return self.kv.admit(r, hits, min(tokens, limits.max_model_len), whole, bool(self.running))
+        most, whole = self.limits.max_model_len, 0
+        if self.limits.reserve_full_prompt:
+            whole = r.prompt + r.outputs
+            if whole > most:
+                whole = most
+        return self.kv.admit(r, hits, tokens if tokens < most else most, whole, bool(self.running))
 
     def start(self, r: Request, computed: int, now: float) -> None:
         """A request that was given blocks runs from now on."""

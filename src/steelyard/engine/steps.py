@@ -96,7 +96,9 @@ def _launch(engine: Engine, batch: Batch, time: StepTime, delay: float) -> None:
     if clock - engine.gpu_free > PAUSE_SECONDS:
         gpu, launch = gpu * engine.rested, launch - time.hindered
     launched = clock + (prepare + launch)
-    end = max(max(engine.gpu_free, clock + prepare) + gpu, launched + time.tail)
+    end = max(engine.gpu_free, clock + prepare) + gpu
+    if end < launched + time.tail:
+        end = launched + time.tail
     if flight is None:
         if not log.ends or clock > log.ends[-1]:
             log.restarts.append((engine.step, clock))

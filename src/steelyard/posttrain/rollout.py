@@ -257,6 +257,8 @@ class RolloutStage:
         if self.running.get(name) is not attempt:  # given up over its last tokens
             return
         attempt.keep(r.output)
+        if attempt.chain is r.chain:  # else there are other weights since it began
+            attempt.names = r.keys
         if attempt.tokens < turn.generated:
             attempt.held = True
             self._tell(Paused(now, name, attempt.generated))
