@@ -139,8 +139,7 @@ class Rollouts:
             who.history.add(turn)
         who.fresh = event.fresh
         self.running[who.name] = who
-        self._wait(who)
-        return who
+        return self._wait(who)
 
     def _end(self, event: Ended) -> Running:
         who = self._remove(event)
@@ -167,14 +166,10 @@ class Rollouts:
         return who
 
     def _resumed(self, event: Resumed) -> Running:
-        who = self.running[event.trajectory]
-        self._wait(who)
-        return who
+        return self._wait(self.running[event.trajectory])
 
     def _moved(self, event: Moved) -> Running:
-        who = self.running[event.trajectory]
-        self._arrive(who)
-        return who
+        return self._arrive(self.running[event.trajectory])
 
     def _sent(self, event: Sent) -> Running:
         who, number = self.running[event.trajectory], event.replica
@@ -188,15 +183,16 @@ class Rollouts:
         self._changed(source, number)
         return who
 
-    def _wait(self, who: Running) -> None:
+    def _wait(self, who: Running) -> Running:
         who.doing = "waiting"
         self.waiting.add(who.name, who)
+        return who
 
-    def _arrive(self, who: Running) -> None:
+    def _arrive(self, who: Running) -> Running:
         """Nothing to do for one that was not moving any more, since its target was lost meanwhile."""
         source, target = who.replica, who.target
         if target is None:
-            return
+            return who
         self._count(who, -1)
         del self.replicas[target].coming[who.name]
         who.target = None
@@ -204,11 +200,13 @@ class Rollouts:
         who.doing = "generating"
         self._count(who, +1)
         self._changed(source, target)
+        return who
 
     def _stop(self, who: Running, generated: int) -> Running:
         """Its turn is over. A turn that was thought lost with its replica counts too, if a driver has got it."""
         self._arrive(who)
-        self.waiting.discard(who.name)
+        if who.doing == "waiting":
+            self.waiting.discard(who.name)
         self._count(who, -1)
         who.doing = "tool"
         who.fresh = generated
@@ -231,8 +229,7 @@ class Rollouts:
     def _up(self, event: ReplicaUp) -> None:
         if event.replica in self.replicas:
             self._lose(event.replica)
-        added = Replica(event.replica, event.tp, event.seats, event.tokens)
-        self.replicas[event.replica] = added
+        added = self.replicas[event.replica] = Replica(event.replica, event.tp, event.seats, event.tokens)
         self._watch(added)
 
     def _lose(self, number: int) -> None:

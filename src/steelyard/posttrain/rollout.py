@@ -135,7 +135,7 @@ class RolloutStage:
         attempt.held, attempt.since, attempt.priority = False, 0, priority
         if attempt.returned:
             attempt.returned = False
-            self._returned(name, at)
+            self._returned(attempt, at)
         elif not attempt.in_tool:
             self._decide(Resumed(at, name, left))
 
@@ -197,15 +197,15 @@ class RolloutStage:
                 self._turn_over(number, name, ticket, now)
             elif kind == DUE:
                 self._due.pop(ticket)(now)
-            elif name in running and running[name].ticket == ticket:
+            elif (attempt := running.get(name)) is not None and attempt.ticket == ticket:
                 if kind == RETURN:
-                    self._returned(name, now)
+                    self._returned(attempt, now)
                     continue
                 if kind == MOVED:
                     self._tell(Moved(now, name))
-                    if name not in running or running[name].ticket != ticket:  # given up, or sent on
+                    if name not in running or attempt.ticket != ticket:  # given up, or sent on
                         continue
-                self._submit(number, name, now)
+                self._submit(number, attempt, now)
         return now if until == inf else until
 
     # -- carrying out commands ----------------------------------------------------------------------------------
@@ -238,8 +238,7 @@ class RolloutStage:
         attempt.ticket = next(self._indices)
         heappush(self._agenda, (ready, event, command.replica, command.trajectory, attempt.ticket))
 
-    def _submit(self, number: int, name: str, now: float) -> None:
-        attempt = self.running[name]
+    def _submit(self, number: int, attempt: Attempt, now: float) -> None:
         r = attempt.request
         assert r is not None
         attempt.submitted = True
@@ -251,8 +250,9 @@ class RolloutStage:
         attempt = self.replicas.requests.pop(index, None)
         if attempt is None:
             return
-        turn, r = attempt.turn, attempt.request
+        turns, r = attempt.trajectory.turns, attempt.request
         assert r is not None
+        turn = turns[attempt.turns]
         self._count(attempt, r.output, now)
         if self.running.get(name) is not attempt:  # given up over its last tokens
             return
@@ -263,7 +263,7 @@ class RolloutStage:
             attempt.held = True
             self._tell(Paused(now, name, attempt.generated))
             return
-        if attempt.turns + 1 == len(attempt.trajectory.turns):
+        if attempt.turns + 1 == len(turns):
             attempt.turns += 1
             attempt.tokens = 0
             attempt.ended = now
@@ -276,12 +276,11 @@ class RolloutStage:
         heappush(self._agenda, (now + (turn.latency or 0.0), RETURN, number, name, attempt.ticket))
         self._tell(Called(now, name, turn.generated))
 
-    def _returned(self, name: str, now: float) -> None:
-        attempt = self.running[name]
+    def _returned(self, attempt: Attempt, now: float) -> None:
         if attempt.held:
             attempt.returned = True
             return
-        self._tell(Returned(now, name, attempt.next_turn()))
+        self._tell(Returned(now, attempt.trajectory.id, attempt.next_turn()))
 
     def _stop(self, attempt: Attempt, at: float) -> None:
         """Take a turn off its engine, and keep what it has generated."""

@@ -30,7 +30,7 @@ class Turns:
         self, attempt: Attempt, index: int, at: float, priority: int, version: int, cap: int | None = None
     ) -> Request:
         """The rest of its turn, or as much of it as a cap on tokens in one go allows; one at least."""
-        output = attempt.turn.generated - attempt.tokens
+        output = attempt.trajectory.turns[attempt.turns].generated - attempt.tokens
         if cap is not None:
             output = max(1, min(output, cap - attempt.since))
         if attempt.priority is not None:
