@@ -90,9 +90,10 @@ class Replicas:
     def wake(self, number: int, now: float, until: float) -> None:
         """Run an engine up to the next event of any other, or at least through its next decision."""
         del self._bounds[number]
-        following = self._agenda[0][0] if self._agenda else inf
+        if self._agenda and self._agenda[0][0] < until:
+            until = self._agenda[0][0]
         engine = self.engines[number]
-        engine.advance(max(min(following, until), nextafter(now, inf)))
+        engine.advance(until if until > now else nextafter(now, inf))
         if engine.finished:
             self._collect(number)
         self.sleep(number)
