@@ -52,7 +52,8 @@ class Turns:
 
     def check(self, who: Trajectory) -> None:
         """Refuse one that no engine could finish."""
-        needed = who.prompt_tokens + who.generated + sum([turn.returned for turn in who.turns[:-1]])
+        turns = who.turns
+        needed = who.prompt_tokens + sum([turn.generated + turn.returned for turn in turns]) - turns[-1].returned
         if needed > self._most:
             raise UserError(
                 f"trajectory {who.id} comes to {needed:,} tokens, and engines take {self._most:,} "

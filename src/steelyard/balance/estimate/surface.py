@@ -28,6 +28,7 @@ _LENGTH = 2.0 * PLAIN**0.5  # alike: within a factor of four in every coordinate
 _DRIFT = 1e-6  # variance that a weight gains with each sample, so that what is old can be unlearnt
 _FREE = 1e4  # variance of the mean before anything is known; that of all other weights, and of noise, is 1
 _CHUNK = 16  # samples in one update: small enough for a linear solver to stay on one thread
+_MOST_PARTS = 4_096  # a kilobyte each
 _SEED = 20_260_603
 _POINT = Struct(f"{PLAIN}f")  # packs numbers in half the time that an array takes to take them in
 
@@ -44,9 +45,10 @@ class Surface:
         self._own_doubt = np.einsum("sii->si", self._doubt)  # a view: variances of single weights
         self._change = np.empty_like(self._doubt)  # kept from one update to the next
         self._single_plain = self._plain.astype(np.float32)  # these and what follows: what `value` works with
-        self._point, self._share = np.zeros(PLAIN, np.float32), np.zeros((), np.float32)
+        self._point = np.zeros(PLAIN, np.float32)
         self._into_point = self._point.data
-        self._phase, self._part = np.zeros((2, _SETS * _WAVES), np.float32)
+        self._phase = np.zeros(_SETS * _WAVES, np.float32)
+        self._parts: dict[tuple[str | None, float], Singles] = {}  # of phases, by tool and its share
         self._row = np.zeros(2 * _SETS * _WAVES, np.float32)  # cosines and sines of one point
         self._cosines, self._sines = self._row.reshape(2, -1)
         self._single_weights = np.zeros_like(self._row)
@@ -57,12 +59,11 @@ class Surface:
 
         In single precision, where numpy's waves take a tenth of the time: that is good for six digits.
         """
-        phase, part = self._phase, self._part
+        phase = self._phase
         _POINT.pack_into(self._into_point, 0, *plain)
         self._point.dot(self._single_plain, phase)
         for tool, share in tools.items():
-            self._share[()] = share
-            np.add(phase, np.multiply(self._direction(tool)[1], self._share, part), phase)
+            np.add(phase, self._part(tool, share), phase)
         np.cos(phase, self._cosines)
         np.sin(phase, self._sines)
         return self._level + float(self._row.dot(self._single_weights))
@@ -108,6 +109,15 @@ class Surface:
         doubt -= np.matmul(gain, seen, out=change)
         np.add(doubt, doubt.swapaxes(1, 2), out=change)  # rounding would make it lopsided
         np.multiply(change, 0.5, out=doubt)
+
+    def _part(self, tool: str | None, share: float) -> Singles:
+        """What a tool adds to a point's phases; kept, as shares are of few calls and come again."""
+        found = self._parts.get((tool, share))
+        if found is None:
+            if len(self._parts) == _MOST_PARTS:
+                self._parts.clear()
+            found = self._parts[tool, share] = self._direction(tool)[1] * np.float32(share)
+        return found
 
     def _direction(self, tool: str | None) -> tuple[Array, Singles]:
         """A tool's direction, in either precision; it follows from its name, so it depends on no order."""
