@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from steelyard.cli import app
 from steelyard.errors import UserError
 from steelyard.posttrain import compare as module
-from steelyard.posttrain.compare import Comparison, Outcome, compare, figures_of
+from steelyard.posttrain.compare import Comparison, Outcome, compare, digest_of, figures_of
 from steelyard.posttrain.compare_cases import Cases, colocated
 from steelyard.posttrain.compare_choices import BOUNDS, OURS, RIVALS, Choice, Contender, contenders
 from steelyard.posttrain.part import scaled, shares
@@ -165,6 +165,16 @@ def test_all_who_are_asynchronous_have_the_same_bound_on_staleness() -> None:
         assert {cases.of(Choice(tail=tail)).behind for tail in ("none", "over-sampling", "partial")} == {bound}
     synchronous = Choice("split", streaming=False, tail="over-sampling")
     assert Cases(tiny()).of(synchronous).behind == 1  # what is carried over must be
+
+
+def test_a_result_is_of_the_files_that_its_scenario_names(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text("{}")
+    scenario = tiny(model=str(config))
+    before = digest_of(scenario)
+    assert digest_of(scenario) == before != digest_of(tiny())
+    config.write_text("{ }")
+    assert digest_of(scenario) != before
 
 
 def test_the_best_fixed_split_is_no_worse_over_the_run_than_the_one_written() -> None:

@@ -183,9 +183,18 @@ def figures_of(scenario: PosttrainScenario) -> dict[str, Any]:
 def digest_of(scenario: PosttrainScenario) -> str:
     """Names a result: the scenario, files that it reads, and the code that runs it."""
     said = scenario.model_dump_json(exclude={"name"})
-    given = scenario.trajectories.model_dump().get("file")
-    content = b"" if given is None else (scenario.base_dir / given).read_bytes()
-    return sha256(b"\0".join([said.encode(), content, _code().encode()])).hexdigest()[:24]
+    files = [path.read_bytes() for path in _named(json.loads(said), scenario.base_dir)]
+    return sha256(b"\0".join([said.encode(), *files, _code().encode()])).hexdigest()[:24]
+
+
+def _named(said: Any, base: Path) -> Iterator[Path]:
+    """Files that a scenario names, wherever in it: trajectories, a model's config, what was measured of an engine."""
+    if isinstance(said, str):
+        if said and (base / said).is_file():
+            yield base / said
+    elif isinstance(said, dict | list):
+        for each in said.values() if isinstance(said, dict) else said:
+            yield from _named(each, base)
 
 
 @cache
