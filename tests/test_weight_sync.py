@@ -175,6 +175,14 @@ def _kept(layout: TrainLayout) -> float:
     return parameters(MODEL).total * (2 / layout.tp + 12 / layout.gpus)
 
 
+def test_experts_that_are_spread_over_ranks_are_gathered_before_they_are_sent() -> None:
+    model, engines = load_model("qwen3-30b-a3b"), [Rollouts(4, Layout(tp=2))]
+    found = broadcast(model, NODES, TrainLayout(dp=8, ep=8), engines).parts["gather"]
+    experts = 2 * 48 * 128 * 3 * 2048 * 768
+    assert found == pytest.approx(7 / 8 * experts / NODES.peer.rate, rel=0.1)
+    assert broadcast(model, NODES, TrainLayout(dp=8), engines).parts["gather"] == 0.0
+
+
 def test_experts_that_are_spread_over_ranks_are_fetched_once() -> None:
     """Each GPU of eight has an eighth of the experts; two such groups share their optimiser states."""
     model, layout = load_model("qwen3-30b-a3b"), TrainLayout(dp=16, ep=8, zero=1)

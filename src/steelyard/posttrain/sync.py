@@ -15,7 +15,7 @@ import numpy as np
 from steelyard.cost.collectives import Collectives
 from steelyard.errors import UserError
 from steelyard.hardware import Span, Topology
-from steelyard.model import Layout, ModelSpec, parameters, weight_bytes
+from steelyard.model import Layout, ModelSpec, Stage, parameters, weight_bytes
 from steelyard.posttrain.training.compile import host_rate
 from steelyard.posttrain.training.layout import FSDP, TrainLayout
 from steelyard.posttrain.training.memory import MASTER_BYTES, MOMENT_BYTES, WEIGHT_BYTES, stage_weights
@@ -89,7 +89,7 @@ def broadcast(model: ModelSpec, topology: Topology, layout: TrainLayout, rollout
     seconds = Collectives(topology).seconds("broadcast", span, np.array([size / buckets]))[0]
     return MoveTime(
         {
-            "gather": _gathered(topology, layout, size),
+            "gather": sum(_gathered(topology, layout, stage) for stage in layout.stages(model)),
             "broadcast": buckets * float(seconds),
             "buckets": buckets * BUCKET_SECONDS,
         },
@@ -213,13 +213,18 @@ def across(topology: Topology, senders: int, receivers: int) -> Span:
     return Span(senders + receivers, nodes, leaves, 1, most)
 
 
-def _gathered(topology: Topology, layout: TrainLayout, size: float) -> float:
-    """One replica puts whole matrices together: over tensor-parallel ranks, and over all ranks with FSDP."""
-    stage = size / layout.pp
-    seconds = _gather(topology, topology.span(layout.tp), stage)
-    if layout.zero >= FSDP:
-        seconds += _gather(topology, topology.span(layout.shards, stride=layout.tp), stage / layout.tp)
-    return layout.pp * seconds  # stages follow each other, as their weights are sent
+def _gathered(topology: Topology, layout: TrainLayout, stage: Stage) -> float:
+    """One replica puts a stage's matrices together: over tensor-parallel ranks, experts over those that they are dealt
+    out to, and all of them over the ranks that FSDP shards them over before that."""
+    own = stage_weights(stage, layout)
+    dealt = (own.dense, layout.tp, layout.shards), (own.experts, max(layout.tp, layout.ep), layout.expert_shards)
+    seconds = 0.0
+    for weights, ranks, shards in dealt:
+        size = float(WEIGHT_BYTES * weights)
+        seconds += _gather(topology, topology.span(ranks), size * ranks)
+        if layout.zero >= FSDP:
+            seconds += _gather(topology, topology.span(shards, stride=ranks), size)
+    return seconds
 
 
 def _gather(topology: Topology, span: Span, size: float) -> float:
