@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -31,9 +32,11 @@ from steelyard.balance.tail import (
     Train,
 )
 from steelyard.errors import UserError
+from steelyard.posttrain.attempt import Attempt
 from steelyard.posttrain.engines import EngineKind, engine_kinds
 from steelyard.posttrain.loop import Loop
 from steelyard.posttrain.rollout import RolloutStage, StageEvent
+from steelyard.posttrain.rounds import Rounds
 from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
 from steelyard.posttrain.summary import summarise_posttrain
 from steelyard.scenario import posttrain_from_dict, scenario_from_dict
@@ -208,6 +211,24 @@ def test_repacking_frees_replicas_without_losing_time_to_speak_of() -> None:
         and packed.loop.stage.moves.count > plain.loop.stage.moves.count
     )
     assert packed.seconds < 1.1 * plain.seconds
+
+
+def test_no_part_of_a_streamed_step_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An eighth of the groups at least, the last one too, however few are waited for."""
+    parts: list[list[int]] = []
+    gather = Rounds.gather
+
+    def counted(self: Rounds, now: float, version: int) -> Iterator[tuple[float, list[Attempt]]]:
+        parts.append([])
+        for at, part in gather(self, now, version):
+            parts[-1].append(len({attempt.trajectory.prompt for attempt in part}))
+            yield at, part
+
+    monkeypatch.setattr(Rounds, "gather", counted)
+    run = ran(streaming=True, trajectories={"preset": "search", "prompts": 44, "group": 1})
+    check(run)
+    assert len(parts) == run.setup.scenario.steps and any(len(each) > 1 for each in parts)
+    assert all(sum(each) == 44 and min(each) >= 6 for each in parts)
 
 
 def test_streaming_trains_while_others_are_still_rolled_out() -> None:

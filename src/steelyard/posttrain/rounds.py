@@ -56,15 +56,17 @@ class Rounds:
 
     def gather(self, now: float, version: int) -> Iterator[tuple[float, list[Attempt]]]:
         """Roll out until there are groups enough for a training step; when that was, and the batch, in the order in
-        which they were there. Where training takes groups as they come it is given them in parts."""
+        which they were there. Where training takes groups as they come it is given them in parts, none of them small:
+        few sequences are dealt out to ranks less evenly."""
         batch: list[Attempt] = []
         self._record.batches.append(batch)
         wanted = self._groups
         least = -(-wanted // PARTS) if self._setup.scenario.streaming else wanted
         while wanted:
-            now = self._wait(min(least, wanted), now, version)
+            now = self._wait(least if wanted >= 2 * least else wanted, now, version)
             own, later = self._sorted(version)
-            part, self._ready = own[:wanted], own[wanted:] + later
+            most = wanted if len(own) >= wanted else wanted - least
+            part, self._ready = own[:most], own[most:] + later
             wanted -= len(part)
             batch += [attempt for group in part for attempt in group]
             yield now, batch[-len(part) * self._size :]
