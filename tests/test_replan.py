@@ -69,6 +69,16 @@ def any_setup() -> PosttrainSetup:
     return set_up_posttrain(posttrain_from_dict({**SMALL, "mode": "one-step-off"}), any_degree=True)
 
 
+def test_prompts_asked_of_another_policy_are_another_batch() -> None:
+    """As learning goes on the same prompts have other answers, under the same names."""
+    setup = any_setup()
+    foresight = Foresight(setup)
+    early, late = (list(setup.tasks.step(2, trained)) for trained in (0.0, 1e6))
+    assert [each.id for each in early] == [each.id for each in late]
+    for batch in (early, late):
+        assert foresight.measured(batch).generated.sum() == sum(each.generated for each in batch)
+
+
 @pytest.mark.parametrize("staleness", [1, 3])
 def test_seats_that_turns_want_are_counted_whatever_batches_are_under_way(staleness: int) -> None:
     """As a mean over time: engines are too few, so that batches wait for each other."""
