@@ -28,7 +28,7 @@ from steelyard.balance.events import (
 )
 from steelyard.balance.line import Line
 from steelyard.balance.log import Told, read_log, replay, to_line, write_log
-from steelyard.balance.rollouts import Rollouts
+from steelyard.balance.rollouts import Rollouts, Running
 from steelyard.balance.route import ORACLES, ROUTERS, BucketSpeed, make_router
 from steelyard.errors import UserError
 from steelyard.workload.trajectories import Trajectory, Turn
@@ -306,6 +306,20 @@ def test_a_line_is_kind_and_fields() -> None:
 # -- by hand ----------------------------------------------------------------------------------------------------------
 
 
+def on_its_way(replicas: int) -> tuple[Rollouts, Running]:
+    """One whose second turn is on replica 1, and its cache not yet there."""
+    rollouts = Rollouts()
+    for number in range(replicas):
+        rollouts.apply(ReplicaUp(0.0, number, 1, 4, 1_000))
+    who = rollouts.apply(Begun(0.0, "a", "p", 100))
+    assert who is not None
+    rollouts.place(who, 0)
+    rollouts.apply(Called(1.0, "a", 20))
+    rollouts.apply(Returned(2.0, "a", Turn(20, "ls", "ok", 30)))
+    rollouts.place(who, 1)
+    return rollouts, who
+
+
 def test_a_move_holds_both_places_until_it_has_arrived() -> None:
     rollouts = Rollouts()
     for number in (0, 1):
@@ -325,15 +339,7 @@ def test_a_move_holds_both_places_until_it_has_arrived() -> None:
 
 
 def test_one_that_is_sent_on_before_it_has_arrived_takes_up_no_place_on_the_way() -> None:
-    rollouts = Rollouts()
-    for number in (0, 1, 2):
-        rollouts.apply(ReplicaUp(0.0, number, 1, 4, 1_000))
-    who = rollouts.apply(Begun(0.0, "a", "p", 100))
-    assert who is not None
-    rollouts.place(who, 0)
-    rollouts.apply(Called(1.0, "a", 20))
-    rollouts.apply(Returned(2.0, "a", Turn(20, "ls", "ok", 30)))
-    rollouts.place(who, 1)
+    rollouts, _ = on_its_way(3)
     rollouts.apply(Sent(2.5, "a", 2))
     assert (rollouts.replicas[1].busy, rollouts.replicas[1].tokens, rollouts.replicas[1].coming) == (0, 0, {})
     rollouts.apply(Moved(3.0, "a"))
@@ -352,15 +358,7 @@ def test_one_that_is_sent_while_it_waits_is_placed_there() -> None:
 
 
 def test_a_target_lost_on_the_way_leaves_the_cache_where_it_was() -> None:
-    rollouts = Rollouts()
-    for number in (0, 1):
-        rollouts.apply(ReplicaUp(0.0, number, 1, 4, 1_000))
-    who = rollouts.apply(Begun(0.0, "a", "p", 100))
-    assert who is not None
-    rollouts.place(who, 0)
-    rollouts.apply(Called(1.0, "a", 20))
-    rollouts.apply(Returned(2.0, "a", Turn(20, "ls", "ok", 30)))
-    rollouts.place(who, 1)
+    rollouts, who = on_its_way(2)
     rollouts.apply(ReplicaDown(2.5, 1))
     assert (who.replica, who.target, who.doing, "a" in rollouts.waiting) == (0, None, "waiting", True)
     assert rollouts.place(who, 0) == 0

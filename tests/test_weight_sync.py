@@ -167,6 +167,8 @@ def test_a_new_layout_is_fetched_by_each_gpu_from_those_that_had_the_states() ->
     assert wider.parts["groups"] == 2.0 and wider.bytes == pytest.approx(more.gpus * _kept(more), rel=1e-3)
     sending = more.gpus * _kept(more) / TRAINING.gpus  # fewer send than fetch
     assert wider.parts["fetch"] == pytest.approx(sending / NIC, rel=0.05)
+    shared = relayout(MODEL, NODES, TRAINING, TrainLayout(dp=16, zero=3))  # master weights and moments, nothing twice
+    assert shared.bytes == pytest.approx(12 * parameters(MODEL).total, rel=1e-3)
     narrower = relayout(MODEL, NODES, more, TRAINING, Startup(groups=2.0))
     assert narrower.parts["fetch"] == pytest.approx(_kept(TRAINING) / NIC, rel=0.05)
 

@@ -6,8 +6,8 @@ from steelyard.errors import UserError
 from steelyard.hardware import Topology
 from steelyard.model import Layout, ModelSpec, weight_bytes
 from steelyard.posttrain.sync import MoveTime, Startup, across, plain_weights
-from steelyard.posttrain.training.layout import FSDP, TrainLayout
-from steelyard.posttrain.training.memory import MASTER_BYTES, MOMENT_BYTES, WEIGHT_BYTES, Weights, stage_weights
+from steelyard.posttrain.training.layout import TrainLayout
+from steelyard.posttrain.training.memory import stage_weights
 
 
 def replica_to_training(
@@ -37,7 +37,7 @@ def replica_to_rollout(
     _check_others(layout)
     if layout.replica_gpus % engine.gpus:
         raise UserError(f"weight sync: {layout.replica_gpus} GPUs cannot be dealt out to engines of {engine.gpus}")
-    handed = _optimiser(model, layout)
+    handed = _handed(model, layout)
     stay = layout.gpus - layout.replica_gpus
     link = topology.network(across(topology, stay, layout.replica_gpus))
     begun = engines_begin(model, topology, stay, layout.replica_gpus, engine, startup, asleep=asleep)
@@ -85,18 +85,9 @@ def _check_others(layout: TrainLayout) -> None:
 
 def _held(model: ModelSpec, layout: TrainLayout) -> float:
     """Bytes of weights and optimiser states that one GPU of a job keeps: the fullest one, as all wait for it."""
-    return max(_kept(stage_weights(stage, layout), layout) for stage in layout.stages(model))
+    return max(sum(stage_weights(stage, layout).kept(layout)) for stage in layout.stages(model))
 
 
-def _kept(weights: Weights, layout: TrainLayout) -> float:
-    sharded = weights.sharded(layout)
-    copy = WEIGHT_BYTES * (sharded if layout.zero >= FSDP else weights.total)
-    return copy + (MASTER_BYTES + MOMENT_BYTES) * (sharded if layout.zero else weights.total)
-
-
-def _optimiser(model: ModelSpec, layout: TrainLayout) -> float:
+def _handed(model: ModelSpec, layout: TrainLayout) -> float:
     """Bytes of optimiser states that one GPU of a job has for itself, of which there are none where all have all."""
-    if not layout.zero:
-        return 0.0
-    own = max(stage_weights(stage, layout).sharded(layout) for stage in layout.stages(model))
-    return own * (MASTER_BYTES + MOMENT_BYTES)
+    return max(stage_weights(stage, layout).kept(layout)[1] for stage in layout.stages(model)) if layout.zero else 0.0

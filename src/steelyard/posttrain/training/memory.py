@@ -36,6 +36,15 @@ class Weights:
         """Its share where ranks with the same weights keep a shard each."""
         return self.dense / layout.shards + self.experts / layout.expert_shards
 
+    def kept(self, layout: TrainLayout) -> tuple[float, float]:
+        """Bytes of weights, and of optimiser states, that it keeps. With FSDP master weights are the only ones;
+        gathering turns them into 16 bits."""
+        sharded = self.sharded(layout)
+        if layout.zero >= FSDP:
+            return MASTER_BYTES * sharded, MOMENT_BYTES * sharded
+        whole = float(self.total)
+        return WEIGHT_BYTES * whole, (MASTER_BYTES + MOMENT_BYTES) * (sharded if layout.zero else whole)
+
     @property
     def total(self) -> int:
         return self.dense + self.experts
@@ -102,11 +111,8 @@ def _stage_memory(
 ) -> TrainingMemory:
     held = stage_weights(stage, layout)
     whole, sharded = float(held.total), held.sharded(layout)
-    if layout.zero >= FSDP:  # master weights are the only ones; gathering turns them into 16 bits
-        weights, copy, optimiser = MASTER_BYTES * sharded, WEIGHT_BYTES * sharded, MOMENT_BYTES * sharded
-    else:
-        weights = copy = WEIGHT_BYTES * whole
-        optimiser = (MASTER_BYTES + MOMENT_BYTES) * (sharded if layout.zero else whole)
+    weights, optimiser = held.kept(layout)
+    copy = WEIGHT_BYTES * (sharded if layout.zero >= FSDP else whole)
     others = (settings.reference == "resident") + settings.reward
     rows = layout.micro_batch_tokens
     return TrainingMemory(
