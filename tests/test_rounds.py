@@ -39,6 +39,7 @@ from steelyard.posttrain.rollout import RolloutStage, StageEvent
 from steelyard.posttrain.rounds import Rounds
 from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
 from steelyard.posttrain.summary import summarise_posttrain
+from steelyard.posttrain.tail_rounds import TailRounds
 from steelyard.scenario import posttrain_from_dict, scenario_from_dict
 from steelyard.scenario.rollouts import trajectories_spec
 from steelyard.workload.trajectories import Trajectory, Turn, trajectories_of, write_trajectories
@@ -213,19 +214,21 @@ def test_repacking_frees_replicas_without_losing_time_to_speak_of() -> None:
     assert packed.seconds < 1.1 * plain.seconds
 
 
-def test_no_part_of_a_streamed_step_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("tail", ["none", "over-sampling", "tail-batching"])
+def test_no_part_of_a_streamed_step_is_small(monkeypatch: pytest.MonkeyPatch, tail: str) -> None:
     """An eighth of the groups at least, the last one too, however few are waited for."""
     parts: list[list[int]] = []
-    gather = Rounds.gather
+    rounds: type[Rounds | TailRounds] = Rounds if tail == "none" else TailRounds
+    gather = rounds.gather
 
-    def counted(self: Rounds, now: float, version: int) -> Iterator[tuple[float, list[Attempt]]]:
+    def counted(self: Any, now: float, version: int) -> Iterator[tuple[float, list[Attempt]]]:
         parts.append([])
         for at, part in gather(self, now, version):
             parts[-1].append(len({attempt.trajectory.prompt for attempt in part}))
             yield at, part
 
-    monkeypatch.setattr(Rounds, "gather", counted)
-    run = ran(streaming=True, trajectories={"preset": "search", "prompts": 44, "group": 1})
+    monkeypatch.setattr(rounds, "gather", counted)
+    run = ran(streaming=True, tail={"kind": tail}, trajectories={"preset": "search", "prompts": 44, "group": 1})
     check(run)
     assert len(parts) == run.setup.scenario.steps and any(len(each) > 1 for each in parts)
     assert all(sum(each) == 44 and min(each) >= 6 for each in parts)

@@ -168,6 +168,7 @@ def figures_of(scenario: PosttrainScenario) -> dict[str, Any]:
         return {"refused": str(error)}
     summary = result.summary
     ages = {int(age): count for age, count in summary["staleness"].items()}
+    thrown = len(result.loop.record.thrown)
     return {
         "tokens_per_second": summary["tokens_per_second"],
         JUDGED_BY: result.loop.record.settled,
@@ -176,6 +177,7 @@ def figures_of(scenario: PosttrainScenario) -> dict[str, Any]:
         "rollout_idle": summary["gpu_time"]["rollout"]["idle"],
         "training_idle": summary["gpu_time"]["training"]["idle"],
         "staleness": sum(age * count for age, count in ages.items()) / sum(ages.values()),
+        "given_up": thrown / (thrown + summary["samples"]),
         "time_to_reward": summary.get("time_to_reward"),
     }
 

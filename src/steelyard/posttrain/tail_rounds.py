@@ -49,7 +49,7 @@ from steelyard.posttrain.tails import policy_of
 from steelyard.workload.trajectories import Trajectory
 
 PARTS = 8  # that a step's groups come in at most, where training does not wait for all of them
-_ANY = 1 << 60  # samples at once: how many there are is the policy's affair
+_ANY = 1 << 60  # samples or groups: as many as the policy likes
 
 
 class TailRounds:
@@ -100,13 +100,15 @@ class TailRounds:
         """Roll out until a round is over; when that was, and what it trains on. In parts, where training takes groups
         as they come: a round trains on whatever was complete before, so that need not wait for its end."""
         given: dict[str, None] = {}  # samples
-        least = -(-self._groups // PARTS) if self._scenario.streaming else self._groups + 1
+        least = -(-self._groups // PARTS) if self._scenario.streaming else self._groups
+        most = self._groups - least  # before the end, so that the last part is not small either
         while not self._batches:
             mark = len(given) // self._size + least
-            moment = self._stage.run(enough=partial(self._there, mark))
-            assert self._there(mark), f"step {version}: nobody is left to wait for"
+            enough = partial(self._there, mark if mark <= most else _ANY)
+            moment = self._stage.run(enough=enough)
+            assert enough(), f"step {version}: nobody is left to wait for"
             if not self._batches:
-                part = [name for group in self._sure() for name in group if name not in given]
+                part = [name for group in self._sure()[:most] for name in group if name not in given]
                 given |= dict.fromkeys(part)
                 yield max(now, moment), [self._ended[name] for name in part]
         moment, batch = self._batches.popleft()
