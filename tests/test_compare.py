@@ -13,9 +13,10 @@ from typer.testing import CliRunner
 from steelyard.cli import app
 from steelyard.errors import UserError
 from steelyard.posttrain import compare as module
-from steelyard.posttrain.compare import Comparison, Outcome, compare, digest_of, figures_of
+from steelyard.posttrain.compare import compare, digest_of, figures_of
 from steelyard.posttrain.compare_cases import Cases, colocated
 from steelyard.posttrain.compare_choices import BOUNDS, OURS, RIVALS, Choice, Contender, contenders
+from steelyard.posttrain.compare_outcomes import JUDGED_BY, Comparison, Outcome
 from steelyard.posttrain.part import scaled, shares
 from steelyard.report.compare import comparison_page, verdict
 from steelyard.report.compare_figure import comparison_svg
@@ -113,7 +114,7 @@ class Counted:
         if len(self.ran) == self._fails_at:
             raise KeyboardInterrupt
         self.ran.append(scenario.mode)
-        return {"tokens_per_second": float(len(self.ran))}
+        return {"tokens_per_second": float(len(self.ran)), JUDGED_BY: 1.0}
 
 
 def test_an_interrupted_comparison_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +142,7 @@ def test_several_at_a_time_give_what_one_by_one_gives(tmp_path: Path) -> None:
     alone, together = (compare(scenarios, FEW, tmp_path / str(workers), workers) for workers in (1, 2))
     assert [each.as_dict() for each in alone] == [each.as_dict() for each in together]
     figures = alone[0].find("ours").figures
-    assert figures == figures_of(Cases(tiny()).of(FEW[0].choice))
+    assert figures == {"seeds": 1, "spread": 0.0} | figures_of(Cases(tiny()).of(FEW[0].choice))
     assert figures["staleness"] > alone[0].find("b").figures["staleness"] == 0
     assert figures["time_to_reward"]["seconds"] > 0
 
@@ -187,19 +188,19 @@ def test_the_best_fixed_split_is_no_worse_over_the_run_than_the_one_written() ->
 # -- what is said of it -----------------------------------------------------------------------------------------------
 
 
-def outcome(name: str, tokens: float, **choice: Any) -> Outcome:
+def outcome(name: str, *tokens: float, **choice: Any) -> Outcome:
     kind: Any = {"ours": "ours", "oracle": "bound", "static best": "bound", "A": "rival"}.get(name, "change")
     figures = {
-        "tokens_per_second": tokens,
-        "settled_tokens_per_second": tokens,
         "samples_per_second": 1.5,
         "step_seconds": 12.0,
         "rollout_idle": 0.25,
         "training_idle": 0.5,
         "staleness": 0.75,
+        "given_up": 0.02,
         "time_to_reward": {"reward": 0.4, "seconds": 1234.0, "reached": False},
     }
-    return Outcome(Contender(name, kind, Choice(**choice)), figures)
+    runs = [{"tokens_per_second": each, JUDGED_BY: each, **figures} for each in tokens]
+    return Outcome(Contender(name, kind, Choice(**choice)), runs)
 
 
 def some(*more: Outcome) -> Comparison:
@@ -220,10 +221,46 @@ def test_the_verdict_counts_nobody_who_knows_lengths() -> None:
     assert "router heddle, +5.0% against ours" in beaten
 
 
+def test_seeds_are_compared_pair_by_pair_and_a_lead_that_changes_sides_is_none() -> None:
+    bounds = [outcome("oracle", 200.0, 400.0, planner="oracle"), outcome("static best", 150.0, 150.0)]
+    rival = outcome("A", 50.0, router="sticky")
+    found = Comparison(tiny(), [outcome("ours", 100.0, 300.0), *bounds, rival])
+    said = " ".join(verdict(found))
+    assert "Ours reaches 66.7% of the best that is told lengths" in said and "A 2.00x" in said
+    even = outcome("b", 140.0, 250.0, router="heddle")
+    said = " ".join(verdict(Comparison(tiny(), [*found.outcomes, even])))
+    assert "+2.6% against the next, b, ahead with 1 of 2 seeds, so the two are even" in said
+    page = comparison_page([found], "steelyard compare tiny.yaml", "images")
+    assert "| ours | 200 | 200 | 2, ±50.0% |" in page
+
+
+def test_only_who_comes_close_is_run_with_further_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    speeds = {"c-mlfq": 95.0, "heddle": 80.0, "cost-aware": 100.0}
+    ran: list[tuple[str, int]] = []
+
+    def fake(scenario: PosttrainScenario) -> dict[str, Any]:
+        ran.append((scenario.router, scenario.seed))
+        return {JUDGED_BY: speeds[scenario.router] * scenario.seed}
+
+    monkeypatch.setattr(module, "figures_of", fake)
+    those = [
+        Contender("ours", "ours", Choice()),
+        Contender("close", "change", Choice(router="c-mlfq")),
+        Contender("far", "change", Choice(router="heddle")),
+    ]
+    (found,) = compare([tiny(seed=1)], those, tmp_path, seeds=3)
+    assert ran == [
+        *(("cost-aware", 1), ("c-mlfq", 1), ("heddle", 1)),
+        *(("cost-aware", 2), ("cost-aware", 3), ("c-mlfq", 2), ("c-mlfq", 3)),
+    ]
+    assert [each.throughput for each in found.outcomes] == [200.0, 190.0, 80.0]
+    assert found.find("far").of(found.find("ours")) == 0.8  # with the seed that both were run with
+
+
 def test_the_page_and_the_figure_have_every_figure_that_was_run() -> None:
-    found = some(Outcome(Contender("c", "change", OURS), {}, "tiny: it does not fit"))
+    found = some(Outcome(Contender("c", "change", OURS), (), "tiny: it does not fit"))
     page = comparison_page([found], "steelyard compare tiny.yaml", "images/comparison")
-    assert "| A | 440 | 440 | 1.50 | 12.0 | 25% | 50% | 0.75 | 50.0% | 44.0% | ~1,234 |" in page
+    assert "| A | 440 | 440 | 1 | 1.50 | 12.0 | 25% | 50% | 0.75 | 2.0% | 50.0% | 44.0% | ~1,234 |" in page
     assert "Not run: c: tiny: it does not fit" in page and "(images/comparison/tiny.svg)" in page
     svg = comparison_svg(found)
     bars = [line for line in svg.splitlines() if 'rx="2"' in line and 'height="14"' in line]

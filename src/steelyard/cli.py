@@ -317,6 +317,10 @@ def compare_command(
         str,
         typer.Option(help="Part of the prompts, engines and training replicas to run with: for all, or 0.5,0.25,..."),
     ] = "1",
+    seeds: Annotated[
+        int,
+        typer.Option(min=1, help="Seeds, from the scenario's on, that whoever comes close to the best is run with."),
+    ] = 1,
     workers: Annotated[int, typer.Option(min=1, help="Runs at a time, each in a process of its own.")] = 1,
     page: Annotated[Path | None, typer.Option(help="Also write a Markdown page, with figures beside it.")] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print all figures as JSON to standard output.")] = False,
@@ -333,7 +337,7 @@ def compare_command(
     loaded = [scaled(load_posttrain(path, changes), part) for path, part in zip(scenarios, parts, strict=True)]
     check_writable(out)
     with LateProgress("comparing") as progress:
-        found = compare_runs(loaded, contenders(limits, full, rivals), out, workers, progress)
+        found = compare_runs(loaded, contenders(limits, full, rivals), out, workers, progress, seeds)
     for each in found:
         if refused := each.find("ours").refused:
             raise UserError(refused)
@@ -345,7 +349,12 @@ def compare_command(
             *(f"--set {each}" for each in changes),
             *(f"--{name}s {','.join(names)}" for name, names in limits.items()),
         ]
-        said += ["--full"] * full + ["--no-rivals"] * (not rivals) + ([] if scale == "1" else [f"--scale {scale}"])
+        said += (
+            ["--full"] * full
+            + [f"--seeds {seeds}"] * (seeds > 1)
+            + ["--no-rivals"] * (not rivals)
+            + ([] if scale == "1" else [f"--scale {scale}"])
+        )
         command = " ".join(["steelyard compare", *map(str, scenarios), *said, f"--page {page}"])
         write_whole(page, comparison_page(found, command, "images/comparison"))
     if json_:

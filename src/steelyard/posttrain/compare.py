@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -14,67 +13,14 @@ from typing import Any
 from steelyard.errors import UserError
 from steelyard.posttrain.compare_cases import Cases
 from steelyard.posttrain.compare_choices import Contender
+from steelyard.posttrain.compare_outcomes import JUDGED_BY, Comparison, Outcome
 from steelyard.posttrain.run import posttrain
 from steelyard.scenario.posttrain import PosttrainScenario
 
 Progress = Callable[[int, int], None]
+Case = PosttrainScenario | UserError
 
-JUDGED_BY = "settled_tokens_per_second"
-"""Tokens, since to drop long samples must not look like a gain, and of steps in the middle, since a real run goes on
-for hundreds: how it began and how it ends does not matter then."""
 _ROOMS = ("scenario", "workload", "model", "hardware", "cost", "engine", "fleet", "sim", "balance", "posttrain")
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came of a contender on a scenario: figures, or why it could not be run."""
-
-    contender: Contender
-    figures: Mapping[str, Any]
-    refused: str = ""
-
-    @property
-    def throughput(self) -> float:
-        """What all are judged by; 0 for what could not be run."""
-        return float(self.figures[JUDGED_BY]) if self.figures else 0.0
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {**asdict(self.contender), "figures": dict(self.figures), "refused": self.refused}
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """All outcomes on one scenario."""
-
-    scenario: PosttrainScenario
-    outcomes: Sequence[Outcome]
-
-    def find(self, name: str) -> Outcome:
-        """A contender's, by its name."""
-        return next(each for each in self.outcomes if each.contender.name == name)
-
-    @property
-    def best(self) -> Outcome:
-        """The highest throughput of those that know nothing that a real system could not; others are granted the
-        fixed split that is best in hindsight, ours is not."""
-        fair = [
-            each
-            for each in self.outcomes
-            if not each.contender.choice.knows
-            and (each.contender.kind == "rival" or each.contender.choice.planner != "static-best")
-        ]
-        return max(fair, key=lambda each: each.throughput)
-
-    @property
-    def oracle(self) -> Outcome:
-        """The bound: the best of all that are told lengths in advance."""
-        return max((each for each in self.outcomes if each.contender.choice.knows), key=lambda each: each.throughput)
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        found = [outcome.as_dict() for outcome in self.outcomes]
-        return {"scenario": self.scenario.name, "steps": self.scenario.steps, "outcomes": found}
 
 
 class Results:
@@ -107,44 +53,65 @@ def compare(
     folder: Path,
     workers: int = 1,
     progress: Progress | None = None,
+    seeds: int = 1,
 ) -> list[Comparison]:
-    """Every contender on every scenario. What ``folder`` has from an earlier run of the same code is not run again."""
+    """Every contender on every scenario, and those that come close to the best with further seeds. What ``folder`` has
+    from an earlier run of the same code is not run again."""
     results = Results(folder)
-    tried = [list(_cases(scenario, contenders)) for scenario in scenarios]
-    todo = {
+    tried = [{who: [case] for who, case in _cases(scenario, contenders)} for scenario in scenarios]
+    _run_missing(tried, results, workers, progress)
+    found = [_comparison(scenario, cases, results) for scenario, cases in zip(scenarios, tried, strict=True)]
+    if seeds == 1:
+        return found
+    for first, cases in zip(found, tried, strict=True):
+        for seed in range(first.scenario.seed + 1, first.scenario.seed + seeds):
+            for who, case in _cases(first.scenario.model_copy(update={"seed": seed}), first.close):
+                cases[who].append(case)
+    _run_missing(tried, results, workers, progress)
+    return [_comparison(scenario, cases, results) for scenario, cases in zip(scenarios, tried, strict=True)]
+
+
+def _cases(scenario: PosttrainScenario, contenders: Iterable[Contender]) -> Iterator[tuple[Contender, Case]]:
+    cases = Cases(scenario)
+    for each in contenders:
+        try:
+            yield each, cases.of(each.choice)
+        except UserError as error:
+            yield each, error
+
+
+def _run_missing(
+    tried: Iterable[Mapping[Contender, Sequence[Case]]], results: Results, workers: int, progress: Progress | None
+) -> None:
+    wanted = {
         digest_of(case): case
         for cases in tried
-        for case in cases
-        if isinstance(case, PosttrainScenario) and results.get(digest_of(case)) is None
+        for runs in cases.values()
+        for case in runs
+        if isinstance(case, PosttrainScenario)
     }
-    total = len({digest_of(case) for cases in tried for case in cases if isinstance(case, PosttrainScenario)})
-    done = total - len(todo)
+    todo = {digest: case for digest, case in wanted.items() if results.get(digest) is None}
+    done = len(wanted) - len(todo)
     for digest, figures in _run_all(todo, workers):
         results.add(digest, figures)
         done += 1
         if progress is not None:
-            progress(done, total)
-    return [
-        Comparison(scenario, [_outcome(who, case, results) for who, case in zip(contenders, cases, strict=True)])
-        for scenario, cases in zip(scenarios, tried, strict=True)
-    ]
+            progress(done, len(wanted))
 
 
-def _cases(scenario: PosttrainScenario, contenders: Iterable[Contender]) -> Iterator[PosttrainScenario | UserError]:
-    cases = Cases(scenario)
-    for each in contenders:
-        try:
-            yield cases.of(each.choice)
-        except UserError as error:
-            yield error
+def _comparison(scenario: PosttrainScenario, cases: Mapping[Contender, Sequence[Case]], results: Results) -> Comparison:
+    return Comparison(scenario, [_outcome(who, runs, results) for who, runs in cases.items()])
 
 
-def _outcome(who: Contender, case: PosttrainScenario | UserError, results: Results) -> Outcome:
-    if isinstance(case, UserError):
-        return Outcome(who, {}, str(case))
-    found = results.get(digest_of(case))
-    assert found is not None, "all were run"
-    return Outcome(who, {}, found["refused"]) if "refused" in found else Outcome(who, found)
+def _outcome(who: Contender, cases: Sequence[Case], results: Results) -> Outcome:
+    runs = []
+    for case in cases:
+        found = {"refused": str(case)} if isinstance(case, UserError) else results.get(digest_of(case))
+        assert found is not None, "all were run"
+        if "refused" in found:
+            return Outcome(who, (), found["refused"])
+        runs.append(found)
+    return Outcome(who, runs)
 
 
 def _run_all(todo: Mapping[str, PosttrainScenario], workers: int) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from steelyard.posttrain.compare import JUDGED_BY, Comparison, Outcome
 from steelyard.posttrain.compare_choices import OURS, Choice, Kind
+from steelyard.posttrain.compare_outcomes import JUDGED_BY, Comparison, Outcome
 
 _WIDTH = 132  # of the table, on narrower terminals too: cells cut short are of no use
 _HEADS: dict[Kind, str] = {
@@ -21,11 +21,13 @@ _HEADS: dict[Kind, str] = {
 _COLUMNS: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
     ("tokens/s", lambda row: f"{row['tokens_per_second']:,.0f}"),
     ("settled", lambda row: f"{row[JUDGED_BY]:,.0f}"),
+    ("seeds", lambda row: f"{row['seeds']}, ±{row['spread']:.1%}" if row["seeds"] > 1 else "1"),
     ("samples/s", lambda row: f"{row['samples_per_second']:.2f}"),
     ("step s", lambda row: f"{row['step_seconds']:,.1f}"),
     ("roll idle", lambda row: f"{row['rollout_idle']:.0%}"),
     ("train idle", lambda row: f"{row['training_idle']:.0%}"),
     ("behind", lambda row: f"{row['staleness']:.2f}"),
+    ("given up", lambda row: f"{row['given_up']:.1%}" if row["given_up"] else ""),
 )
 
 
@@ -54,21 +56,31 @@ def print_comparison(found: Comparison, console: Console) -> None:
 
 def verdict(found: Comparison) -> Iterator[str]:
     """How ours stands against the bounds, the best of all others, and each rival."""
-    ours = found.find("ours").throughput
-    if not ours:
+    ours = found.find("ours")
+    if not ours.runs:
         return
     for bound, said in ((found.oracle, "best that is told lengths"), (found.find("static best"), "best fixed split")):
-        if bound.figures:
-            yield f"Ours reaches {ours / bound.throughput:.1%} of the {said} ({bound.contender.name})."
-    best = found.best
+        if bound.runs:
+            yield f"Ours reaches {1 / bound.of(ours):.1%} of the {said} ({bound.contender.name})."
+    best, second = found.best(), found.best(beside="ours")
     if best.contender.name != "ours":
-        yield f"Best without foresight: {best.contender.name}, {best.throughput / ours - 1:+.1%} against ours."
+        lead = f"{best.of(ours) - 1:+.1%} against ours{_seeds(best, ours)}"
+        yield f"Best without foresight: {best.contender.name}, {lead}."
     else:
-        yield "Ours is the best of all that know no lengths in advance."
-    rivals = [each for each in found.outcomes if each.contender.kind == "rival" and each.figures]
+        lead = f"{1 / second.of(ours) - 1:+.1%} against the next, {second.contender.name}{_seeds(ours, second)}"
+        yield f"Ours is the best of all that know no lengths in advance: {lead}."
+    rivals = [each for each in found.outcomes if each.contender.kind == "rival" and each.runs]
     if rivals:
-        said = ", ".join(f"{each.contender.name} {ours / each.throughput:.2f}x" for each in rivals)
+        said = ", ".join(f"{each.contender.name} {1 / each.of(ours):.2f}x" for each in rivals)
         yield f"Ours against others: {said}."
+
+
+def _seeds(winner: Outcome, other: Outcome) -> str:
+    """A lead that changes sides with the seed is none to speak of."""
+    won, of = winner.ahead_of(other)
+    if of == 1:
+        return ""
+    return f", ahead with {won} of {of} seeds" + ("" if won == of else ", so the two are even")
 
 
 def comparison_page(found: Sequence[Comparison], command: str, images: str) -> str:
@@ -103,16 +115,16 @@ def _markdown(found: Comparison) -> str:
 
 def _table(found: Comparison) -> tuple[list[str], list[tuple[Outcome, list[str]]]]:
     """Headings, and cells of each outcome that has figures."""
-    ours, oracle = found.find("ours").throughput, found.oracle.throughput
+    ours, oracle = found.find("ours"), found.oracle
     learnt = any(each.figures.get("time_to_reward") for each in found.outcomes)
     heads = ["", *(head for head, _ in _COLUMNS), "of ours", "of oracle"] + (["reward s"] if learnt else [])
     rows = []
     for each in found.outcomes:
-        if not each.figures:
+        if not each.runs:
             continue
         known = " *" if each.contender.choice.knows else ""
-        cells = [each.contender.name + known, *(said(dict(each.figures)) for _, said in _COLUMNS)]
-        cells += [f"{each.throughput / whole:.1%}" if whole else "" for whole in (ours, oracle)]
+        cells = [each.contender.name + known, *(said(each.figures) for _, said in _COLUMNS)]
+        cells += [f"{each.of(whole):.1%}" if whole.runs else "" for whole in (ours, oracle)]
         if learnt:
             cells.append(_reward(each.figures["time_to_reward"]))
         rows.append((each, cells))
@@ -149,7 +161,11 @@ what it simulates.
   split have the best one in hindsight, which is more than they have in practice.
 - Throughput is tokens of trained samples per second. All are judged by *settled* ones: from half of the steps
   on, when plans have settled, up to the last two, which have engines to themselves as nothing new begins. A real run
-  goes on for hundreds of steps, so how it begins and ends does not matter. *Behind* is the mean age of samples in
-  weight versions; all asynchronous ways have the same bound on it. *Reward* is the time to the reward that the scenario
-  names, under its learning model; with ~ at the rate of the later half, as the run was over before.
+  goes on for hundreds of steps, so how it begins and ends does not matter.
+- With several *seeds*, whoever comes within a tenth of the best is run with all of them: figures are their mean, ± half
+  of what lies between the best seed and the worst. *Of ours* and *of oracle* are over the seeds that both were run
+  with. A lead that not every seed shows is called even.
+- *Behind* is the mean age of samples in weight versions; all asynchronous ways have the same bound on it. *Given up*
+  are samples that were begun and never trained on, mostly long ones. *Reward* is the time to the reward that the
+  scenario names, under its learning model; with ~ at the rate of the later half, as the run was over before.
 """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
-from steelyard.posttrain.compare import Comparison
 from steelyard.posttrain.compare_choices import Contender, Kind
+from steelyard.posttrain.compare_outcomes import Comparison
 
 _ROW, _LEFT, _PLOT, _RIGHT, _TOP = 20.0, 190.0, 520.0, 110.0, 58.0
 _COLOURS: dict[Kind, str] = {"ours": "#0f7f6c", "bound": "#8592a0", "rival": "#c2590a", "change": "#a9c3dc"}
@@ -23,7 +23,7 @@ _STYLE = (
 
 def comparison_svg(found: Comparison) -> str:
     """Throughput, the highest first; equal bytes for equal figures."""
-    rows = sorted((each for each in found.outcomes if each.figures), key=lambda each: -each.throughput)
+    rows = sorted((each for each in found.outcomes if each.runs), key=lambda each: -each.throughput)
     most = max((each.throughput for each in rows), default=1.0)
     width, height = _LEFT + _PLOT + _RIGHT, _TOP + _ROW * len(rows) + 12
     title = f"{found.scenario.name}: tokens of trained samples per second"

@@ -1,0 +1,120 @@
+"""What came of contenders, over one or several seeds: who is the best, and who might be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from steelyard.posttrain.compare_choices import Contender
+from steelyard.scenario.posttrain import PosttrainScenario
+
+JUDGED_BY = "settled_tokens_per_second"
+"""Tokens, since to drop long samples must not look like a gain, and of steps in the middle, since a real run goes on
+for hundreds: how it began and how it ends does not matter then."""
+_CLOSE = 0.1  # of the best: with another seed the order of such may be another
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a contender on a scenario: figures of a run with each seed, or why it could not be run."""
+
+    contender: Contender
+    runs: Sequence[Mapping[str, Any]]
+    refused: str = ""
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """In the mean of all seeds; none of what could not be run."""
+        found = {name: _mean([run[name] for run in self.runs]) for name in self.runs[0]} if self.runs else {}
+        return found | ({"seeds": len(self.runs), "spread": self.spread} if found else {})
+
+    @property
+    def throughput(self) -> float:
+        """What all are judged by; 0 for what could not be run."""
+        return sum(self._judged) / len(self.runs) if self.runs else 0.0
+
+    @property
+    def spread(self) -> float:
+        """Half of what lies between the best and the worst seed, as a part of the mean."""
+        return (max(self._judged) - min(self._judged)) / 2 / self.throughput
+
+    def of(self, other: Outcome) -> float:
+        """Its throughput as a part of another's, over the seeds that both were run with: these have the same
+        trajectories, so what a seed does to all of them does not count."""
+        both = min(len(self.runs), len(other.runs))
+        return sum(self._judged[:both]) / sum(other._judged[:both]) if both else 0.0
+
+    def ahead_of(self, other: Outcome) -> tuple[int, int]:
+        """With how many seeds it is, of how many."""
+        pairs = list(zip(self._judged, other._judged, strict=False))
+        return sum(mine > its for mine, its in pairs), len(pairs)
+
+    @property
+    def _judged(self) -> list[float]:
+        return [float(run[JUDGED_BY]) for run in self.runs]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self.contender), "figures": self.figures, "by_seed": self._judged, "refused": self.refused}
+
+
+def _mean(values: Sequence[Any]) -> Any:
+    """Of figures, or of times to a reward: reached if it was with every seed."""
+    if values[0] is None or len(values) == 1:
+        return values[0]
+    if isinstance(values[0], Mapping):
+        return {
+            **values[0],
+            "seconds": _mean([each["seconds"] for each in values]),
+            "reached": all(each["reached"] for each in values),
+        }
+    return sum(values) / len(values)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All outcomes on one scenario."""
+
+    scenario: PosttrainScenario
+    outcomes: Sequence[Outcome]
+
+    def find(self, name: str) -> Outcome:
+        """A contender's, by its name."""
+        return next(each for each in self.outcomes if each.contender.name == name)
+
+    def best(self, beside: str = "") -> Outcome:
+        """The highest throughput of those that know nothing that a real system could not, but for the one named; others
+        are granted the fixed split that is best in hindsight, ours is not."""
+        fair = [
+            each
+            for each in self.outcomes
+            if not each.contender.choice.knows
+            and (each.contender.kind == "rival" or each.contender.choice.planner != "static-best")
+            and each.contender.name != beside
+        ]
+        return self._highest(fair)
+
+    @property
+    def oracle(self) -> Outcome:
+        """The bound: the best of all that are told lengths in advance."""
+        return self._highest([each for each in self.outcomes if each.contender.choice.knows])
+
+    def _highest(self, those: Iterable[Outcome]) -> Outcome:
+        ours = self.find("ours")
+        return max(those, key=lambda each: each.of(ours))
+
+    @property
+    def close(self) -> list[Contender]:
+        """Ours, the bounds, and whoever might be the best with another seed."""
+        least = (1 - _CLOSE) * self.best().throughput
+        return [
+            each.contender
+            for each in self.outcomes
+            if each.runs and (each.contender.kind in ("ours", "bound") or each.throughput >= least)
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        found = [outcome.as_dict() for outcome in self.outcomes]
+        return {"scenario": self.scenario.name, "steps": self.scenario.steps, "outcomes": found}
