@@ -18,6 +18,7 @@ from steelyard.balance.plan import Measured, Moved, Payback, State
 from steelyard.balance.pool import Thresholds
 from steelyard.balance.route.plain import Sticky
 from steelyard.errors import UserError
+from steelyard.posttrain.attempt import Part, Parts
 from steelyard.posttrain.foresight import Foresight
 from steelyard.posttrain.loop import Loop
 from steelyard.posttrain.planning import Training
@@ -334,9 +335,14 @@ def test_a_step_record_knows_when_each_part_was_trained() -> None:
     setup = any_setup()
     loop = Loop(setup, RolloutCore(Sticky(), Blind()))
     loop._rounds.begin(0.0, 0)
-    ((moment, batch),) = loop._rounds.gather(0.0, 0)
-    parts = [(moment, batch[:16]), (moment + 1000.0, batch[16:])]
-    step: StepRecord = loop.trainer.train(iter(parts), 0)
+    ((moment, batch, _),) = loop._rounds.gather(0.0, 0)
+
+    def parts() -> Parts:
+        free = yield Part(moment, batch[:16], last=False)
+        assert moment < free < moment + 1000.0
+        yield Part(moment + 1000.0, batch[16:], last=True)
+
+    step: StepRecord = loop.trainer.train(parts(), 0)
     assert len(step.spans) == 2 and step.begun == moment and step.spans[1][0] == moment + 1000.0
     assert step.trained == step.spans[1][1] and step.samples == 32
     assert step.time.seconds == pytest.approx(sum(stop - start for start, stop in step.spans))

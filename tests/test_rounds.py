@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -32,7 +31,7 @@ from steelyard.balance.tail import (
     Train,
 )
 from steelyard.errors import UserError
-from steelyard.posttrain.attempt import Attempt
+from steelyard.posttrain.attempt import Parts
 from steelyard.posttrain.engines import EngineKind, engine_kinds
 from steelyard.posttrain.loop import Loop
 from steelyard.posttrain.rollout import RolloutStage, StageEvent
@@ -221,11 +220,16 @@ def test_no_part_of_a_streamed_step_is_small(monkeypatch: pytest.MonkeyPatch, ta
     rounds: type[Rounds | TailRounds] = Rounds if tail == "none" else TailRounds
     gather = rounds.gather
 
-    def counted(self: Any, now: float, version: int) -> Iterator[tuple[float, list[Attempt]]]:
+    def counted(self: Any, now: float, version: int) -> Parts:
         parts.append([])
-        for at, part in gather(self, now, version):
-            parts[-1].append(len({attempt.trajectory.prompt for attempt in part}))
-            yield at, part
+        given = gather(self, now, version)
+        part = next(given)
+        while True:
+            parts[-1].append(len({attempt.trajectory.prompt for attempt in part.samples}))
+            free = yield part
+            if part.last:
+                return
+            part = given.send(free)
 
     monkeypatch.setattr(rounds, "gather", counted)
     run = ran(streaming=True, tail={"kind": tail}, trajectories={"preset": "search", "prompts": 44, "group": 1})

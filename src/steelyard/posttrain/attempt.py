@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from math import inf
+from typing import NamedTuple
 
 from steelyard.balance.commands import Cache
 from steelyard.engine import Request
@@ -82,3 +84,15 @@ class Attempt:
         self.turns += 1
         self.tokens = 0
         return over
+
+
+class Part(NamedTuple):
+    """Samples of a training step, and when they were all there."""
+
+    at: float
+    samples: list[Attempt]
+    last: bool
+
+
+Parts = Generator[Part, float, None]
+"""Those of one step. Sent when the job is through with one, it rolls out until then, and until the next is there."""

@@ -7,10 +7,9 @@ it is trained on. With 0 rollouts and training take turns, with 1 they overlap b
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 
 from steelyard.balance.log import Journal
-from steelyard.posttrain.attempt import Attempt
+from steelyard.posttrain.attempt import Attempt, Part, Parts
 from steelyard.posttrain.draws import Foresee
 from steelyard.posttrain.learnt import learnt
 from steelyard.posttrain.record import LoopRecord
@@ -54,10 +53,10 @@ class Rounds:
             self._stage.begin(batch, now, version)
             self._started += 1
 
-    def gather(self, now: float, version: int) -> Iterator[tuple[float, list[Attempt]]]:
-        """Roll out until there are groups enough for a training step; when that was, and the batch, in the order in
-        which they were there. Where training takes groups as they come it is given them in parts, none of them small:
-        few sequences are dealt out to ranks less evenly."""
+    def gather(self, now: float, version: int) -> Parts:
+        """Roll out until there are groups enough for a training step. Where training takes groups as they come it is
+        given all that are there when it is free, but not few at a time: few sequences are dealt out to ranks less
+        evenly, and fill fewer micro-batches."""
         batch: list[Attempt] = []
         self._record.batches.append(batch)
         wanted = self._groups
@@ -69,7 +68,9 @@ class Rounds:
             part, self._ready = own[:most], own[most:] + later
             wanted -= len(part)
             batch += [attempt for group in part for attempt in group]
-            yield now, batch[-len(part) * self._size :]
+            free = yield Part(now, batch[-len(part) * self._size :], last=not wanted)
+            if wanted:
+                self._stage.run(until=free)
 
     def _wait(self, least: int, now: float, version: int) -> float:
         """Until so many groups are there that a step may take."""

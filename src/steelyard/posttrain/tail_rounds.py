@@ -9,7 +9,7 @@ So the bound on staleness holds with every policy, at the price of the tokens th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -39,7 +39,7 @@ from steelyard.balance.tail import (
     TailEvent,
     Train,
 )
-from steelyard.posttrain.attempt import Attempt
+from steelyard.posttrain.attempt import Attempt, Part, Parts
 from steelyard.posttrain.draws import Draws, Foresee, Prompt
 from steelyard.posttrain.learnt import learnt
 from steelyard.posttrain.record import LoopRecord
@@ -96,27 +96,26 @@ class TailRounds:
             self._advise(Room(now, self._groups))
         self._work(now)
 
-    def gather(self, now: float, version: int) -> Iterator[tuple[float, list[Attempt]]]:
+    def gather(self, now: float, version: int) -> Parts:
         """Roll out until a round is over; when that was, and what it trains on. In parts, where training takes groups
         as they come: a round trains on whatever was complete before, so that need not wait for its end."""
         given: dict[str, None] = {}  # samples
         least = -(-self._groups // PARTS) if self._scenario.streaming else self._groups
-        most = self._groups - least  # before the end, so that the last part is not small either
         while not self._batches:
-            mark = len(given) // self._size + least
-            enough = partial(self._there, mark if mark <= most else _ANY)
+            mark = len(given) // self._size + 2 * least  # the last part is not to be small either
+            enough = partial(self._there, mark if mark <= self._groups else _ANY)
             moment = self._stage.run(enough=enough)
             assert enough(), f"step {version}: nobody is left to wait for"
             if not self._batches:
-                part = [name for group in self._sure()[:most] for name in group if name not in given]
+                part = [name for group in self._sure()[:-least] for name in group if name not in given]
                 given |= dict.fromkeys(part)
-                yield max(now, moment), [self._ended[name] for name in part]
+                free = yield Part(max(now, moment), [self._ended[name] for name in part], last=False)
+                self._stage.run(until=free)
         moment, batch = self._batches.popleft()
         self._record.batches.append(batch)
         rest = [attempt for attempt in batch if attempt.trajectory.id not in given]
-        assert len(rest) + len(given) == len(batch), "a part was not trained on"
-        if rest:
-            yield max(now, moment), rest
+        assert rest and len(rest) + len(given) == len(batch), "a part was not trained on, or all of them before the end"
+        yield Part(max(now, moment), rest, last=True)
 
     def _there(self, groups: int) -> bool:
         """Whether a round is over, or so many groups of it are sure."""

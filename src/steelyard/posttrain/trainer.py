@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
 
-from steelyard.posttrain.attempt import Attempt
+from steelyard.posttrain.attempt import Attempt, Part, Parts
 from steelyard.posttrain.record import StepRecord
 from steelyard.posttrain.rollout import RolloutStage
 from steelyard.posttrain.setup import PosttrainSetup
 from steelyard.posttrain.training import TrainingTime
-
-Part = tuple[float, Sequence[Attempt]]
-"""Samples of a step, and when they were all there. To ask for the next one is to roll out until it is there."""
 
 
 class Gate(Protocol):
@@ -40,7 +36,7 @@ class Trainer:
         self._stage = stage
         self._idle_since = 0.0
 
-    def train(self, parts: Iterator[Part], version: int) -> StepRecord:
+    def train(self, parts: Parts, version: int) -> StepRecord:
         """One step with weights of a version; engines have the next one when it is over.
 
         A part is trained on as soon as it is there and the one before is through; all make one update in the end.
@@ -73,25 +69,26 @@ class Trainer:
         )
 
     def _pass_over(
-        self, parts: Iterator[Part], version: int
+        self, parts: Parts, version: int
     ) -> tuple[list[Attempt], list[tuple[float, float]], list[TrainingTime]]:
         """All samples, and when each part was trained on, how long."""
         batch, spans, times = list[Attempt](), list[tuple[float, float]](), list[TrainingTime]()
-        part = next(parts, None)
-        free = self.ready
-        while part is not None:
-            moment, attempts = part
-            begun = max(moment, free) + (0.0 if spans else self.job.before)
-            if self.gate is not None and not spans:
-                self._stage.run(until=begun)
-                self.gate.begins(begun, version)
-            part = next(parts, None)
-            job = self.job
-            lengths = np.array([attempt.context for attempt in attempts])
-            whole = part is None and not spans
-            time = job.cost.step(lengths) if whole else job.cost.part(lengths, last=part is None)
+        part = next(parts)
+        begun = max(part.at, self.ready) + self.job.before
+        if self.gate is not None:
+            self._stage.run(until=begun)
+            self.gate.begins(begun, version)
+        while True:
+            time = self._time(part, whole=part.last and not spans)
             free = begun + time.seconds
-            batch += attempts
+            batch += part.samples
             spans.append((begun, free))
             times.append(time)
-        return batch, spans, times
+            if part.last:
+                return batch, spans, times
+            part = parts.send(free)
+            begun = max(part.at, free)
+
+    def _time(self, part: Part, whole: bool) -> TrainingTime:
+        lengths = np.array([attempt.context for attempt in part.samples])
+        return self.job.cost.step(lengths) if whole else self.job.cost.part(lengths, last=part.last)
