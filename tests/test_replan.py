@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from role_checks import in_two_roles
 from steelyard.balance.core import RolloutCore
-from steelyard.balance.estimate import Blind
+from steelyard.balance.estimate import Blind, Oracle
 from steelyard.balance.plan import Measured, Moved, Payback, State
 from steelyard.balance.pool import Thresholds
 from steelyard.balance.route.plain import Sticky
 from steelyard.errors import UserError
 from steelyard.posttrain.attempt import Part, Parts
-from steelyard.posttrain.foresight import Foresight
+from steelyard.posttrain.core import rollout_core
+from steelyard.posttrain.foresight import TAUGHT, Foresight
 from steelyard.posttrain.loop import Loop
 from steelyard.posttrain.planning import Training
 from steelyard.posttrain.recent import EndedBatches
@@ -346,3 +347,26 @@ def test_a_step_record_knows_when_each_part_was_trained() -> None:
     assert len(step.spans) == 2 and step.begun == moment and step.spans[1][0] == moment + 1000.0
     assert step.trained == step.spans[1][1] and step.samples == 32
     assert step.time.seconds == pytest.approx(sum(stop - start for start, stop in step.spans))
+
+
+def test_engines_that_fall_behind_are_foretold_to_hold_training_up() -> None:
+    """They have a start of three batches, so training does not wait for them in the steps that are simulated."""
+    said = {
+        "model": "qwen3-14b",
+        "gpu": "a800",
+        "trajectories": {"preset": "search", "prompts": 64, "group": 8},
+        "rollout": [{"tp": 1, "replicas": 1}],
+        "training": {"tp": 4, "dp": 2, "micro_batch_tokens": 16384},
+        "engine": {"max_num_seqs": 52},
+        "mode": "asynchronous",
+        "streaming": True,
+        "router": "cost-aware",
+        "steps": 14,
+    }
+    setup = set_up_posttrain(posttrain_from_dict(said))
+    foresight, batches = Foresight(setup), [list(setup.tasks.step(step)) for step in range(3)]
+    told = foresight.step_seconds(foresight.written, batches, batches[0][:TAUGHT])
+    record = Loop(setup, rollout_core(setup, Oracle())).run()
+    later = float(np.mean([record.seconds(step) for step in range(7, 12)]))
+    assert foresight.least_seconds(foresight.written, batches) < 0.85 * later
+    assert told == pytest.approx(later, rel=0.1)

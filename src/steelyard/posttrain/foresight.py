@@ -134,15 +134,30 @@ def _rolled_out(setup: PosttrainSetup, tasks: Replay, known: Batch) -> float:
 
 
 def _settled(setup: PosttrainSetup, tasks: Replay, known: Batch) -> float:
-    """Seconds of a step in the mean, in the middle of a run: all batches that began together are through by then."""
+    """Seconds of a step in the mean, in the middle of a run: all batches that began together are through by then.
+
+    Engines that are too slow for training fall behind for many steps before it waits for them, as they were given a
+    start. So whatever they have fallen behind by is taken for as much longer.
+    """
     first = setup.scenario.behind + 1
-    steps = first + _MEASURED
-    going_on = setup.scenario.model_copy(update={"steps": steps + first})
+    going_on = setup.scenario.model_copy(update={"steps": 2 * first + _MEASURED})
     loop = _made(replace(setup, tasks=tasks, scenario=going_on), known)
-    ends = [0.0]
-    for version in range(steps):
-        ends.append(loop.step(ends[-1], version).synced)
-    return (ends[-1] - ends[first]) / _MEASURED
+    now = 0.0
+    for version in range(first):
+        now = loop.step(now, version).synced
+    begun, made, left = now, *_tokens(loop)
+    for version in range(first, first + _MEASURED):
+        now = loop.step(now, version).synced
+    made_then, left_then = _tokens(loop)
+    return (now - begun) / _MEASURED * (1.0 + max(0, left_then - left) / (made_then - made))
+
+
+def _tokens(loop: Loop) -> tuple[int, int]:
+    """That a loop's trajectories have been given so far, and what those under way have left."""
+    under_way = loop.stage.running.values()
+    ended = sum(attempt.generated for attempts in (loop.record.samples, loop.stage.done) for attempt in attempts)
+    made = sum(attempt.generated for attempt in under_way)
+    return ended + made, sum(attempt.trajectory.generated for attempt in under_way) - made
 
 
 def _made(setup: PosttrainSetup, known: Batch) -> Loop:

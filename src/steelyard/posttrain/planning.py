@@ -40,7 +40,9 @@ def planner_mode(scenario: PosttrainScenario) -> Mode:
 
 def replica_model(kind: EngineKind) -> ReplicaModel:
     """An engine in the planner's terms."""
-    limits, mixed = kind.limits, kind.cost.mixed(64, 64 * 2048, 2048, [(1024, 2048)])
+    limits = kind.limits
+    others = min(64, limits.max_num_seqs - 1)
+    mixed = kind.cost.mixed(others, others * 2048, 2048, [(1024, 2048)])
     return ReplicaModel(
         kind.speed(), limits.max_num_seqs, limits.blocks * limits.block_size, mixed.prepare + mixed.launch
     )
