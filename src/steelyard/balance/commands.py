@@ -35,12 +35,4 @@ class Park:
     cache: Cache
 
 
-@dataclass(frozen=True, slots=True)
-class Abort:
-    """Stop a trajectory; with ``resume`` what it has generated is kept, and it begins again from there later."""
-
-    trajectory: str
-    resume: bool
-
-
-RolloutCommand = Place | Park | Abort
+RolloutCommand = Place | Park

@@ -28,10 +28,6 @@ class Tenure:
     until: float = inf
     engine: Engine | None = None
 
-    def seconds(self, end: float) -> float:
-        """GPU-seconds up to a moment."""
-        return len(self.gpus) * max(0.0, min(self.until, end) - self.since)
-
 
 class Roles:
     """Enters and strikes off; engines come to the rollout stage and go from it here and nowhere else."""

@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from itertools import count
 from math import inf
 
-from steelyard.balance.commands import Park, Place
+from steelyard.balance.commands import Place
 from steelyard.balance.core import RolloutCore
 from steelyard.balance.events import (
     Aborted,
@@ -219,10 +219,8 @@ class RolloutStage:
         for command in self._ask(event):
             if isinstance(command, Place):
                 self._place(command, event.at)
-            elif isinstance(command, Park):
-                self.running[command.trajectory].cache = command.cache
             else:
-                self.abort([command.trajectory], event.at)
+                self.running[command.trajectory].cache = command.cache
 
     def _place(self, command: Place, at: float) -> None:
         attempt = self.running[command.trajectory]

@@ -86,11 +86,6 @@ class TrainingTime:
         return self.flops / (self.seconds * self.gpus * self.peak)
 
     @property
-    def update_mfu(self) -> float:
-        """The same without log-probability passes: what papers on pre-training quote."""
-        return self.update_flops / (self.split.update * self.gpus * self.peak)
-
-    @property
     def tokens_per_gpu_second(self) -> float:
         """Tokens trained on per GPU and second, each counted once however many epochs."""
         return self.tokens / (self.seconds * self.gpus)
