@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import pytest
 
 from steelyard.posttrain.record import LoopRecord, StepRecord
@@ -28,3 +30,9 @@ def test_throughput_is_settled_from_half_of_the_steps_on_without_the_last_two(
 ) -> None:
     record = LoopRecord([ended(step, end, 10 * (step + 1)) for step, end in enumerate(ends)])
     assert record.settled == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("steps", range(16, 30))
+def test_batches_that_take_turns_in_being_long_are_counted_in_whole_rounds(steps: int) -> None:
+    ends = list(accumulate([700.0, 100.0, 100.0][step % 3] for step in range(steps)))
+    assert LoopRecord([ended(step, end, 90) for step, end in enumerate(ends)]).settled == pytest.approx(270 / 900)

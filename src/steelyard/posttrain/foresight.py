@@ -137,7 +137,7 @@ def _settled(setup: PosttrainSetup, tasks: Replay, known: Batch) -> float:
     """Seconds of a step in the mean, in the middle of a run: all batches that began together are through by then.
 
     Engines that are too slow for training fall behind for many steps before it waits for them, as they were given a
-    start. So whatever they have fallen behind by is taken for as much longer.
+    start. So steps are taken to be as much longer as more was begun than generated meanwhile, or shorter.
     """
     first = setup.scenario.behind + 1
     going_on = setup.scenario.model_copy(update={"steps": 2 * first + _MEASURED})
@@ -149,7 +149,7 @@ def _settled(setup: PosttrainSetup, tasks: Replay, known: Batch) -> float:
     for version in range(first, first + _MEASURED):
         now = loop.step(now, version).synced
     made_then, left_then = _tokens(loop)
-    return (now - begun) / _MEASURED * (1.0 + max(0, left_then - left) / (made_then - made))
+    return (now - begun) / _MEASURED * (1.0 + (left_then - left) / (made_then - made))
 
 
 def _tokens(loop: Loop) -> tuple[int, int]:

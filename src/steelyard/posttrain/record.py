@@ -8,6 +8,7 @@ from steelyard.posttrain.attempt import Attempt
 from steelyard.posttrain.training import TrainingTime
 
 _ENDING = 2  # steps: as many batches are under way at most
+_ROUND = 6  # steps: of two batches and of three that began together, as many whole rounds
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,9 @@ class LoopRecord:
     @property
     def settled(self) -> float:
         """Tokens trained on per second from half of the steps on, when plans have settled, up to those at the end that
-        have engines to themselves, as nothing new begins."""
-        first = len(self.steps) // 2
-        steps = range(first, max(first + 1, len(self.steps) - _ENDING))
+        have engines to themselves, as nothing new begins. In whole rounds, if there are any: batches that began
+        together come one after the other again and again, and the first of them has its step wait for all."""
+        last = max(len(self.steps) // 2 + 1, len(self.steps) - _ENDING)
+        count = last - len(self.steps) // 2
+        steps = range(last - (count - count % _ROUND or count), last)
         return sum(self.steps[step].tokens for step in steps) / sum(map(self.seconds, steps))
