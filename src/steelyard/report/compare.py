@@ -160,9 +160,9 @@ what it simulates.
 - **Others** are what their papers and code describe, in our own implementation of their decisions. Those with a fixed
   split have the best one in hindsight, which is more than they have in practice.
 - Throughput is tokens of trained samples per second. All are judged by *settled* ones: from half of the steps on, when
-  plans have settled, up to the last two, which have engines to themselves as nothing new begins; in whole rounds of six,
-  as batches that began together take turns in being long. A real run goes on for hundreds of steps, so how it begins and
-  ends does not matter.
+  plans have settled, up to the last two, which have engines to themselves as nothing new begins; in whole rounds of
+  six, as batches that began together take turns in being long. A real run goes on for hundreds of steps, so how it
+  begins and ends does not matter.
 - With several *seeds*, whoever comes within a tenth of the best is run with all of them: figures are their mean, ± half
   of what lies between the best seed and the worst. *Of ours* and *of oracle* are over the seeds that both were run
   with. A lead that not every seed shows is called even.
