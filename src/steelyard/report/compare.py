@@ -59,9 +59,10 @@ def verdict(found: Comparison) -> Iterator[str]:
     ours = found.find("ours")
     if not ours.runs:
         return
-    for bound, said in ((found.oracle, "best that is told lengths"), (found.find("static best"), "best fixed split")):
-        if bound.runs:
-            yield f"Ours reaches {1 / bound.of(ours):.1%} of the {said} ({bound.contender.name})."
+    bounds = [each for each in found.outcomes if each.contender.kind == "bound" and each.runs]
+    if bounds:
+        said = ", ".join(f"{1 / each.of(ours):.1%} of {each.contender.name}" for each in bounds)
+        yield f"Ours reaches {said}."
     best, second = found.best(), found.best(beside="ours")
     if best.contender.name != "ours":
         lead = f"{best.of(ours) - 1:+.1%} against ours{_seeds(best, ours)}"
@@ -155,7 +156,8 @@ what it simulates.
 - **Ours** is {ours}.
 - **Oracle** is ours with an estimator that knows what trajectories will come to; with a **fixed split** it has the best
   one in hindsight, too: the better of the two that a sample of the run's steps foretells as best. **Static best** is
-  ours with that split. A star marks whoever is told lengths in advance; *of oracle* is against the best of those.
+  ours with that split. A star marks whoever is told lengths in advance; *of oracle* is against the best of those, be it
+  with or without hindsight.
   (`--planners oracle` also moves GPUs by what is to come; it takes long, and gains only where lengths drift.)
 - **Others** are what their papers and code describe, in our own implementation of their decisions. Those with a fixed
   split have the best one in hindsight, which is more than they have in practice.
