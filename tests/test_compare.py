@@ -217,6 +217,8 @@ def test_the_verdict_counts_nobody_who_knows_lengths() -> None:
     )
     assert "Ours reaches 88.0% of oracle, 100.0% of static best." in said
     assert "Ours is the best" in said and "A 2.00x" in said
+    level = [outcome(name, tokens, router="heddle") for name, tokens in (("b", 880.4), ("c", 879.6), ("d", 870.0))]
+    assert "in advance, even with b, c." in " ".join(verdict(some(*level)))
     beaten = " ".join(verdict(some(outcome("router heddle", 924.0, router="heddle"))))
     assert "router heddle, +5.0% against ours" in beaten
 
@@ -260,7 +262,7 @@ def test_only_who_comes_close_is_run_with_further_seeds(tmp_path: Path, monkeypa
 def test_the_page_and_the_figure_have_every_figure_that_was_run() -> None:
     found = some(Outcome(Contender("c", "change", OURS), (), "tiny: it does not fit"))
     page = comparison_page([found], "steelyard compare tiny.yaml", "images/comparison")
-    assert "| A | 440 | 440 | 1 | 1.50 | 12.0 | 25% | 50% | 0.75 | 2.0% | 50.0% | 44.0% | ~1,234 |" in page
+    assert "| A | 440 | 440 | 1.50 | 12.0 | 25% | 50% | 0.75 | 2.0% | 50.0% | 44.0% | ~1,234 |" in page
     assert "Not run: c: tiny: it does not fit" in page and "(images/comparison/tiny.svg)" in page
     svg = comparison_svg(found)
     bars = [line for line in svg.splitlines() if 'rx="2"' in line and 'height="14"' in line]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -83,31 +83,27 @@ class Comparison:
         """A contender's, by its name."""
         return next(each for each in self.outcomes if each.contender.name == name)
 
-    def best(self, beside: str = "") -> Outcome:
-        """The highest throughput of those that know nothing that a real system could not, but for the one named; others
-        are granted the fixed split that is best in hindsight, ours is not."""
-        fair = [
+    @property
+    def fair(self) -> list[Outcome]:
+        """Those that know nothing that a real system could not. Others are granted the fixed split that is best in
+        hindsight, ours is not."""
+        return [
             each
             for each in self.outcomes
             if not each.contender.choice.knows
             and (each.contender.kind == "rival" or each.contender.choice.planner != "static-best")
-            and each.contender.name != beside
         ]
-        return self._highest(fair)
 
     @property
     def oracle(self) -> Outcome:
         """The bound: the best of all that are told lengths in advance."""
-        return self._highest([each for each in self.outcomes if each.contender.choice.knows])
-
-    def _highest(self, those: Iterable[Outcome]) -> Outcome:
         ours = self.find("ours")
-        return max(those, key=lambda each: each.of(ours))
+        return max((each for each in self.outcomes if each.contender.choice.knows), key=lambda each: each.of(ours))
 
     @property
     def close(self) -> list[Contender]:
         """Ours, the bounds, and whoever might be the best with another seed."""
-        least = (1 - _CLOSE) * self.best().throughput
+        least = (1 - _CLOSE) * max(each.throughput for each in self.fair)
         return [
             each.contender
             for each in self.outcomes

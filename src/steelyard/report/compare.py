@@ -11,6 +11,7 @@ from rich.table import Table
 from steelyard.posttrain.compare_choices import OURS, Choice, Kind
 from steelyard.posttrain.compare_outcomes import JUDGED_BY, Comparison, Outcome
 
+_EVEN = 0.001  # of a throughput: what a table hardly shows
 _WIDTH = 132  # of the table, on narrower terminals too: cells cut short are of no use
 _HEADS: dict[Kind, str] = {
     "ours": "Ours",
@@ -63,17 +64,27 @@ def verdict(found: Comparison) -> Iterator[str]:
     if bounds:
         said = ", ".join(f"{1 / each.of(ours):.1%} of {each.contender.name}" for each in bounds)
         yield f"Ours reaches {said}."
-    best, second = found.best(), found.best(beside="ours")
-    if best.contender.name != "ours":
-        lead = f"{best.of(ours) - 1:+.1%} against ours{_seeds(best, ours)}"
-        yield f"Best without foresight: {best.contender.name}, {lead}."
-    else:
-        lead = f"{1 / second.of(ours) - 1:+.1%} against the next, {second.contender.name}{_seeds(ours, second)}"
-        yield f"Ours is the best of all that know no lengths in advance: {lead}."
+    yield _standing(ours, [each for each in found.fair if each is not ours])
     rivals = [each for each in found.outcomes if each.contender.kind == "rival" and each.runs]
     if rivals:
         said = ", ".join(f"{each.contender.name} {1 / each.of(ours):.2f}x" for each in rivals)
         yield f"Ours against others: {said}."
+
+
+def _standing(ours: Outcome, others: Sequence[Outcome]) -> str:
+    """Whether it is the best of those that know no lengths in advance, and by how much."""
+    first = "Ours is the best of all that know no lengths in advance"
+    best = max(others, key=lambda each: each.of(ours), default=None)
+    if best is None:
+        return f"{first}: no other was run."
+    if level := [each.contender.name for each in others if abs(each.of(ours) - 1) < _EVEN]:
+        first += f", even with {', '.join(level)}"
+    if best.of(ours) >= 1 + _EVEN:
+        lead = f"{best.of(ours) - 1:+.1%} against ours{_seeds(best, ours)}"
+        return f"Best without foresight: {best.contender.name}, {lead}."
+    if level:
+        return f"{first}."
+    return f"{first}: {1 / best.of(ours) - 1:+.1%} against the next, {best.contender.name}{_seeds(ours, best)}."
 
 
 def _seeds(winner: Outcome, other: Outcome) -> str:
@@ -118,13 +129,15 @@ def _table(found: Comparison) -> tuple[list[str], list[tuple[Outcome, list[str]]
     """Headings, and cells of each outcome that has figures."""
     ours, oracle = found.find("ours"), found.oracle
     learnt = any(each.figures.get("time_to_reward") for each in found.outcomes)
-    heads = ["", *(head for head, _ in _COLUMNS), "of ours", "of oracle"] + (["reward s"] if learnt else [])
+    one = all(len(each.runs) <= 1 for each in found.outcomes)
+    columns = [(head, said) for head, said in _COLUMNS if not (one and head == "seeds")]
+    heads = ["", *(head for head, _ in columns), "of ours", "of oracle"] + (["reward s"] if learnt else [])
     rows = []
     for each in found.outcomes:
         if not each.runs:
             continue
         known = " *" if each.contender.choice.knows else ""
-        cells = [each.contender.name + known, *(said(each.figures) for _, said in _COLUMNS)]
+        cells = [each.contender.name + known, *(said(each.figures) for _, said in columns)]
         cells += [f"{each.of(whole):.1%}" if whole.runs else "" for whole in (ours, oracle)]
         if learnt:
             cells.append(_reward(each.figures["time_to_reward"]))
