@@ -137,7 +137,8 @@ def _settled(setup: PosttrainSetup, tasks: Replay, known: Batch) -> float:
     """Seconds of a step in the mean, in the middle of a run: all batches that began together are through by then.
 
     Engines that are too slow for training fall behind for many steps before it waits for them, as they were given a
-    start. So steps are taken to be as much longer as more was begun than generated meanwhile, or shorter.
+    start. So steps are taken to be as much longer as more was begun than generated meanwhile, or shorter; but not under
+    a tail policy, which begins what it will not train on.
     """
     first = setup.scenario.behind + 1
     going_on = setup.scenario.model_copy(update={"steps": 2 * first + _MEASURED})
@@ -149,7 +150,8 @@ def _settled(setup: PosttrainSetup, tasks: Replay, known: Batch) -> float:
     for version in range(first, first + _MEASURED):
         now = loop.step(now, version).synced
     made_then, left_then = _tokens(loop)
-    return (now - begun) / _MEASURED * (1.0 + (left_then - left) / (made_then - made))
+    trained = (now - begun) / _MEASURED
+    return trained * (1.0 + (left_then - left) / (made_then - made)) if setup.scenario.tail.kind == "none" else trained
 
 
 def _tokens(loop: Loop) -> tuple[int, int]:
