@@ -259,6 +259,11 @@ def test_only_who_comes_close_is_run_with_further_seeds(tmp_path: Path, monkeypa
     assert found.find("far").of(found.find("ours")) == 0.8  # with the seed that both were run with
 
 
+def test_there_is_a_verdict_where_nothing_else_could_be_run() -> None:
+    found = Comparison(tiny(), [outcome("ours", 880.0), Outcome(Contender("A", "rival", OURS), (), "does not fit")])
+    assert list(verdict(found)) == ["Ours is the best of all that know no lengths in advance: no other was run."]
+
+
 def test_the_page_and_the_figure_have_every_figure_that_was_run() -> None:
     found = some(Outcome(Contender("c", "change", OURS), (), "tiny: it does not fit"))
     page = comparison_page([found], "steelyard compare tiny.yaml", "images/comparison")

@@ -64,7 +64,7 @@ def verdict(found: Comparison) -> Iterator[str]:
     if bounds:
         said = ", ".join(f"{1 / each.of(ours):.1%} of {each.contender.name}" for each in bounds)
         yield f"Ours reaches {said}."
-    yield _standing(ours, [each for each in found.fair if each is not ours])
+    yield _standing(ours, [each for each in found.fair if each.runs and each is not ours])
     rivals = [each for each in found.outcomes if each.contender.kind == "rival" and each.runs]
     if rivals:
         said = ", ".join(f"{each.contender.name} {1 / each.of(ours):.2f}x" for each in rivals)
