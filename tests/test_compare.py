@@ -153,6 +153,15 @@ def test_what_cannot_be_run_is_said_and_the_rest_is(tmp_path: Path) -> None:
     assert "streaming" in found.find("c").refused and found.find("b").figures
 
 
+def test_where_ours_cannot_be_run_no_further_seed_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = Counted()
+    monkeypatch.setattr(module, "figures_of", counted)
+    refused = Contender("ours", "ours", Choice("colocated", streaming=True, planner="given"))
+    with pytest.raises(UserError, match="streaming"):
+        compare([tiny()], [refused, FEW[1]], tmp_path, seeds=3)
+    assert counted.ran == ["split"]
+
+
 def test_a_scale_is_for_all_or_one_for_each() -> None:
     assert shares("0.5", 3) == [0.5] * 3 and shares("1,0.25", 2) == [1.0, 0.25] and shares("1", 1) == [1.0]
     for wrong in ("0.5,0.5", "half", "0", "1.5", "0.5,,1"):

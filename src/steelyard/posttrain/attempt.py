@@ -86,6 +86,14 @@ class Attempt:
         return over
 
 
+_PARTS = 8  # that a step's groups come in at most, where training does not wait for all of them
+
+
+def least_part(groups: int, streaming: bool) -> int:
+    """Groups of a step that training is handed at a time, at least; all of them, where it waits for the last."""
+    return -(-groups // _PARTS) if streaming else groups
+
+
 class Part(NamedTuple):
     """Samples of a training step, and when they were all there."""
 

@@ -56,11 +56,14 @@ def compare(
     seeds: int = 1,
 ) -> list[Comparison]:
     """Every contender on every scenario, and those that come close to the best with further seeds. What ``folder`` has
-    from an earlier run of the same code is not run again."""
+    from an earlier run of the same code is not run again. There is nothing to compare with where ours cannot be run."""
     results = Results(folder)
     tried = [{who: [case] for who, case in _cases(scenario, contenders)} for scenario in scenarios]
     _run_missing(tried, results, workers, progress)
     found = [_comparison(scenario, cases, results) for scenario, cases in zip(scenarios, tried, strict=True)]
+    for each in found:
+        if refused := each.find("ours").refused:
+            raise UserError(refused)
     if seeds == 1:
         return found
     for first, cases in zip(found, tried, strict=True):

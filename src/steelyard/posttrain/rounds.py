@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import defaultdict
 
 from steelyard.balance.log import Journal
-from steelyard.posttrain.attempt import Attempt, Part, Parts
+from steelyard.posttrain.attempt import Attempt, Part, Parts, least_part
 from steelyard.posttrain.draws import Foresee
 from steelyard.posttrain.learnt import learnt
 from steelyard.posttrain.record import LoopRecord
 from steelyard.posttrain.rollout import RolloutStage
 from steelyard.posttrain.setup import PosttrainSetup
-from steelyard.posttrain.tail_rounds import PARTS, TailRounds
+from steelyard.posttrain.tail_rounds import TailRounds
 
 
 def rounds_of(
@@ -60,7 +60,7 @@ class Rounds:
         batch: list[Attempt] = []
         self._record.batches.append(batch)
         wanted = self._groups
-        least = -(-wanted // PARTS) if self._setup.scenario.streaming else wanted
+        least = least_part(wanted, self._setup.scenario.streaming)
         while wanted:
             now = self._wait(least if wanted >= 2 * least else wanted, now, version)
             own, later = self._sorted(version)

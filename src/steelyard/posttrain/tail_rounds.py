@@ -39,7 +39,7 @@ from steelyard.balance.tail import (
     TailEvent,
     Train,
 )
-from steelyard.posttrain.attempt import Attempt, Part, Parts
+from steelyard.posttrain.attempt import Attempt, Part, Parts, least_part
 from steelyard.posttrain.draws import Draws, Foresee, Prompt
 from steelyard.posttrain.learnt import learnt
 from steelyard.posttrain.record import LoopRecord
@@ -48,7 +48,6 @@ from steelyard.posttrain.setup import PosttrainSetup
 from steelyard.posttrain.tails import policy_of
 from steelyard.workload.trajectories import Trajectory
 
-PARTS = 8  # that a step's groups come in at most, where training does not wait for all of them
 _ANY = 1 << 60  # samples or groups: as many as the policy likes
 
 
@@ -100,7 +99,7 @@ class TailRounds:
         """Roll out until a round is over; when that was, and what it trains on. In parts, where training takes groups
         as they come: a round trains on whatever was complete before, so that need not wait for its end."""
         given: dict[str, None] = {}  # samples
-        least = -(-self._groups // PARTS) if self._scenario.streaming else self._groups
+        least = least_part(self._groups, self._scenario.streaming)
         while not self._batches:
             mark = len(given) // self._size + 2 * least  # the last part is not to be small either
             enough = partial(self._there, mark if mark <= self._groups else _ANY)
