@@ -18,7 +18,6 @@ from steelyard.workload.columns import Ints
 
 _NOTHING = 0.005  # of a step: plans that cannot gain more are not worth a simulation
 _ALIKE = 0.02  # of a step: plans are as good that differ by no more
-_UNSURE = 0.05  # the same where training waits for rollouts: few batches say little of how long the longest will be
 _LAYOUTS = 3  # training layouts on as many GPUs that ``least`` decides between
 CLEAR = 0.6  # of ``least``: rollouts beside training that take no longer keep it from nothing, whatever comes next
 _REACH = 4  # numbers of training GPUs that are looked at for the next one to try
@@ -61,7 +60,7 @@ class Simulated:
         believed = self.candidates(looked)
         if not believed:
             raise nothing_fits(self.world, looked[0])
-        first, *others = self._safest_first(self._climbed(believed[0].training.gpus, looked, state), state)
+        first, *others = self._safest_first(self._climbed(believed[0].training.gpus, looked, state))
         why = f"simulated best of {1 + len(others)}"
         if not others:
             rest = (each for each in believed if each.layout != first.layout)
@@ -136,13 +135,12 @@ class Simulated:
                 return [plan]
         return [plan for _, _, plan in sorted(seen)[: self.shortlist]]
 
-    def _safest_first(self, plans: Sequence[Plan], state: State) -> list[Plan]:
+    @staticmethod
+    def _safest_first(plans: Sequence[Plan]) -> list[Plan]:
         """Of those that are as good as the best one, which is the first, that with most GPUs to roll out comes before
         all: the next batch's longest trajectory is another one, and its step waits for it, while training hardly
         differs."""
-        best = plans[0]
-        waits = best.step > (1 + _ALIKE) * self.least(best, state)
-        alike = [plan for plan in plans if plan.step <= (1 + (_UNSURE if waits else _ALIKE)) * best.step]
+        alike = [plan for plan in plans if plan.step <= (1 + _ALIKE) * plans[0].step]
         safest = max(alike, key=lambda plan: (plan.rollout_gpus, -plan.step))
         return [safest, *(plan for plan in plans if plan is not safest)]
 
