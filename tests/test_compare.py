@@ -306,6 +306,7 @@ def test_the_command_prints_what_it_writes(tmp_path: Path) -> None:
         "weighed false",
     ]
     page = (tmp_path / "docs" / "comparison.md").read_text()
+    assert json.loads((tmp_path / "docs" / "comparison.json").read_text()) == [found]
     for each in found["outcomes"]:
         star = " *" if "oracle" in each["name"] else ""  # they are told lengths in advance
         assert f"| {each['name']}{star} | {each['figures']['tokens_per_second']:,.0f} |" in page

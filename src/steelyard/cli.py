@@ -6,6 +6,7 @@ import io
 import json
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +23,7 @@ from steelyard.hardware import find_gpu, gpu_names
 from steelyard.model import model_names
 from steelyard.posttrain.compare import compare as compare_runs
 from steelyard.posttrain.compare_choices import DIMENSIONS, chosen, contenders
+from steelyard.posttrain.compare_outcomes import Comparison
 from steelyard.posttrain.part import recommended, scaled, shares
 from steelyard.posttrain.run import posttrain
 from steelyard.report import choose_output_dir, print_summary, summary_json, write_result
@@ -322,7 +324,9 @@ def compare_command(
         typer.Option(min=1, help="Seeds, from the scenario's on, that whoever comes close to the best is run with."),
     ] = 1,
     workers: Annotated[int, typer.Option(min=1, help="Runs at a time, each in a process of its own.")] = 1,
-    page: Annotated[Path | None, typer.Option(help="Also write a Markdown page, with figures beside it.")] = None,
+    page: Annotated[
+        Path | None, typer.Option(help="Also write a Markdown page, with images and its figures as JSON beside it.")
+    ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print all figures as JSON to standard output.")] = False,
 ) -> None:
     """Compare ways to run post-training: ours, bounds, what others do, and ours with one thing changed."""
@@ -354,11 +358,16 @@ def compare_command(
         )
         command = " ".join(["steelyard compare", *map(str, scenarios), *said, f"--page {page}"])
         write_whole(page, comparison_page(found, command, "images/comparison"))
+        write_whole(page.with_suffix(".json"), _as_json(found, indent=1) + "\n")
     if json_:
-        typer.echo(json.dumps([each.as_dict() for each in found], indent=2, allow_nan=False))
+        typer.echo(_as_json(found, indent=2))
         return
     for each in found:
         print_comparison(each, _out)
+
+
+def _as_json(found: Sequence[Comparison], indent: int) -> str:
+    return json.dumps([each.as_dict() for each in found], indent=indent, allow_nan=False)
 
 
 @app.command("estimator-eval")
