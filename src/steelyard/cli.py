@@ -6,7 +6,6 @@ import io
 import json
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,7 +22,6 @@ from steelyard.hardware import find_gpu, gpu_names
 from steelyard.model import model_names
 from steelyard.posttrain.compare import compare as compare_runs
 from steelyard.posttrain.compare_choices import DIMENSIONS, chosen, contenders
-from steelyard.posttrain.compare_outcomes import Comparison
 from steelyard.posttrain.part import recommended, scaled, shares
 from steelyard.posttrain.run import posttrain
 from steelyard.report import choose_output_dir, print_summary, summary_json, write_result
@@ -342,6 +340,7 @@ def compare_command(
     check_writable(out)
     with LateProgress("comparing") as progress:
         found = compare_runs(loaded, contenders(limits, full, rivals), out, workers, progress, seeds)
+    figures = json.dumps([each.as_dict() for each in found], indent=1, allow_nan=False)
     if page is not None:
         folder = page.parent / "images" / "comparison"
         for each in found:
@@ -358,16 +357,12 @@ def compare_command(
         )
         command = " ".join(["steelyard compare", *map(str, scenarios), *said, f"--page {page}"])
         write_whole(page, comparison_page(found, command, "images/comparison"))
-        write_whole(page.with_suffix(".json"), _as_json(found, indent=1) + "\n")
+        write_whole(page.with_suffix(".json"), figures + "\n")
     if json_:
-        typer.echo(_as_json(found, indent=2))
+        typer.echo(figures)
         return
     for each in found:
         print_comparison(each, _out)
-
-
-def _as_json(found: Sequence[Comparison], indent: int) -> str:
-    return json.dumps([each.as_dict() for each in found], indent=indent, allow_nan=False)
 
 
 @app.command("estimator-eval")

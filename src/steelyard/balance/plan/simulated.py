@@ -60,7 +60,7 @@ class Simulated:
         believed = self.candidates(looked)
         if not believed:
             raise nothing_fits(self.world, looked[0])
-        first, *others = self._safest_first(self._climbed(believed[0].training.gpus, looked, state))
+        first, *others = _safest_first(self._climbed(believed[0].training.gpus, looked, state))
         why = f"simulated best of {1 + len(others)}"
         if not others:
             rest = (each for each in believed if each.layout != first.layout)
@@ -135,15 +135,6 @@ class Simulated:
                 return [plan]
         return [plan for _, _, plan in sorted(seen)[: self.shortlist]]
 
-    @staticmethod
-    def _safest_first(plans: Sequence[Plan]) -> list[Plan]:
-        """Of those that are as good as the best one, which is the first, that with most GPUs to roll out comes before
-        all: the next batch's longest trajectory is another one, and its step waits for it, while training hardly
-        differs."""
-        alike = [plan for plan in plans if plan.step <= (1 + _ALIKE) * plans[0].step]
-        safest = max(alike, key=lambda plan: (plan.rollout_gpus, -plan.step))
-        return [safest, *(plan for plan in plans if plan is not safest)]
-
     def _at_least(self, plan: Plan, state: State) -> Plan:
         """One that was not worth a simulation."""
         return replace(plan, step=max(plan.step, self.least(plan, state)))
@@ -151,6 +142,14 @@ class Simulated:
     def _simulated(self, plan: Plan, state: State) -> Plan:
         self.simulations += 1
         return replace(plan, step=self.simulate(plan, state))
+
+
+def _safest_first(plans: Sequence[Plan]) -> list[Plan]:
+    """Of those that are as good as the best one, which is the first, that with most GPUs to roll out comes before all:
+    the next batch's longest trajectory is another one, and its step waits for it, while training hardly differs."""
+    alike = [plan for plan in plans if plan.step <= (1 + _ALIKE) * plans[0].step]
+    safest = max(alike, key=lambda plan: (plan.rollout_gpus, -plan.step))
+    return [safest, *(plan for plan in plans if plan is not safest)]
 
 
 def _order(plan: Plan) -> tuple[float, float]:
