@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from struct import Struct
 
-import numpy as np
-
-from steelyard.balance.route.prospect import Array
-
 BINS = 64
-_ROW = Struct(f"{3 * BINS}d")  # packs plain numbers in half the time that arrays take to be made of them
+_ROW = Struct(f"{3 * BINS}d")  # packs plain numbers in half the time that arrays take to take them in
 PEOPLE, LOAD, CONTEXT = range(3)  # of those in a bin: their number, seconds they add to each step, tokens of context
 
 
@@ -69,10 +65,9 @@ class Crowd:
             who.bins = [int((end - decoded) / width) for end in who.ends if end > decoded] or [0]
             self._add(who, 1.0 / len(who.bins))
 
-    def row(self) -> Array:
-        """By term, what is in each bin."""
-        terms: Array = np.frombuffer(_ROW.pack(*self._people, *self._load, *self._context)).reshape(3, BINS)
-        return terms
+    def write(self, row: memoryview) -> None:
+        """By term, what is in each bin, into as many doubles."""
+        _ROW.pack_into(row, 0, *self._people, *self._load, *self._context)
 
     def _empty(self) -> None:
         self._people, self._load, self._context = [0.0] * BINS, [0.0] * BINS, [0.0] * BINS

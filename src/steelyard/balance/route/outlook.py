@@ -107,16 +107,20 @@ class Outlook:
             here.slot = slot
         self._stale = set(range(count))
         self._kept, self._tables = kept, tables
+        self._by_slot = [tuple(tables[:, slot]) for slot in range(count)]
         self._marginal, self._total = kept
         speeds = list(dict.fromkeys(here.speed for here in self._here))
         self._kinds = [(speed.prefill, speed.read, speed.move, speed.reach) for speed in speeds]
         self._kind: npt.NDArray[np.intp] = np.array([speeds.index(here.speed) for here in self._here], np.intp)
-        self._asked = np.empty((3, len(self._kinds)))  # see `_ask`
+        asked = np.empty(3 * len(self._kinds))  # see `_ask`
+        self._asked, self._into_asked = asked.reshape(3, -1), asked.data
+        self._pack_asked = Struct(f"{len(asked)}d").pack_into
         self._each = np.empty((3, count))
         self._slower, self._wait, self._load = self._each
         self._lines = self._each[:2].T
         self._own, self._tokens = np.empty((2, count, LENGTHS))
         self._taken = np.empty((TABLES, count, LENGTHS))
+        self._harm, self._begin, self._pace = self._taken
         self._harms, self._done = np.empty((2, count))
 
     def set_load(self, replica: Replica) -> None:
@@ -215,8 +219,8 @@ class Outlook:
         _LIKELY.pack_into(self._into_likely, 0, *who.likely)
         self._tokens[:] = self._likely
         bins = np.multiply(self._likely, self._by_token).astype(np.intp)
-        harm, own, pace = self._tables.take(bins, 2, self._taken, "clip")
-        wait, harms = self._wait, self._harms
+        self._tables.take(bins, 2, self._taken, "clip")
+        harm, own, pace, wait, harms = self._harm, self._begin, self._pace, self._wait, self._harms
         np.add(own, np.multiply(pace, self._tokens, pace), own)
         np.add(own, self._lines.dot(self._powers, self._own), own)
         np.multiply(own, own, own)
@@ -231,13 +235,16 @@ class Outlook:
         """By replica: what each of its tokens adds to its own time, tools among it, seconds that its prompt takes, and
         what it adds to each step there. Few kinds are different."""
         cached, new, usual, returned, tools = who.cached, who.new, who.usual_context, who.returned, who.tools
-        asked = self._asked
-        for kind, (prefill, read, move, reach) in enumerate(self._kinds):
+        slower: list[float] = []
+        waits: list[float] = []
+        loads: list[float] = []
+        for prefill, read, move, reach in self._kinds:
             moved, again = reach + move * cached, prefill * cached
-            asked[1, kind] = (moved if moved < again else again) + prefill * new
-            asked[2, kind] = added = read * usual + prefill * returned
-            asked[0, kind] = added + tools
-        asked.take(self._kind, 1, self._each, "clip")
+            waits.append((moved if moved < again else again) + prefill * new)
+            loads.append(added := read * usual + prefill * returned)
+            slower.append(added + tools)
+        self._pack_asked(self._into_asked, 0, *slower, *waits, *loads)
+        self._asked.take(self._kind, 1, self._each, "clip")
         if resident is not None:
             here = self._by_number[resident]
             self._wait[here.slot] = here.speed.prefill * new
@@ -260,9 +267,8 @@ class Outlook:
             self._fill(slot)
 
     def _sum_up(self, slot: int) -> None:
-        here = self._here[slot]
-        self._total[slot] = self._sums.sum_up(
-            here.crowd.row(), here.steps, here.seats, here.capacity, self._habits.tools, self._tables[:, slot]
-        )
-        self._marginal[slot] = self._sums.marginal(here.steps)
+        here, sums = self._here[slot], self._sums
+        here.crowd.write(sums.row)
+        self._total[slot] = sums.sum_up(here.steps, here.seats, here.capacity, self._habits.tools, self._by_slot[slot])
+        self._marginal[slot] = sums.marginal(here.steps)
         here.changes = 0

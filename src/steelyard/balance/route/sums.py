@@ -6,14 +6,16 @@ made: all are kept from one time to the next, and so are numbers, as arrays with
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
 from steelyard.balance.route.crowd import BINS, CONTEXT, LOAD, PEOPLE
 from steelyard.balance.route.prospect import Array
 
-HARM, BEGIN, PACE = range(3)  # to all there by a second more to each step for so many tokens; seconds until a token,
-TABLES = 3  # where a line through its bin begins, and how much it rises from token to token
+TABLES = 3  # by bin: harm to all there by a second more to each step for so many tokens; seconds until a token there,
+# where a line through the bin begins, and how much it rises from token to token
 
 _FLOORS = np.repeat([[0.0], [-np.inf], [1.0]], BINS, axis=1)  # of people, load and context
 _SURELY = 1.0 + 1e-9  # whatever rounding does
@@ -22,15 +24,20 @@ _ONE, _HALF, _EIGHT = np.array(1.0), np.array(0.5), np.array(8.0)
 
 
 class Sums:
-    """Sums up a row of bins of a width in tokens."""
+    """Sums up a row of bins of a width in tokens (`Crowd.write`)."""
 
     def __init__(self, width: float) -> None:
+        row = np.zeros(3 * BINS)
+        self.row = row.data  # to be written before it is summed up
+        self._row: Array = row.reshape(3, BINS)
+        self._ends, self._from_last = self._row[PEOPLE], self._row[:, ::-1]
         self._there, self._sum = np.empty((3, BINS)), np.empty((3, BINS))
         self._backwards = self._sum[:, ::-1]
         self._people, self._load, self._context = (self._there[term] for term in (PEOPLE, LOAD, CONTEXT))
         self._turns, self._at_once, self._some = np.empty(BINS), np.empty(BINS), np.empty(BINS)
         self._running: npt.NDArray[np.intp] = np.empty(BINS, dtype=np.intp)
-        self._weights = np.empty((2, BINS))  # of ends, and times the tokens until then
+        self._both = np.empty((2, BINS))
+        self._weights, self._moments = self._both  # of ends, and times the tokens until then
         self._crowded = False  # not all can always run at once
         self._tools = np.array(0.0)
         self.widen(width)
@@ -40,14 +47,14 @@ class Sums:
         self._width = np.array(width)
         self._middles: Array = (_LATER - 0.5) * width
 
-    def sum_up(self, row: Array, steps: Array, seats: int, capacity: int, tools: float, into: Array) -> float:
+    def sum_up(self, steps: Array, seats: int, capacity: int, tools: float, tables: Sequence[Array]) -> float:
         """Fill a replica's tables by who is there; returns what its ends weigh in all.
 
         ``steps`` has the seconds of a step by how many run, ``tools`` is seconds of tools by token.
         """
-        self._count(row)
+        self._count()
         self._share(seats, capacity)
-        harm, begin, pace = into[HARM], into[BEGIN], into[PACE]
+        harm, begin, pace = tables
         some, width, middles = self._some, self._width, self._middles
         steps.take(self._running, None, pace, "clip")
         if self._crowded:
@@ -60,8 +67,8 @@ class Sums:
         ends = np.add(pace, self._tools, harm)
         np.multiply(ends, middles, ends)
         np.add(ends, begin, ends)
-        weights, moments = self._weights
-        np.multiply(row[PEOPLE], _EIGHT, weights)
+        weights, moments = self._weights, self._moments
+        np.multiply(self._ends, _EIGHT, weights)
         np.multiply(weights, ends, weights)
         np.multiply(ends, ends, some)
         np.multiply(weights, some, weights)
@@ -69,17 +76,17 @@ class Sums:
         np.multiply(weights, some, weights)
         total = np.add.reduce(weights)
         np.multiply(weights, middles, moments)
-        np.add.accumulate(self._weights, 1, None, self._weights)
+        np.add.accumulate(self._both, 1, None, self._both)
         np.subtract(total, weights, harm)
         np.multiply(harm, middles, harm)
         np.add(harm, moments, harm)
         return float(total)
 
-    def _count(self, row: Array) -> None:
+    def _count(self) -> None:
         """By bin: who is still there."""
         there = self._there
-        np.add.accumulate(row[:, ::-1], 1, None, self._sum)
-        np.multiply(row, _HALF, there)
+        np.add.accumulate(self._from_last, 1, None, self._sum)
+        np.multiply(self._row, _HALF, there)
         np.subtract(self._backwards, there, there)  # who ends in a bin is there for half of it
         np.maximum(there, _FLOORS, out=there)
 
