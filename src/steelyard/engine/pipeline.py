@@ -72,8 +72,6 @@ class Stages:
 class Pipeline(Engine):
     """An engine with several batches in flight. The log has a step for every turn, also for those that ran nothing."""
 
-    scheduler: LaneScheduler
-
     def __init__(
         self,
         limits: Limits,
@@ -106,8 +104,13 @@ class Pipeline(Engine):
         self._fed = [0.0] * limits.stages  # by lane: when the tokens that its next batch needs are there
 
     @property
+    def _lanes(self) -> LaneScheduler:
+        assert isinstance(self.scheduler, LaneScheduler)
+        return self.scheduler
+
+    @property
     def _queue(self) -> deque[Batch]:
-        return self.scheduler.flights
+        return self._lanes.flights
 
     def submit(self, r: Request, at: float, abort_at: float = float("inf")) -> None:
         """Hand over a request; the engine must have been run up to ``at`` before."""
@@ -116,7 +119,7 @@ class Pipeline(Engine):
 
     def next_end_bound(self) -> float:
         """No request ends before this second, if nothing is submitted meanwhile (infinite when idle)."""
-        scheduler = self.scheduler
+        scheduler = self._lanes
         if not self.outstanding:
             return float("inf")
         if self.stuck:
@@ -145,7 +148,7 @@ class Pipeline(Engine):
 
     def _enter(self, batch: Batch) -> None:
         """A turn's batch goes to the first stage, if there is one."""
-        scheduler, log, clock = self.scheduler, self.log, self.clock
+        scheduler, log, clock = self._lanes, self.log, self.clock
         lane = batch.step % self.limits.stages
         after, self._fed[lane] = self._fed[lane], 0.0
         if batch.empty:

@@ -29,7 +29,8 @@ class Run:
     def split(self, at: int) -> Run:
         """The second part of a run that is used, as one of its own."""
         second = self._beside(at, self.end)
-        self.end, self.rest, second.rest = at, second, self.rest
+        second.rest = self.rest
+        self.end, self.rest = at, second
         return second
 
     def cut(self, first: int, end: int) -> Run:

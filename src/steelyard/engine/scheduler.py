@@ -8,7 +8,6 @@ while budget, sequence slots and blocks last; never in a step that had to preemp
 from __future__ import annotations
 
 from bisect import insort
-from typing import TypeVar
 
 from steelyard.engine.admission import admit_ready, admit_waiting
 from steelyard.engine.batch import Batch, Entry
@@ -25,8 +24,6 @@ from steelyard.engine.tiers import Tiers
 from steelyard.engine.tokens import commit, hand_out
 from steelyard.engine.window_group import WindowGroup
 
-Kept = TypeVar("Kept", KVCache, RunCache)
-
 
 class Scheduler:
     """Queues and blocks of one engine, and the decision who runs next."""
@@ -34,7 +31,7 @@ class Scheduler:
     def __init__(self, limits: Limits, names: BlockNames, *, plain: bool = False) -> None:
         self.limits = limits
         self.names = names
-        self.kv: KVCache | RunCache = _cache(limits, KVCache) if plain else _cache(limits, RunCache)
+        self.kv: KVCache | RunCache = KVCache(*_memory(limits)) if plain else RunCache(*_memory(limits))
         self.tiers: Tiers | None = None
         self.group = DecodeGroup(limits.block_size)
         self.windows: WindowGroup | None = None
@@ -55,7 +52,7 @@ class Scheduler:
     def use(self, tiers: Tiers) -> None:
         """Have tiers of memory below the cache, which go by single blocks; before anything is submitted."""
         self.tiers = tiers
-        self.kv = tiers.above = self.kv if isinstance(self.kv, KVCache) else _cache(self.limits, KVCache)
+        self.kv = tiers.above = self.kv if isinstance(self.kv, KVCache) else KVCache(*_memory(self.limits))
         self.kv.gone = tiers.gone
         self.kv.fresh = tiers.fresh if tiers.through else None
 
@@ -281,5 +278,6 @@ class Scheduler:
         return hand_out(self, batch)
 
 
-def _cache(limits: Limits, kind: type[Kept]) -> Kept:
-    return kind(limits.blocks, limits.block_size, limits.enable_prefix_caching, limits.watermark)
+def _memory(limits: Limits) -> tuple[int, int, bool, float]:
+    """What a cache is made of."""
+    return limits.blocks, limits.block_size, limits.enable_prefix_caching, limits.watermark

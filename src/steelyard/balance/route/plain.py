@@ -9,6 +9,8 @@ from steelyard.balance.rollouts import Replica, Rollouts, Running
 from steelyard.balance.route.protocol import Choice, Plain
 from steelyard.balance.route.ranking import Ranking
 
+_FACTOR, _SLACK = 1.5, 4  # times the least busy, and turns more: how busy a replica may be for what it holds to count
+
 
 class _Counted(Plain):
     """Knows who is up, in order of numbers."""
@@ -73,8 +75,6 @@ class PrefixAware(LeastOutstanding):
     A replica that is far busier than the least busy is passed over: by half, and four turns more.
     """
 
-    SLACK, FACTOR = 4, 1.5
-
     def __init__(self) -> None:
         super().__init__()
         self._sent_to: dict[str, int] = {}  # by prompt
@@ -86,7 +86,7 @@ class PrefixAware(LeastOutstanding):
             return None
         prompt = who.history.prompt
         self._members.setdefault(prompt, set()).add(who.name)
-        limit = rollouts.replicas[least].busy * self.FACTOR + self.SLACK
+        limit = rollouts.replicas[least].busy * _FACTOR + _SLACK
         chosen = least
         for holder in (who.replica, self._sent_to.get(prompt)):
             if holder is not None and rollouts.replicas[holder].busy <= limit:

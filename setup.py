@@ -1,0 +1,42 @@
+"""Builds the package. With STEELYARD_COMPILE=1 (`make fast`) the modules that simulations spend their time in are
+compiled by mypyc: the same sources, the same bytes out, in less time."""
+
+import os
+import sys
+from glob import glob
+
+from setuptools import setup
+
+HOT = (
+    "engine/*",
+    "engine/policies/*",
+    "fleet/lockstep",  # has a kind of engine
+    "balance/core",
+    "balance/rollouts",
+    "balance/line",
+    "balance/events",
+    "balance/commands",
+    "balance/route/*",
+    "balance/estimate/*",
+    "posttrain/rollout",
+    "posttrain/replicas",
+    "posttrain/turns",
+    "posttrain/moves",
+    "posttrain/attempt",
+    "posttrain/engines",
+)
+PLAIN = ("__init__.py", "queues.py")  # a queue is faster as the deque it is
+
+
+def hot_modules() -> list[str]:
+    """Files to compile. What an interpreted class inherits from, or what is copied, must not be among them."""
+    found = sorted(path for each in HOT for path in glob(f"src/steelyard/{each}.py"))
+    return [path for path in found if not path.endswith(PLAIN)]
+
+
+if os.environ.get("STEELYARD_COMPILE") == "1" and "bdist_wheel" in sys.argv:
+    from mypyc.build import mypycify
+
+    setup(ext_modules=mypycify(hot_modules(), opt_level="1", debug_level="0"))
+else:
+    setup()
