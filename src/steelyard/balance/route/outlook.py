@@ -76,7 +76,9 @@ class Outlook:
         self._into_likely = self._likely.data
         self._sums = Sums(1.0)
         self._rooms: list[float] = []  # tokens of context that each replica can take
+        self._roomy = 0  # a slot that had room for the last who asked
         self._due: list[float] = []  # when each replica is to be filled again
+        self._next_due = inf  # the first of these
         self._resize(np.zeros((2, 0)), np.zeros((TABLES, 0, BINS)))
 
     def up(self, replica: Replica, speed: BucketSpeed) -> None:
@@ -102,6 +104,7 @@ class Outlook:
     def _resize(self, kept: Array, tables: Array) -> None:
         """Arrays for as many replicas as there are, and those that `rises` works with."""
         count = len(self._here)
+        self._roomy, self._next_due = 0, min(self._due, default=inf)
         self._by_number = {here.number: here for here in self._here}
         for slot, here in enumerate(self._here):
             here.slot = slot
@@ -145,12 +148,18 @@ class Outlook:
             self._rooms[here.slot] = room
             self._due[here.slot] = here.passes(width)
         self._loads.clear()
+        self._next_due = min(self._due)
 
     def has_room(self, tokens: int) -> bool:
         """Whether any replica can take such a context."""
         if self._loads:
             self._settle()
-        return max(self._rooms, default=-inf) >= tokens
+        rooms = self._rooms
+        if not rooms:
+            return False
+        if rooms[self._roomy] < tokens:
+            self._roomy = rooms.index(max(rooms))
+        return rooms[self._roomy] >= tokens
 
     def count(self, name: str, number: int, who: Prospect) -> None:
         """From now on a trajectory counts on this replica."""
@@ -199,7 +208,7 @@ class Outlook:
             self._settle()
         if at > self._at:
             self._at = at
-        if min(self._due, default=inf) <= self._at:
+        if self._next_due <= self._at:
             for slot, due in enumerate(self._due):
                 if due <= self._at:
                     self._fill(slot)
@@ -255,6 +264,7 @@ class Outlook:
         here = self._here[slot]
         here.crowd.fill(here.decoded_by(self._at), self._width)
         self._due[slot] = here.passes(self._width)
+        self._next_due = min(self._due)
         self._stale.add(slot)
 
     def _widen(self, tokens: float) -> None:
