@@ -102,7 +102,13 @@ class Replanner:
             switches=tuple(self._seconds),
             seen=sum(map(len, self._recent)),
             left=self._scenario.steps - step.step - 1,
+            took=self._took(step.step),
         )
+
+    def _took(self, step: int) -> float | None:
+        """Seconds of a step, if all that it was trained on has been rolled out since roles last changed."""
+        changed = -1 if self._changed is None else self._changed.step
+        return self._loop.record.seconds(step) if step > changed + 1 + self._scenario.behind else None
 
     def _longest(self) -> list[Measured]:
         """Of the batches before the newest one, that with the longest trajectory."""

@@ -63,6 +63,7 @@ class Asked:
     switches: tuple[float, ...]
     seen: int
     left: int | None
+    took: float | None = None
 
     @staticmethod
     def of(state: State) -> Asked:
@@ -79,6 +80,7 @@ class Asked:
             tuple(state.switches),
             state.seen,
             state.left,
+            state.took,
         )
 
     def state(self) -> State:
@@ -95,6 +97,7 @@ class Asked:
             self.switches,
             self.seen,
             self.left,
+            self.took,
         )
 
 

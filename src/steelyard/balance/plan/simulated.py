@@ -21,6 +21,7 @@ _ALIKE = 0.02  # of a step: plans are as good that differ by no more
 _LAYOUTS = 3  # training layouts on as many GPUs that ``least`` decides between
 CLEAR = 0.6  # of ``least``: rollouts beside training that take no longer keep it from nothing, whatever comes next
 _REACH = 4  # numbers of training GPUs that are looked at for the next one to try
+_COUNTS = 4  # steps: what was foretold counts as much beside those that were run
 _STRIDE = 24  # GPUs by which plans differ that are looked at one after the other: one of so many
 
 Simulate = Callable[[Plan, State], float]
@@ -37,6 +38,10 @@ class Simulated:
     something quicker. ``least`` is a bound that is sooner worked out than either: plans that cannot be better than the
     best one are not simulated. ``look`` says which trajectories the model is asked about; each kind of them makes its
     own plans. ``change`` is what changing to a plan would take; as long as changes have taken so far if nobody knows.
+
+    A few batches do not show how long the longest trajectory of another may be, so what steps took with a plan counts
+    beside what was foretold of it, until trajectories have changed. Where that comes to more than another plan was
+    foretold to take, it plans again.
     """
 
     world: World
@@ -50,12 +55,21 @@ class Simulated:
     look: Callable[[State], Sequence[Measured]] = lambda state: [state.measured]
     simulations: int = 0
     _last: State | None = None
+    _chosen: tuple[float, float] = (0.0, inf)  # seconds of a step with the plan in force, and with the next best
+    _taken: dict[object, list[float]] = field(default_factory=dict)  # by steps of late, by plan
+    _new: list[float] = field(default_factory=list)  # those of them since it was last planned
     _frontiers: Frontiers = field(default_factory=Frontiers)
 
     def plan(self, state: State) -> Plan | None:
-        if not self.triggers.due(state, self._last):
+        if state.plan is not None and state.took is not None:
+            self._taken.setdefault(state.plan.layout, []).append(state.took)
+            self._new.append(state.took)
+        if self.triggers.due(state, self._last):
+            self._taken.clear()
+        elif not self._let_down():
             return None
         self._last = state
+        self._new.clear()
         looked = self.look(state)
         believed = self.candidates(looked)
         if not believed:
@@ -66,14 +80,21 @@ class Simulated:
             rest = (each for each in believed if each.layout != first.layout)
             others = [self._at_least(each, state) for each in islice(rest, 1)]
         plan = replace(first, why=why, runner_up=others[0] if others else None)
+        self._chosen = plan.step, others[0].step if others else inf
         if state.plan is None:
             return plan
         if plan.layout == state.plan.layout:
             return None
         now = self._simulated(foretold(self.world, state.plan, looked[0]), state)
         if not self.payback.pays(now.step, plan.step, state, self.change(plan, state)):
+            self._chosen = now.step, plan.step
             return None
         return replace(plan, instead=now.step)
+
+    def _let_down(self) -> bool:
+        """Whether steps have come to take longer than was foretold of this plan and of the next best."""
+        now, other = self._chosen
+        return len(self._new) >= _COUNTS and _mean_with(now, self._new) > (1 + _ALIKE) * max(now, other)
 
     def candidates(self, looked: Sequence[Measured], gpus: int | None = None) -> list[Plan]:
         """What the model finds best, best first, without repeats; with so many training GPUs, if given."""
@@ -141,7 +162,12 @@ class Simulated:
 
     def _simulated(self, plan: Plan, state: State) -> Plan:
         self.simulations += 1
-        return replace(plan, step=self.simulate(plan, state))
+        return replace(plan, step=_mean_with(self.simulate(plan, state), self._taken.get(plan.layout, ())))
+
+
+def _mean_with(said: float, taken: Sequence[float]) -> float:
+    """Seconds of a step, by what was foretold and by what steps have taken."""
+    return (_COUNTS * said + sum(taken)) / (_COUNTS + len(taken))
 
 
 def _safest_first(plans: Sequence[Plan]) -> list[Plan]:

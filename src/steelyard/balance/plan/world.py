@@ -128,6 +128,7 @@ class State:
     switches: Sequence[float] = field(default=())  # seconds that changes of plan have taken so far
     seen: int = 0  # trajectories of late that can be looked at, in all
     left: int | None = None  # steps that are still to come, if anybody knows
+    took: float | None = None  # seconds of this step, if the plan in force has been so for long enough to tell by it
 
 
 class Planner(Protocol):
