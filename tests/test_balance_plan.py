@@ -17,6 +17,7 @@ from steelyard.balance.plan import (
     Classes,
     Measured,
     Mode,
+    Moved,
     OneAtATime,
     Payback,
     Plan,
@@ -460,6 +461,47 @@ def test_of_plans_that_are_as_good_that_with_most_engines_is_taken(gain: float, 
     assert plan is not None
     assert plan.rollout_gpus == (max if as_good else min)(seen) and len(seen) > 1
     assert (plan.step > min(seen.values())) == as_good
+
+
+def let_down_by(*seconds: float, again: Measured | None = None) -> tuple[Simulated, list[Plan]]:
+    """A planner that finds plans the better the more train; steps of each that it comes to then take so many seconds.
+    ``again`` is measured last."""
+    here = world(24, replicas={1: replica(1)})
+    planner = Simulated(here, lambda plan, _: 100.0 - plan.training.gpus, triggers=Moved())
+    step, now = 0, planner.plan(State(0, batch()))
+    plans = []
+    for took in seconds:
+        assert now is not None
+        plans.append(now)
+        for _ in range(8):
+            step += 1
+            then = planner.plan(State(step, batch(), now, took=took))
+            if then is not None:
+                now = then
+                break
+    assert now is not None
+    then = planner.plan(State(step + 1, again or batch(), now))
+    return planner, [*plans, then or now]
+
+
+def test_a_plan_whose_steps_take_as_foretold_is_kept_and_not_looked_at_again() -> None:
+    planner, (first, last) = let_down_by(100.0 - 16)
+    once, _ = let_down_by()
+    assert first.layout == last.layout
+    assert planner.simulations == once.simulations
+
+
+def test_a_plan_whose_steps_take_longer_than_another_was_to_take_is_left_for_it() -> None:
+    _, (first, last) = let_down_by(130.0)
+    assert last.step > first.step and last.layout != first.layout
+    assert last.instead is not None and first.step < last.instead < 130.0  # by both, what was foretold and what came
+
+
+def test_what_plans_took_is_remembered_until_trajectories_change() -> None:
+    _, (first, second, third) = let_down_by(130.0, 160.0)
+    assert len({first.layout, second.layout, third.layout}) == 3, "neither is gone back to"
+    _, (first, second, third) = let_down_by(130.0, second.step, again=batch(5, median=4000))
+    assert first.layout != second.layout and first.layout == third.layout
 
 
 def test_hopeless_plans_are_not_simulated() -> None:
