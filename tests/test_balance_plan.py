@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -463,10 +463,12 @@ def test_of_plans_that_are_as_good_that_with_most_engines_is_taken(gain: float, 
     assert (plan.step > min(seen.values())) == as_good
 
 
-def let_down_by(*seconds: float, again: Measured | None = None) -> tuple[Simulated, list[Plan]]:
+def let_down_by(
+    *seconds: float, again: Measured | None = None, degrees: Sequence[int] = (1,)
+) -> tuple[Simulated, list[Plan]]:
     """A planner that finds plans the better the more train; steps of each that it comes to then take so many seconds.
     ``again`` is measured last."""
-    here = world(24, replicas={1: replica(1)})
+    here = world(24, replicas={tp: replica(tp) for tp in degrees})
     planner = Simulated(here, lambda plan, _: 100.0 - plan.training.gpus, triggers=Moved())
     step, now = 0, planner.plan(State(0, batch()))
     plans = []
@@ -495,6 +497,11 @@ def test_a_plan_whose_steps_take_longer_than_another_was_to_take_is_left_for_it(
     _, (first, last) = let_down_by(130.0)
     assert last.step > first.step and last.layout != first.layout
     assert last.instead is not None and first.step < last.instead < 130.0  # by both, what was foretold and what came
+
+
+def test_a_plan_with_as_few_engines_is_taken_to_be_as_late() -> None:
+    _, (first, last) = let_down_by(130.0, degrees=(1, 2, 4, 8))  # on as many GPUs others were foretold the same
+    assert last.rollout_gpus > first.rollout_gpus
 
 
 def test_what_plans_took_is_remembered_until_trajectories_change() -> None:

@@ -40,8 +40,8 @@ class Simulated:
     own plans. ``change`` is what changing to a plan would take; as long as changes have taken so far if nobody knows.
 
     A few batches do not show how long the longest trajectory of another may be, so what steps took with a plan counts
-    beside what was foretold of it, until trajectories have changed. Where that comes to more than another plan was
-    foretold to take, it plans again.
+    beside what was foretold of it, until trajectories have changed; plans with no more GPUs to roll out are taken to be
+    as late. Where that comes to more than another plan was foretold to take, it plans again.
     """
 
     world: World
@@ -58,6 +58,7 @@ class Simulated:
     _chosen: tuple[float, float] = (0.0, inf)  # seconds of a step with the plan in force, and with the next best
     _taken: dict[object, list[float]] = field(default_factory=dict)  # by steps of late, by plan
     _new: list[float] = field(default_factory=list)  # those of them since it was last planned
+    _late: tuple[int, float] = (0, 0.0)  # GPUs that roll out now, and seconds that a step is late with them
     _frontiers: Frontiers = field(default_factory=Frontiers)
 
     def plan(self, state: State) -> Plan | None:
@@ -74,7 +75,8 @@ class Simulated:
         believed = self.candidates(looked)
         if not believed:
             raise nothing_fits(self.world, looked[0])
-        first, *others = _safest_first(self._climbed(believed[0].training.gpus, looked, state))
+        now = self._in_force(looked[0], state)
+        first, *others = _safest_first(self._climbed(believed[0].training.gpus, now, looked, state))
         why = f"simulated best of {1 + len(others)}"
         if not others:
             rest = (each for each in believed if each.layout != first.layout)
@@ -85,7 +87,7 @@ class Simulated:
             return plan
         if plan.layout == state.plan.layout:
             return None
-        now = self._simulated(foretold(self.world, state.plan, looked[0]), state)
+        now = now or self._simulated(foretold(self.world, state.plan, looked[0]), state)
         if not self.payback.pays(now.step, plan.step, state, self.change(plan, state)):
             self._chosen = now.step, plan.step
             return None
@@ -95,6 +97,18 @@ class Simulated:
         """Whether steps have come to take longer than was foretold of this plan and of the next best."""
         now, other = self._chosen
         return len(self._new) >= _COUNTS and _mean_with(now, self._new) > (1 + _ALIKE) * max(now, other)
+
+    def _in_force(self, measured: Measured, state: State) -> Plan | None:
+        """The plan that steps have been run with, by what they took as well; None before that."""
+        self._late = 0, 0.0
+        taken = None if state.plan is None else self._taken.get(state.plan.layout)
+        if state.plan is None or taken is None:
+            return None
+        said = self.simulate(plan := foretold(self.world, state.plan, measured), state)
+        self.simulations += 1
+        now = replace(plan, step=_mean_with(said, taken))
+        self._late = now.rollout_gpus, max(0.0, now.step - said)
+        return now
 
     def candidates(self, looked: Sequence[Measured], gpus: int | None = None) -> list[Plan]:
         """What the model finds best, best first, without repeats; with so many training GPUs, if given."""
@@ -108,10 +122,11 @@ class Simulated:
                     found.setdefault(plan.layout, plan)
         return sorted(found.values(), key=_order)
 
-    def _climbed(self, gpus: int, looked: Sequence[Measured], state: State) -> list[Plan]:
+    def _climbed(self, gpus: int, now: Plan | None, looked: Sequence[Measured], state: State) -> list[Plan]:
         """Plans that were simulated, best first: with so many training GPUs, then with more and with fewer than the
-        best has, as long as that gains."""
-        tried, best, before, beside = dict[object, Plan](), inf, inf, [[gpus]]
+        best has, as long as that gains; and that of ``now``."""
+        tried = {} if now is None else {now.layout: now}
+        best, before, beside = inf if now is None else now.step, inf, [[gpus]]
         while True:
             for numbers in beside:
                 for plan in next(filter(None, (self._worth(number, best, looked, state) for number in numbers)), []):
@@ -162,7 +177,10 @@ class Simulated:
 
     def _simulated(self, plan: Plan, state: State) -> Plan:
         self.simulations += 1
-        return replace(plan, step=_mean_with(self.simulate(plan, state), self._taken.get(plan.layout, ())))
+        said, taken, (gpus, late) = self.simulate(plan, state), self._taken.get(plan.layout), self._late
+        if taken is not None:
+            return replace(plan, step=_mean_with(said, taken))
+        return replace(plan, step=said + late if plan.rollout_gpus <= gpus else said)
 
 
 def _mean_with(said: float, taken: Sequence[float]) -> float:
