@@ -25,7 +25,7 @@ HOT = (
     "posttrain/attempt",
     "posttrain/engines",
 )
-PLAIN = ("__init__.py", "queues.py")  # a queue is faster as the deque it is
+PLAIN = ("__init__.py", "queues.py")  # a queue takes methods over from deque in its body, which mypyc cannot compile
 
 
 def hot_modules() -> list[str]:
