@@ -463,6 +463,38 @@ def test_of_plans_that_are_as_good_that_with_most_engines_is_taken(gain: float, 
     assert (plan.step > min(seen.values())) == as_good
 
 
+def test_a_plan_that_was_but_lucky_in_a_short_simulation_is_not_chosen() -> None:
+    """Longer simulations find plans better the more roll out; short ones the other way round."""
+    here = world(24, replicas={1: replica(1)})
+    sure: list[Plan] = []
+
+    def confirm(plan: Plan, _: State) -> float:
+        sure.append(plan)
+        return 100.0 - plan.rollout_gpus
+
+    def simulate(plan: Plan, _: State) -> float:
+        return 80.0 - plan.training.gpus
+
+    lucky = Simulated(here, simulate).plan(State(0, batch()))
+    plan = Simulated(here, simulate, confirm).plan(State(0, batch()))
+    assert plan is not None and plan.runner_up is not None and lucky is not None
+    assert sure[0].layout == lucky.layout, "as it would have been chosen"
+    assert plan.layout == sure[-1].layout != lucky.layout and plan.step == 100.0 - plan.rollout_gpus
+    assert len({each.layout for each in sure}) == len(sure), "each once"
+
+
+def test_only_who_is_to_be_chosen_is_simulated_for_longer() -> None:
+    sure: list[Plan] = []
+
+    def confirm(plan: Plan, _: State) -> float:
+        sure.append(plan)
+        return 80.5 - plan.training.gpus
+
+    planner = Simulated(world(24, replicas={1: replica(1)}), lambda plan, _: 80.0 - plan.training.gpus, confirm)
+    plan = planner.plan(State(0, batch()))
+    assert plan is not None and [each.layout for each in sure] == [plan.layout]
+
+
 def let_down_by(
     *seconds: float, again: Measured | None = None, degrees: Sequence[int] = (1,)
 ) -> tuple[Simulated, list[Plan]]:

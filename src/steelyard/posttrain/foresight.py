@@ -19,6 +19,7 @@ from steelyard.workload.trajectories import Trajectory
 
 TAUGHT = 256  # trajectories that the estimator has learnt when a plan is simulated
 _MEASURED = 4  # steps of a simulated loop
+_CONFIRMED = 12  # of one with a plan that is to be chosen
 _SAMPLED = 3  # steps of a run, evenly spread, that the best fixed plan is looked for with
 _FINALISTS = 2  # plans that are run to the end for it, at most
 _CLOSE = 0.1  # of a step: plans that a sample of steps may have in the wrong order
@@ -65,7 +66,7 @@ class Foresight:
             self._measured[key] = Measured.of(batch, self.setup.scenario.trajectories.group)
         return self._measured[key]
 
-    def step_seconds(self, plan: Plan, batches: Sequence[Batch], known: Batch) -> float:
+    def step_seconds(self, plan: Plan, batches: Sequence[Batch], known: Batch, measured: int = _MEASURED) -> float:
         """A step once the loop has settled, in the mean over batches; the estimator has learnt from ``known`` before.
 
         Where stages take turns, each batch is run with nothing beside it. Where a batch is rolled out before the last
@@ -80,7 +81,7 @@ class Foresight:
         clear = self.rolled_out(plan, batches[0], known) <= CLEAR * least
         if clear or all(self.rolled_out(plan, batch, known) <= least for batch in batches):
             return least
-        return max(least, _settled(fixed, self._replay(batches), known))
+        return max(least, _settled(fixed, self._replay(batches), known, measured))
 
     def rolled_out(self, plan: Plan, batch: Batch, known: Batch) -> float:
         """Seconds until the last trajectory of a batch has ended that has the engines to itself; run once for each,
@@ -102,6 +103,7 @@ class Foresight:
         return Simulated(
             self.world,
             lambda plan, state: self.step_seconds(plan, batches(state), known()),
+            lambda plan, state: self.step_seconds(plan, batches(state), known(), _CONFIRMED),
             glance=lambda plan, state: self.rolled_out(plan, batches(state)[0], known()),
             least=lambda plan, state: self.least_seconds(plan, batches(state)),
         )
@@ -133,24 +135,25 @@ def _rolled_out(setup: PosttrainSetup, tasks: Replay, known: Batch) -> float:
     return max(attempt.ended for attempt in loop.record.samples)
 
 
-def _settled(setup: PosttrainSetup, tasks: Replay, known: Batch) -> float:
-    """Seconds of a step in the mean, in the middle of a run: all batches that began together are through by then.
+def _settled(setup: PosttrainSetup, tasks: Replay, known: Batch, measured: int) -> float:
+    """Seconds of a step in the mean over some, in the middle of a run: all batches that began together are through by
+    then.
 
     Engines that are too slow for training fall behind for many steps before it waits for them, as they were given a
     start. So steps are taken to be as much longer as more was begun than generated meanwhile, or shorter; but not under
     a tail policy, which begins what it will not train on.
     """
     first = setup.scenario.behind + 1
-    going_on = setup.scenario.model_copy(update={"steps": 2 * first + _MEASURED})
+    going_on = setup.scenario.model_copy(update={"steps": 2 * first + measured})
     loop = _made(replace(setup, tasks=tasks, scenario=going_on), known)
     now = 0.0
     for version in range(first):
         now = loop.step(now, version).synced
     begun, made, left = now, *_tokens(loop)
-    for version in range(first, first + _MEASURED):
+    for version in range(first, first + measured):
         now = loop.step(now, version).synced
     made_then, left_then = _tokens(loop)
-    trained = (now - begun) / _MEASURED
+    trained = (now - begun) / measured
     return trained * (1.0 + (left_then - left) / (made_then - made)) if setup.scenario.tail.kind == "none" else trained
 
 
@@ -174,7 +177,7 @@ def best_in_hindsight(setup: PosttrainSetup) -> list[PosttrainSetup]:
     foresight, steps = Foresight(setup), setup.scenario.steps
     chosen = np.unique(np.linspace(0, steps - 1, min(steps, _SAMPLED)).round().astype(int)).tolist()
     batches = [list(setup.tasks.step(step)) for step in chosen]
-    plan, written = best_plan(foresight, batches), foresight.written
+    plan, written = best_plan(foresight, batches, confirm=False), foresight.written
     given = replace(written, step=foresight.step_seconds(written, batches, batches[0][:TAUGHT]))
     unlike = {each.layout: each for each in (plan.runner_up, plan, given) if each is not None}
     best = sorted(unlike.values(), key=lambda each: each.step)[:_FINALISTS]
@@ -182,10 +185,12 @@ def best_in_hindsight(setup: PosttrainSetup) -> list[PosttrainSetup]:
     return [as_written(setup, foresight.training, each) for each in close]
 
 
-def best_plan(foresight: Foresight, batches: Sequence[Batch]) -> Plan:
-    """The plan that takes least time for all of some batches, of those that are found worth a simulation."""
+def best_plan(foresight: Foresight, batches: Sequence[Batch], *, confirm: bool = True) -> Plan:
+    """The plan that takes least time for all of some batches, of those that are found worth a simulation. It need not
+    be confirmed where it is run to the end anyway."""
     lengths = [foresight.measured(batch) for batch in batches]
     planner = foresight.planner(lambda _: batches, lambda: batches[0][:TAUGHT])
-    plan = replace(planner, look=lambda _: lengths).plan(State(0, lengths[0]))
+    planner = replace(planner, look=lambda _: lengths, confirm=planner.confirm if confirm else None)
+    plan = planner.plan(State(0, lengths[0]))
     assert plan is not None, "there was none before it"
     return plan

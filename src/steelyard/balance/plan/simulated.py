@@ -12,6 +12,7 @@ from steelyard.balance.plan.buckets import Frontiers
 from steelyard.balance.plan.change import Payback, Trigger, Triggers
 from steelyard.balance.plan.forecast import foretold
 from steelyard.balance.plan.measured import Measured
+from steelyard.balance.plan.promises import Promises
 from steelyard.balance.plan.search import Search, nothing_fits
 from steelyard.balance.plan.world import Plan, State, TrainOption, World
 from steelyard.workload.columns import Ints
@@ -21,7 +22,6 @@ _ALIKE = 0.02  # of a step: plans are as good that differ by no more
 _LAYOUTS = 3  # training layouts on as many GPUs that ``least`` decides between
 CLEAR = 0.6  # of ``least``: rollouts beside training that take no longer keep it from nothing, whatever comes next
 _REACH = 4  # numbers of training GPUs that are looked at for the next one to try
-_COUNTS = 4  # steps: what was foretold counts as much beside those that were run
 _STRIDE = 24  # GPUs by which plans differ that are looked at one after the other: one of so many
 
 Simulate = Callable[[Plan, State], float]
@@ -39,13 +39,14 @@ class Simulated:
     best one are not simulated. ``look`` says which trajectories the model is asked about; each kind of them makes its
     own plans. ``change`` is what changing to a plan would take; as long as changes have taken so far if nobody knows.
 
-    A few batches do not show how long the longest trajectory of another may be, so what steps took with a plan counts
-    beside what was foretold of it, until trajectories have changed; plans with no more GPUs to roll out are taken to be
-    as late. Where that comes to more than another plan was foretold to take, it plans again.
+    Of several plans the best by a few steps is often but the luckiest, so one that would be chosen is simulated for
+    longer first (``confirm``). What steps then took with it counts, too (``Promises``): where that comes to more than
+    another plan was foretold to take, it plans again.
     """
 
     world: World
     simulate: Simulate
+    confirm: Simulate | None = None  # as ``simulate`` does it if not given
     shortlist: int = 2  # plans that are simulated with each number of training GPUs
     glance: Simulate = lambda plan, state: plan.step
     least: Simulate = lambda plan, state: 0.0
@@ -55,60 +56,45 @@ class Simulated:
     look: Callable[[State], Sequence[Measured]] = lambda state: [state.measured]
     simulations: int = 0
     _last: State | None = None
-    _chosen: tuple[float, float] = (0.0, inf)  # seconds of a step with the plan in force, and with the next best
-    _taken: dict[object, list[float]] = field(default_factory=dict)  # by steps of late, by plan
-    _new: list[float] = field(default_factory=list)  # those of them since it was last planned
-    _late: tuple[int, float] = (0, 0.0)  # GPUs that roll out now, and seconds that a step is late with them
+    _promises: Promises = field(default_factory=Promises)
     _frontiers: Frontiers = field(default_factory=Frontiers)
 
     def plan(self, state: State) -> Plan | None:
-        if state.plan is not None and state.took is not None:
-            self._taken.setdefault(state.plan.layout, []).append(state.took)
-            self._new.append(state.took)
+        self._promises.take(state)
         if self.triggers.due(state, self._last):
-            self._taken.clear()
-        elif not self._let_down():
+            self._promises.forget()
+        elif not self._promises.broken(by=_ALIKE):
             return None
         self._last = state
-        self._new.clear()
+        self._promises.begin()
         looked = self.look(state)
         believed = self.candidates(looked)
         if not believed:
             raise nothing_fits(self.world, looked[0])
         now = self._in_force(looked[0], state)
-        first, *others = _safest_first(self._climbed(believed[0].training.gpus, now, looked, state))
+        first, *others = self._confirmed(self._climbed(believed[0].training.gpus, now, looked, state), state)
         why = f"simulated best of {1 + len(others)}"
         if not others:
             rest = (each for each in believed if each.layout != first.layout)
             others = [self._at_least(each, state) for each in islice(rest, 1)]
         plan = replace(first, why=why, runner_up=others[0] if others else None)
-        self._chosen = plan.step, others[0].step if others else inf
+        self._promises.chosen(plan.step, others[0].step if others else inf)
         if state.plan is None:
             return plan
         if plan.layout == state.plan.layout:
             return None
         now = now or self._simulated(foretold(self.world, state.plan, looked[0]), state)
         if not self.payback.pays(now.step, plan.step, state, self.change(plan, state)):
-            self._chosen = now.step, plan.step
+            self._promises.chosen(now.step, plan.step)
             return None
         return replace(plan, instead=now.step)
 
-    def _let_down(self) -> bool:
-        """Whether steps have come to take longer than was foretold of this plan and of the next best."""
-        now, other = self._chosen
-        return len(self._new) >= _COUNTS and _mean_with(now, self._new) > (1 + _ALIKE) * max(now, other)
-
     def _in_force(self, measured: Measured, state: State) -> Plan | None:
         """The plan that steps have been run with, by what they took as well; None before that."""
-        self._late = 0, 0.0
-        taken = None if state.plan is None else self._taken.get(state.plan.layout)
-        if state.plan is None or taken is None:
+        if state.plan is None or not self._promises.run(state.plan):
             return None
-        said = self.simulate(plan := foretold(self.world, state.plan, measured), state)
-        self.simulations += 1
-        now = replace(plan, step=_mean_with(said, taken))
-        self._late = now.rollout_gpus, max(0.0, now.step - said)
-        return now
+        plan = foretold(self.world, state.plan, measured)
+        return self._promises.in_force(plan, self._said(plan, state, self.confirm))
 
     def candidates(self, looked: Sequence[Measured], gpus: int | None = None) -> list[Plan]:
         """What the model finds best, best first, without repeats; with so many training GPUs, if given."""
@@ -175,17 +161,21 @@ class Simulated:
         """One that was not worth a simulation."""
         return replace(plan, step=max(plan.step, self.least(plan, state)))
 
+    def _confirmed(self, plans: Sequence[Plan], state: State) -> list[Plan]:
+        """The same, with the one first that is to be chosen; it has been simulated for longer by then."""
+        sure: set[object] = set()
+        while (first := (ordered := _safest_first(plans))[0]).layout not in sure and self.confirm is not None:
+            sure.add(first.layout)
+            longer = self._promises.of(first, self._said(first, state, self.confirm))
+            plans = sorted([longer, *ordered[1:]], key=_order)
+        return ordered
+
     def _simulated(self, plan: Plan, state: State) -> Plan:
+        return self._promises.of(plan, self._said(plan, state))
+
+    def _said(self, plan: Plan, state: State, simulate: Simulate | None = None) -> float:
         self.simulations += 1
-        said, taken, (gpus, late) = self.simulate(plan, state), self._taken.get(plan.layout), self._late
-        if taken is not None:
-            return replace(plan, step=_mean_with(said, taken))
-        return replace(plan, step=said + late if plan.rollout_gpus <= gpus else said)
-
-
-def _mean_with(said: float, taken: Sequence[float]) -> float:
-    """Seconds of a step, by what was foretold and by what steps have taken."""
-    return (_COUNTS * said + sum(taken)) / (_COUNTS + len(taken))
+        return (simulate or self.simulate)(plan, state)
 
 
 def _safest_first(plans: Sequence[Plan]) -> list[Plan]:
@@ -211,6 +201,7 @@ def oracle(planner: Simulated, truth: Callable[[State], Measured]) -> Simulated:
     after every step, with more simulations; a change still has to pay for itself."""
     return replace(
         planner,
+        confirm=None,  # these trajectories come but once
         shortlist=4,
         triggers=Triggers(every=1),
         payback=Payback(margin=0.0),
