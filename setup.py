@@ -11,6 +11,8 @@ HOT = (
     "engine/*",
     "engine/policies/*",
     "fleet/lockstep",  # has a kind of engine
+    "cost/compiled",
+    "balance/beginnings",
     "balance/core",
     "balance/rollouts",
     "balance/line",
@@ -37,6 +39,6 @@ def hot_modules() -> list[str]:
 if os.environ.get("STEELYARD_COMPILE") == "1" and "bdist_wheel" in sys.argv:
     from mypyc.build import mypycify
 
-    setup(ext_modules=mypycify(hot_modules(), opt_level="1", debug_level="0"))
+    setup(ext_modules=mypycify(hot_modules(), opt_level="3", debug_level="0"))
 else:
     setup()

@@ -483,6 +483,26 @@ def test_a_plan_that_was_but_lucky_in_a_short_simulation_is_not_chosen() -> None
     assert len({each.layout for each in sure}) == len(sure), "each once"
 
 
+def test_plans_that_a_lucky_one_kept_from_being_tried_are_tried_after_it() -> None:
+    here = world(24, replicas={1: replica(1)})
+    seen: list[int] = []
+
+    def simulate(plan: Plan, _: State) -> float:
+        seen.append(plan.training.gpus)
+        return 10.0 if plan.training.gpus == max(lucky) else 80.0 - plan.training.gpus
+
+    lucky = [0]
+    Simulated(here, simulate, shortlist=1).plan(State(0, batch()))
+    lucky = [seen[0]]  # that with which it begins
+    seen.clear()
+    hidden = Simulated(here, simulate, shortlist=1, least=lambda plan, _: 60.0 - plan.training.gpus)
+    hidden.plan(State(0, batch()))
+    alone = set(seen)
+    shown = replace(hidden, confirm=lambda plan, _: 80.0 - plan.training.gpus, simulations=0, _last=None)
+    plan = shown.plan(State(0, batch()))
+    assert plan is not None and alone == set(lucky) and plan.training.gpus not in alone
+
+
 def test_only_who_is_to_be_chosen_is_simulated_for_longer() -> None:
     sure: list[Plan] = []
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -127,6 +126,7 @@ class CompiledCost:
             np.zeros_like(expert_seconds) if table is None else table for table in (pooled_seconds, exchange_seconds)
         )
         everybody = (expert_seconds + pooled_seconds + exchange_seconds)[:, ::ranks]
+        self._tables = token_seconds, expert_seconds, head_seconds, pooled_seconds, exchange_seconds
         self.ranks = ranks
         self._by_provenance = token_seconds + everybody, head_seconds
         self._tokens: list[float] = token_seconds.sum(axis=0).tolist()
@@ -144,11 +144,7 @@ class CompiledCost:
         self._ran = ran  # tokens of steps before the first request
         self._width = self._sampled = 1  # tokens of each decode, and rows of them that the output head sees
         self._seen: dict[tuple[int, int], float] = {}
-        self._forget()
-
-    def _forget(self) -> None:
-        """Nothing has been asked for yet: what follows is kept by batch size when it first is."""
-        self._fixed: dict[int, float] = {}
+        self._fixed: dict[int, float] = {}  # this and what follows: by batch size, when it is first asked for
         self._decode_host: dict[int, tuple[float, float, float]] = {}
         self._decode_graphs: dict[int, tuple[Launch, int | None]] = {}
         self._pieces: dict[int, tuple[Piece, ...]] = {}
@@ -159,10 +155,24 @@ class CompiledCost:
 
         To the attention kernel the queries of one request are as many more heads that share its keys.
         """
-        wide = copy(self)
-        wide._width, wide._sampled, wide.graphs = tokens, sampled, graphs
-        wide._attention = tuple(_widened(part, tokens) for part in self._attention)
-        wide._forget()
+        token_seconds, expert_seconds, head_seconds, pooled_seconds, exchange_seconds = self._tables
+        wide = CompiledCost(
+            token_seconds=token_seconds,
+            expert_seconds=expert_seconds,
+            head_seconds=head_seconds,
+            pooled_seconds=pooled_seconds,
+            exchange_seconds=exchange_seconds,
+            ranks=self.ranks,
+            attention=tuple(_widened(part, tokens) for part in self._attention),
+            source=self._source,
+            kv_bytes=self._kv_bytes,
+            families=self.families,
+            graphs=graphs,
+            host=self.host,
+            kernels=self._kernels,
+            ran=self._ran,
+        )
+        wide._width, wide._sampled = tokens, sampled
         return wide
 
     @property

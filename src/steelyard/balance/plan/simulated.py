@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import islice
@@ -72,7 +72,7 @@ class Simulated:
         if not believed:
             raise nothing_fits(self.world, looked[0])
         now = self._in_force(looked[0], state)
-        first, *others = self._confirmed(self._climbed(believed[0].training.gpus, now, looked, state), state)
+        first, *others = self._tried(believed[0].training.gpus, now, looked, state)
         why = f"simulated best of {1 + len(others)}"
         if not others:
             rest = (each for each in believed if each.layout != first.layout)
@@ -108,21 +108,32 @@ class Simulated:
                     found.setdefault(plan.layout, plan)
         return sorted(found.values(), key=_order)
 
-    def _climbed(self, gpus: int, now: Plan | None, looked: Sequence[Measured], state: State) -> list[Plan]:
-        """Plans that were simulated, best first: with so many training GPUs, then with more and with fewer than the
-        best has, as long as that gains; and that of ``now``."""
-        tried = {} if now is None else {now.layout: now}
-        best, before, beside = inf if now is None else now.step, inf, [[gpus]]
+    def _tried(self, gpus: int, now: Plan | None, looked: Sequence[Measured], state: State) -> list[Plan]:
+        """Plans that were simulated, ``now`` among them. First is the one to choose: it has been simulated for longer,
+        and so have those that were to be chosen before it and were but lucky."""
+        tried: dict[object, Plan] = {} if now is None else {now.layout: now}
+        sure: set[object] = set()
+        self._climb(gpus, tried, looked, state)
+        while self.confirm is not None and (first := _safest_first(tried)[0]).layout not in sure:
+            sure.add(first.layout)
+            tried[first.layout] = longer = self._promises.of(first, self._said(first, state, self.confirm))
+            if longer.step * (1 - _NOTHING) > first.step:  # it was but lucky, and others were not tried beside it
+                self._climb(_safest_first(tried)[0].training.gpus, tried, looked, state)
+        return _safest_first(tried)
+
+    def _climb(self, gpus: int, tried: dict[object, Plan], looked: Sequence[Measured], state: State) -> None:
+        """Try plans with so many training GPUs, then with more and with fewer than the best has, as long as that
+        gains."""
+        best, before, beside = min((plan.step for plan in tried.values()), default=inf), inf, [[gpus]]
         while True:
             for numbers in beside:
                 for plan in next(filter(None, (self._worth(number, best, looked, state) for number in numbers)), []):
                     if plan.layout not in tried and self._may_gain(plan, best, state):
                         tried[plan.layout] = self._simulated(plan, state)
                         best = min(best, tried[plan.layout].step)
-            ordered = sorted(tried.values(), key=_order)
             if best >= before * (1 - _NOTHING):
-                return ordered
-            before, beside = best, self._beside(ordered[0].training.gpus)
+                return
+            before, beside = best, self._beside(min(tried.values(), key=_order).training.gpus)
 
     def _may_gain(self, plan: Plan, best: float, state: State) -> bool:
         return self.least(plan, state) < best * (1 - _NOTHING)
@@ -161,15 +172,6 @@ class Simulated:
         """One that was not worth a simulation."""
         return replace(plan, step=max(plan.step, self.least(plan, state)))
 
-    def _confirmed(self, plans: Sequence[Plan], state: State) -> list[Plan]:
-        """The same, with the one first that is to be chosen; it has been simulated for longer by then."""
-        sure: set[object] = set()
-        while (first := (ordered := _safest_first(plans))[0]).layout not in sure and self.confirm is not None:
-            sure.add(first.layout)
-            longer = self._promises.of(first, self._said(first, state, self.confirm))
-            plans = sorted([longer, *ordered[1:]], key=_order)
-        return ordered
-
     def _simulated(self, plan: Plan, state: State) -> Plan:
         return self._promises.of(plan, self._said(plan, state))
 
@@ -178,9 +180,10 @@ class Simulated:
         return (simulate or self.simulate)(plan, state)
 
 
-def _safest_first(plans: Sequence[Plan]) -> list[Plan]:
-    """Of those that are as good as the best one, which is the first, that with most GPUs to roll out comes before all:
+def _safest_first(tried: Mapping[object, Plan]) -> list[Plan]:
+    """Best first; but of those that are as good as the best one, that with most GPUs to roll out comes before all:
     the next batch's longest trajectory is another one, and its step waits for it, while training hardly differs."""
+    plans = sorted(tried.values(), key=_order)
     alike = [plan for plan in plans if plan.step <= (1 + _ALIKE) * plans[0].step]
     safest = max(alike, key=lambda plan: (plan.rollout_gpus, -plan.step))
     return [safest, *(plan for plan in plans if plan is not safest)]
