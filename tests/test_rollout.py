@@ -375,7 +375,19 @@ def test_a_plan_for_the_scenarios_gpus_is_recommended() -> None:
     rolling = sum(bucket["tp"] * bucket["replicas"] for bucket in plan["rollout"])
     assert rolling > 0 and plan["training"]["gpus"] + rolling <= 16
     assert plan["step_seconds"] <= plan["runner_up"]["step_seconds"]
-    assert "roll out" in CliRunner().invoke(app, asked).stdout
+    assert plan["simulated"] and "s simulated" in CliRunner().invoke(app, asked).stdout
+
+
+def test_a_model_recommends_at_once() -> None:
+    asked = ["plan", str(EXAMPLES / "search-48.yaml"), "--set", "trajectories={preset: search, prompts: 8, group: 4}"]
+    said = {}
+    for planner in ("search", "libra-published"):
+        ran = CliRunner().invoke(app, [*asked, "--set", f"planner={planner}", "--json"])
+        assert ran.exit_code == 0, ran.output
+        said[planner] = json.loads(ran.stdout)
+        assert not said[planner]["simulated"]
+    assert said["search"]["model"]["rollout"] > said["libra-published"]["model"]["rollout"], "which divides twice"
+    assert "by a model" in CliRunner().invoke(app, [*asked, "--set", "planner=search"]).stdout
 
 
 def test_a_plan_reckons_with_what_the_scenario_trains() -> None:

@@ -23,6 +23,7 @@ from steelyard.model import model_names
 from steelyard.posttrain.compare import compare as compare_runs
 from steelyard.posttrain.compare_choices import DIMENSIONS, chosen, contenders
 from steelyard.posttrain.part import recommended, scaled, shares
+from steelyard.posttrain.planning import MODEL_PLANNERS
 from steelyard.posttrain.run import posttrain
 from steelyard.report import choose_output_dir, print_summary, summary_json, write_result
 from steelyard.report.calibration import print_calibration
@@ -283,12 +284,14 @@ def plan_command(
     set_: _Set = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
-    """Recommend how to split a scenario's GPUs between rollout and training, and how to lay both out."""
-    plan = recommended(load_posttrain(scenario, set_ or []))
+    """Recommend how to split a scenario's GPUs between rollout and training, and how to lay both out: by simulation,
+    or at once by a model (--set planner=search)."""
+    loaded = load_posttrain(scenario, set_ or [])
+    plan, simulated = recommended(loaded), loaded.planner not in MODEL_PLANNERS
     if json_:
-        typer.echo(json.dumps(plan_data(plan), indent=2))
+        typer.echo(json.dumps(plan_data(plan, simulated), indent=2))
     else:
-        print_plan(plan, _out)
+        print_plan(plan, simulated, _out)
 
 
 def _names(dimension: str) -> Any:

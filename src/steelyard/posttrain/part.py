@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from steelyard.balance.plan import Plan
+from steelyard.balance.plan import Plan, State
 from steelyard.errors import UserError
 from steelyard.posttrain.foresight import Foresight, best_plan
-from steelyard.posttrain.planning import option_of
+from steelyard.posttrain.planning import MODEL_PLANNERS, option_of
 from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
 from steelyard.scenario.posttrain import PosttrainScenario
 from steelyard.workload.trajectories import Trajectory
@@ -58,17 +58,22 @@ def scaled(scenario: PosttrainScenario, share: float) -> PosttrainScenario:
 
 
 def recommended(scenario: PosttrainScenario, enough: int = _ENOUGH) -> Plan:
-    """The best split of a scenario's GPUs for the trajectories of its first step, by simulation; of as small a part of
-    it as still has trajectories ``enough``."""
+    """The best split of a scenario's GPUs for the trajectories of its first step: by the model of the planner that it
+    names, or else by simulation, of as small a part of it as still has trajectories ``enough``."""
     whole = set_up_posttrain(scenario, any_degree=True)
     batch = list(whole.tasks.step(0))
+    all_of_it = Foresight(whole)
+    if scenario.planner in MODEL_PLANNERS:
+        plan = MODEL_PLANNERS[scenario.planner](all_of_it.world).plan(State(0, all_of_it.measured(batch)))
+        assert plan is not None, "there was none before it"
+        return plan
     for times in _parts(scenario, enough):
         part = _part(scenario, times)
         if part is not None:
             foresight = Foresight(part)
             plan = best_plan(foresight, [evenly(batch, scenario.trajectories.group, times)])
-            return enlarged(plan, times, foresight, Foresight(whole), batch)
-    return best_plan(Foresight(whole), [batch])
+            return enlarged(plan, times, foresight, all_of_it, batch)
+    return best_plan(all_of_it, [batch])
 
 
 def _parts(scenario: PosttrainScenario, enough: int) -> list[int]:

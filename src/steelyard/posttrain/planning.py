@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache
 from hashlib import blake2b
 from itertools import product
 
-from steelyard.balance.plan import Bucket, Plan, ReplicaModel, TrainOption, World
+from steelyard.balance.plan import (
+    Bucket,
+    OneAtATime,
+    Plan,
+    Planner,
+    Proportional,
+    ReplicaModel,
+    Search,
+    Searching,
+    TrainOption,
+    World,
+    libra,
+)
 from steelyard.balance.plan.world import Mode
 from steelyard.model import Layout
 from steelyard.posttrain.engines import EngineKind
@@ -21,13 +33,21 @@ from steelyard.posttrain.training import (
     compile_training,
     refusal,
 )
-from steelyard.scenario.posttrain import BucketSpec, PosttrainScenario, TrainingSpec
+from steelyard.scenario.posttrain import BucketSpec, PlannerName, PosttrainScenario, TrainingSpec
 from steelyard.scenario.rollouts import TrajectorySpec
 from steelyard.workload.columns import Ints
 
 _STAGES = (1, 2, 4, 5, 8)
 _MICRO_BATCHES = (16384, 40960)
 _RANKS = 12  # numbers of data-parallel ranks that are tried where any would do
+MODEL_PLANNERS: Mapping[PlannerName, Callable[[World], Planner]] = {
+    "proportional": Proportional,
+    "one-at-a-time": OneAtATime,
+    "libra-published": lambda world: Searching(libra(world, published=True)),
+    "libra": lambda world: Searching(libra(world)),
+    "search": lambda world: Searching(Search(world)),
+}
+"""Those that go by a model alone, and have an answer at once."""
 _BY_LENGTH = ("length-predicted", "c-mlfq", "heddle", "cost-aware")  # routers that have long ones go to fast engines
 
 

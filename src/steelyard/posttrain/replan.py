@@ -12,22 +12,18 @@ from dataclasses import replace
 from steelyard.balance.plan import (
     Measured,
     Moved,
-    OneAtATime,
     Payback,
     Plan,
     Planner,
-    Proportional,
-    Search,
-    Searching,
     Simulated,
     State,
     foretold,
-    libra,
     oracle,
 )
 from steelyard.balance.plan.asked import Asked
 from steelyard.posttrain.foresight import TAUGHT, Foresight
 from steelyard.posttrain.loop import Loop
+from steelyard.posttrain.planning import MODEL_PLANNERS
 from steelyard.posttrain.recent import Batch, EndedBatches, Recent
 from steelyard.posttrain.record import Reallocation, StepRecord
 from steelyard.posttrain.switch import Switch
@@ -130,22 +126,10 @@ class Replanner:
     # -- planners by name ---------------------------------------------------------------------------------------
 
     def _made(self) -> Planner:
-        world = self._foresight.world
-        match self._scenario.planner:
-            case "proportional":
-                return Proportional(world)
-            case "one-at-a-time":
-                return OneAtATime(world)
-            case "libra":
-                return Searching(libra(world))
-            case "libra-published":
-                return Searching(libra(world, published=True))
-            case "search":
-                return Searching(Search(world))
-            case "oracle":
-                return self._oracle()
-            case _:
-                return self._simulated()
+        name = self._scenario.planner
+        if name in MODEL_PLANNERS:
+            return MODEL_PLANNERS[name](self._foresight.world)
+        return self._oracle() if name == "oracle" else self._simulated()
 
     def _payback(self) -> Payback:
         """Simulated times tell plans apart that models do not."""

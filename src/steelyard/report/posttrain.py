@@ -56,11 +56,12 @@ def print_posttrain(summary: dict[str, Any], console: Console) -> None:
     console.print(table)
 
 
-def print_plan(plan: Plan, console: Console) -> None:
+def print_plan(plan: Plan, simulated: bool, console: Console) -> None:
     """What is recommended, what it should take, and what came next."""
     console.print(f"[bold]{escape(str(plan))}[/bold]", soft_wrap=True)
+    stages = f"training {plan.train:,.1f}, rollout {plan.rollout:,.1f}"
     console.print(
-        f"a step: {plan.step:,.1f} s simulated (model: training {plan.train:,.1f}, rollout {plan.rollout:,.1f})"
+        f"a step: {plan.step:,.1f} s " + (f"simulated (model: {stages})" if simulated else f"by a model ({stages})")
     )
     if plan.runner_up is not None:
         more = plan.runner_up.step / plan.step - 1
@@ -68,16 +69,17 @@ def print_plan(plan: Plan, console: Console) -> None:
     console.print(escape(plan.why), soft_wrap=True)
 
 
-def plan_data(plan: Plan) -> dict[str, Any]:
+def plan_data(plan: Plan, simulated: bool) -> dict[str, Any]:
     """A plan for JSON."""
     found: dict[str, Any] = {
         "training": {"gpus": plan.training.gpus, "layout": plan.training.name},
         "rollout": [{"tp": tp, "replicas": replicas} for tp, replicas in plan.replicas.items()],
         "step_seconds": plan.step,
+        "simulated": simulated,
         "model": {"training": plan.train, "rollout": plan.rollout},
         "why": plan.why,
     }
-    return found if plan.runner_up is None else {**found, "runner_up": plan_data(plan.runner_up)}
+    return found if plan.runner_up is None else {**found, "runner_up": plan_data(plan.runner_up, simulated)}
 
 
 def timeline_svg(loop: Loop) -> str:
