@@ -54,8 +54,10 @@ def test_a_parts_plan_is_as_good_for_the_whole(part: Plan) -> None:
     """Simulated with the whole cluster, it takes hardly longer than the plan that was found with it, and what it was
     said to take."""
     scenario = posttrain_from_dict(TWICE)
-    whole = recommended(scenario, enough=128)
+    simulations: list[int] = []
+    whole = recommended(scenario, enough=128, watch=simulations.append)
     assert "simulated at" not in whole.why
+    assert simulations == list(range(len(simulations))) and len(simulations) > 1
     foresight = Foresight(set_up_posttrain(scenario, any_degree=True))
     batch = list(foresight.setup.tasks.step(0))
     seconds = foresight.step_seconds(part, [batch], batch[:64])

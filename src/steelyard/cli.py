@@ -77,7 +77,7 @@ class LateProgress:
         self._bar: Progress | None = None
         self._task: Any = None
 
-    def __call__(self, done: int, total: int) -> None:
+    def __call__(self, done: int, total: int | None = None) -> None:
         if self._bar is None:
             if not self._console.is_terminal or time.monotonic() - self._began < _QUIET_SECONDS:
                 return
@@ -287,7 +287,9 @@ def plan_command(
     """Recommend how to split a scenario's GPUs between rollout and training, and how to lay both out: by simulation,
     or at once by a model (--set planner=search)."""
     loaded = load_posttrain(scenario, set_ or [])
-    plan, simulated = recommended(loaded), loaded.planner not in MODEL_PLANNERS
+    with LateProgress("simulating plans") as progress:
+        plan = recommended(loaded, watch=progress)
+    simulated = loaded.planner not in MODEL_PLANNERS
     if json_:
         typer.echo(json.dumps(plan_data(plan, simulated), indent=2))
     else:

@@ -48,11 +48,13 @@ class Replay:
 
 
 class Foresight:
-    """One run's engines, training layouts and rules, to try plans with."""
+    """One run's engines, training layouts and rules, to try plans with. ``watch`` is told how many simulations have
+    been made so far."""
 
-    def __init__(self, setup: PosttrainSetup) -> None:
+    def __init__(self, setup: PosttrainSetup, watch: Callable[[int], None] = lambda made: None) -> None:
         scenario = setup.scenario
         self.setup = setup
+        self._watch, self._simulations = watch, 0
         self.training = Training(setup, scenario.gpus)
         self.world: World = world_of(setup, self.training, scenario.gpus, planner_mode(scenario))
         self._rolled_out: dict[object, float] = {}
@@ -76,11 +78,13 @@ class Foresight:
         fixed, behind = as_written(self.setup, self.training, plan), self.setup.scenario.behind
         fixed = replace(fixed, scenario=fixed.scenario.model_copy(update={"pool": "none"}))
         if not behind:
+            self._count()
             return float(np.mean([_alone(fixed, self._replay([batch]), known).synced for batch in batches]))
         least = self.least_seconds(plan, batches)
         clear = self.rolled_out(plan, batches[0], known) <= CLEAR * least
         if clear or all(self.rolled_out(plan, batch, known) <= least for batch in batches):
             return least
+        self._count()
         return max(least, _settled(fixed, self._replay(batches), known, measured))
 
     def rolled_out(self, plan: Plan, batch: Batch, known: Batch) -> float:
@@ -89,6 +93,7 @@ class Foresight:
         _, engines = plan.layout
         key = engines, _name(batch)
         if key not in self._rolled_out:
+            self._count()
             fixed = as_written(self.setup, self.training, plan)
             self._rolled_out[key] = _rolled_out(fixed, self._replay([batch]), known)
         return self._rolled_out[key]
@@ -107,6 +112,11 @@ class Foresight:
             glance=lambda plan, state: self.rolled_out(plan, batches(state)[0], known()),
             least=lambda plan, state: self.least_seconds(plan, batches(state)),
         )
+
+    def _count(self) -> None:
+        """Another simulation begins."""
+        self._watch(self._simulations)
+        self._simulations += 1
 
     def _replay(self, batches: Sequence[Batch]) -> Replay:
         asked = self.setup.scenario.trajectories

@@ -7,7 +7,7 @@ is among them, and the others are spread evenly over prompts from long to short.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from steelyard.balance.plan import Plan, State
@@ -57,12 +57,15 @@ def scaled(scenario: PosttrainScenario, share: float) -> PosttrainScenario:
     return scenario.model_copy(update={"rollout": engines, "training": training, "trajectories": prompts})
 
 
-def recommended(scenario: PosttrainScenario, enough: int = _ENOUGH) -> Plan:
+def recommended(
+    scenario: PosttrainScenario, enough: int = _ENOUGH, watch: Callable[[int], None] = lambda made: None
+) -> Plan:
     """The best split of a scenario's GPUs for the trajectories of its first step: by the model of the planner that it
-    names, or else by simulation, of as small a part of it as still has trajectories ``enough``."""
+    names, or else by simulation, of as small a part of it as still has trajectories ``enough``. ``watch`` is told how
+    many simulations have been made so far."""
     whole = set_up_posttrain(scenario, any_degree=True)
     batch = list(whole.tasks.step(0))
-    all_of_it = Foresight(whole)
+    all_of_it = Foresight(whole, watch)
     if scenario.planner in MODEL_PLANNERS:
         plan = MODEL_PLANNERS[scenario.planner](all_of_it.world).plan(State(0, all_of_it.measured(batch)))
         assert plan is not None, "there was none before it"
@@ -70,7 +73,7 @@ def recommended(scenario: PosttrainScenario, enough: int = _ENOUGH) -> Plan:
     for times in _parts(scenario, enough):
         part = _part(scenario, times)
         if part is not None:
-            foresight = Foresight(part)
+            foresight = Foresight(part, watch)
             plan = best_plan(foresight, [evenly(batch, scenario.trajectories.group, times)])
             return enlarged(plan, times, foresight, all_of_it, batch)
     return best_plan(all_of_it, [batch])
