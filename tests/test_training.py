@@ -17,6 +17,7 @@ from steelyard.errors import UserError
 from steelyard.hardware import Topology, find_gpu, topology_of
 from steelyard.model import load_model, parameters
 from steelyard.posttrain.training import (
+    Answers,
     Packing,
     TrainingCost,
     TrainLayout,
@@ -485,6 +486,26 @@ def test_measured_operators_are_used_where_there_are_some() -> None:
     guessed = compile_training(model, gpu, nodes, layout, ALONE)
     assert found.provenance.get("analytic", 0.0) < 0.05
     assert found.step(SHORT).seconds == pytest.approx(guessed.step(SHORT).seconds, rel=0.3)
+
+
+@pytest.mark.parametrize("model", ["qwen3-1.7b", "qwen3-30b-a3b"])
+def test_layouts_that_share_answers_come_to_the_same(model: str) -> None:
+    spec, answers, lengths = load_model(model), Answers(), np.array([700, 1500, 90, 3000])
+    experts = 8 if model.endswith("a3b") else 1
+    layouts = [
+        TrainLayout(tp=tp, dp=8 // tp, ep=ep, zero=1, micro_batch_tokens=tokens)
+        for tp in (1, 2)
+        for ep in {1, experts}
+        for tokens in (4096, 8192)
+    ]
+    for layout in [*layouts, *reversed(layouts)]:
+        if refusal(spec, A800, NODE, layout, ALONE) is not None:
+            continue
+        alone = compile_training(spec, A800, NODE, layout, ALONE)
+        shared = compile_training(spec, A800, NODE, layout, ALONE, answers=answers)
+        assert shared.step(lengths) == alone.step(lengths)
+        assert shared.provenance == alone.provenance
+    assert 0 < len(answers.attention) < len(layouts)
 
 
 # -- published speeds ---------------------------------------------------------------------------------------------

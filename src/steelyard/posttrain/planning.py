@@ -27,6 +27,7 @@ from steelyard.posttrain.engines import EngineKind
 from steelyard.posttrain.setup import DEGREES, Job, PosttrainSetup, train_settings, weight_seconds
 from steelyard.posttrain.sync import Rollouts
 from steelyard.posttrain.training import (
+    Answers,
     Packing,
     TrainingCost,
     TrainLayout,
@@ -122,6 +123,7 @@ class Training:
         self.written = option_of(written)
         self.layouts = {option_of(layout): layout for layout in self._fitting(gpus)} | {self.written: written}
         self._compiled = cache(self._compile)
+        self._answers = Answers()
         self._seconds: dict[tuple[TrainOption, Packing, bytes], float] = {}
 
     def seconds(self, option: TrainOption, lengths: Ints, packing: Packing = "even") -> float:
@@ -158,7 +160,8 @@ class Training:
 
     def _compile(self, option: TrainOption, packing: Packing) -> TrainingCost:
         setup, settings = self._setup, replace(self._settings, packing=packing)
-        return compile_training(setup.model, setup.gpu, setup.topology, self.layouts[option], settings)
+        layout, answers = self.layouts[option], self._answers
+        return compile_training(setup.model, setup.gpu, setup.topology, layout, settings, answers=answers)
 
 
 def _ranks(most: int, batch: int | None) -> list[int]:

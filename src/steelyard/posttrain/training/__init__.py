@@ -2,6 +2,7 @@
 
 from steelyard.posttrain.training.compile import compile_training, refusal
 from steelyard.posttrain.training.cost import TrainingCost
+from steelyard.posttrain.training.kernels import Answers
 from steelyard.posttrain.training.layout import TrainLayout
 from steelyard.posttrain.training.memory import TrainingMemory, training_memory
 from steelyard.posttrain.training.packing import Batches, Packing, pack
@@ -9,6 +10,7 @@ from steelyard.posttrain.training.result import TimeSplit, TrainingTime
 from steelyard.posttrain.training.settings import TrainSettings
 
 __all__ = [
+    "Answers",
     "Batches",
     "Packing",
     "TimeSplit",

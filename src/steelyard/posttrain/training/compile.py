@@ -17,10 +17,11 @@ from steelyard.posttrain.training.cost import Exchanges, TrainingCost
 from steelyard.posttrain.training.efficiency import ADAM_BYTES
 from steelyard.posttrain.training.flops import flops_of
 from steelyard.posttrain.training.groups import Groups
-from steelyard.posttrain.training.kernels import Kernels
+from steelyard.posttrain.training.kernels import Answers, Kernels
 from steelyard.posttrain.training.layout import FSDP, TrainLayout, layout_refusal
 from steelyard.posttrain.training.memory import (
     WEIGHT_BYTES,
+    TrainingMemory,
     memory_refusal,
     stage_weights,
     training_memory,
@@ -37,10 +38,19 @@ def refusal(
     model: ModelSpec, gpu: Gpu, topology: Topology, layout: TrainLayout, settings: TrainSettings | None = None
 ) -> str | None:
     """Why a training job cannot run like this; None if it can. Fast enough to sift layouts with."""
-    settings = settings or TrainSettings()
-    model = replace(model, quantization=None)
-    found = layout_refusal(model, topology, layout) or settings_refusal(settings, layout.dp)
-    return found or memory_refusal(model, gpu, layout, training_memory(model, gpu, layout, settings))
+    found = _memory(replace(model, quantization=None), gpu, topology, layout, settings or TrainSettings())
+    return found if isinstance(found, str) else None
+
+
+def _memory(
+    model: ModelSpec, gpu: Gpu, topology: Topology, layout: TrainLayout, settings: TrainSettings
+) -> TrainingMemory | str:
+    """What a job takes; or why it cannot run."""
+    refused = layout_refusal(model, topology, layout) or settings_refusal(settings, layout.dp)
+    if refused is not None:
+        return refused
+    found = training_memory(model, gpu, layout, settings)
+    return memory_refusal(model, gpu, layout, found) or found
 
 
 def compile_training(
@@ -51,19 +61,22 @@ def compile_training(
     settings: TrainSettings | None = None,
     sources: Sequence[CostSource] = (),
     routing: Routing | None = None,
+    answers: Answers | None = None,
 ) -> TrainingCost:
     """Make a job ready; refuses one that cannot run. Weights are trained in 16 bits whatever they are served in.
 
-    The first source that knows it answers for each operator; the roofline answers for the rest.
+    The first source that knows it answers for each operator; the roofline answers for the rest. ``answers`` are those
+    to earlier layouts, of the same model, GPUs and sources.
     """
     settings = settings or TrainSettings()
-    reason = refusal(model, gpu, topology, layout, settings)
-    if reason is not None:
-        raise UserError(f"training: {reason}")
     model = replace(model, quantization=None)
+    memory = _memory(model, gpu, topology, layout, settings)
+    if isinstance(memory, str):
+        raise UserError(f"training: {memory}")
     grid = _grid(layout.micro_batch_tokens)
     source = FirstOf((*sources, Roofline(gpu, topology)))
-    kernels, groups = Kernels(source, layout, grid, settings.kept_up), Groups(topology, layout)
+    kernels = Kernels(source, layout, grid, settings.kept_up, answers or Answers())
+    groups = Groups(topology, layout)
     stages = layout.stages(model)
     different = list(dict.fromkeys(stages))
     tabulator = Tabulator(model, kernels, groups, settings, routing or Routing())
@@ -72,7 +85,7 @@ def compile_training(
     return TrainingCost(
         layout=layout,
         settings=settings,
-        memory=training_memory(model, gpu, layout, settings),
+        memory=memory,
         flops=flops_of(model),
         peak=gpu.peak(model.compute),
         grid=grid,

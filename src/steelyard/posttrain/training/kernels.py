@@ -66,6 +66,15 @@ class AttentionTime:
 
 
 @dataclass
+class Answers:
+    """What the sources of one model on one kind of GPU have said, for layouts that ask the same: most do. Each with
+    the seconds that it had from sources of each provenance."""
+
+    passes: dict[object, tuple[Passes, Floats]] = field(default_factory=dict)
+    attention: dict[object, tuple[AttentionTime, Floats]] = field(default_factory=dict)
+
+
+@dataclass
 class Kernels:
     """Asks the sources, and keeps count of where the answers come from."""
 
@@ -73,36 +82,59 @@ class Kernels:
     layout: TrainLayout
     tokens: Floats  # of one GPU
     kept_up: float  # of the sources' rates for matrices and attention
+    answers: Answers = field(default_factory=Answers)
     by_provenance: Floats = field(default_factory=lambda: np.zeros(len(PROVENANCES)))
 
-    def passes(self, ops: tuple[Operator, ...], layers: int = 1) -> Passes:
-        """Forward and backward of all row operators of a list, ``layers`` times over."""
+    def passes(self, ops: tuple[Operator, ...]) -> Passes:
+        """Forward and backward of all row operators of a list."""
+        key = ops, self.layout.tp, self.layout.as_served.dp, *self._asked
+        if key not in self.answers.passes:
+            self.answers.passes[key] = self._passes(ops)
+        found, shares = self.answers.passes[key]
+        self.by_provenance += shares
+        return found
+
+    def attention(self, op: AttentionOperator, dtype_bytes: int) -> AttentionTime:
+        """Attention of one layer from the source's prefill times."""
+        key = op, dtype_bytes, *self._asked
+        if key not in self.answers.attention:
+            self.answers.attention[key] = self._attention(op, dtype_bytes)
+        found, shares = self.answers.attention[key]
+        self.by_provenance += shares
+        return found
+
+    @property
+    def _asked(self) -> tuple[bytes, float]:
+        return self.tokens.tobytes(), self.kept_up
+
+    def _passes(self, ops: tuple[Operator, ...]) -> tuple[Passes, Floats]:
         forward, backward, light = np.zeros((3, len(self.tokens)))
+        shares = np.zeros_like(self.by_provenance)
         for op in ops:
             if isinstance(op, AttentionOperator | Collective):
                 continue
-            there = self._seconds(op, self._rows(op))
+            there = self._seconds(op, self._rows(op), shares)
             forward += there
             if isinstance(op, Gemm):
-                backward += self._gradients(op)
+                backward += self._gradients(op, shares)
             elif isinstance(op, GroupedGemm):
                 backward += 2.0 * there
             else:
                 light += there
                 backward += ELEMENTWISE_BACKWARD * there
         rising = np.maximum.accumulate
-        return Passes(*(layers * rising(each) for each in (forward, backward, light)))
+        return Passes(*(rising(each) for each in (forward, backward, light))), shares
 
-    def attention(self, op: AttentionOperator, dtype_bytes: int) -> AttentionTime:
-        """Attention of one layer from the source's prefill times."""
+    def _attention(self, op: AttentionOperator, dtype_bytes: int) -> tuple[AttentionTime, Floats]:
         prefill = self.source.prefill_attention(op, dtype_bytes)
         lengths = np.array([2.0**i for i in range(5, 18)])
         per_token = []
         for length in lengths.astype(int).tolist():
             count = min(64, max(1, _AT_ONCE // length))
             per_token.append(prefill.seconds([(length, 0)] * count) / (self.kept_up * count * length))
-        self.by_provenance[prefill.provenance] += per_token[-4] * float(self.tokens[-1])
-        return AttentionTime(lengths, np.maximum.accumulate(per_token))
+        shares = np.zeros_like(self.by_provenance)
+        shares[prefill.provenance] = per_token[-4] * float(self.tokens[-1])
+        return AttentionTime(lengths, np.maximum.accumulate(per_token)), shares
 
     def _rows(self, op: Operator) -> Floats:
         if isinstance(op, GroupedGemm | Elementwise) and op.per == "pooled":
@@ -111,21 +143,21 @@ class Kernels:
             return self.tokens / self.layout.tp
         return self.tokens
 
-    def _seconds(self, op: Gemm | GroupedGemm | Elementwise, rows: Floats) -> Floats:
+    def _seconds(self, op: Gemm | GroupedGemm | Elementwise, rows: Floats, shares: Floats) -> Floats:
         found = self.source.rows(op, rows)
         share = 1.0 if isinstance(op, Elementwise) else self.kept_up
         seconds: Floats = found.seconds / share
-        self.by_provenance[found.provenance[-1]] += float(seconds[-1])
+        shares[found.provenance[-1]] += float(seconds[-1])
         return seconds
 
-    def _gradients(self, op: Gemm) -> Floats:
+    def _gradients(self, op: Gemm, shares: Floats) -> Floats:
         rows = self._rows(op)
-        inputs = self._seconds(replace(op, name=f"{op.name}_dgrad", k=op.n, n=op.k), rows)
+        inputs = self._seconds(replace(op, name=f"{op.name}_dgrad", k=op.n, n=op.k), rows, shares)
         weights = np.zeros_like(rows)
         for i, count in enumerate(rows.tolist()):
             if count > 0:
                 turned = replace(op, name=f"{op.name}_wgrad", k=round(count))
-                weights[i] = self._seconds(turned, np.array([float(op.k)]))[0]
+                weights[i] = self._seconds(turned, np.array([float(op.k)]), shares)[0]
         return inputs + weights
 
 
