@@ -503,6 +503,22 @@ def test_plans_that_a_lucky_one_kept_from_being_tried_are_tried_after_it() -> No
     assert plan is not None and alone == set(lucky) and plan.training.gpus not in alone
 
 
+def test_plans_that_come_close_are_compared_by_longer_simulations() -> None:
+    """Short ones find all as good, which would leave the choice to the number of engines."""
+    here, sure = world(24, replicas={1: replica(1)}), dict[int, float]()
+
+    def confirm(plan: Plan, _: State) -> float:
+        return sure.setdefault(plan.training.gpus, 100.0 - plan.training.gpus)
+
+    def simulate(plan: Plan, _: State) -> float:
+        return 100.0 - 0.1 * plan.training.gpus
+
+    safest = Simulated(here, simulate).plan(State(0, batch()))
+    plan = Simulated(here, simulate, confirm).plan(State(0, batch()))
+    assert plan is not None and safest is not None and len(sure) > 1
+    assert plan.training.gpus == max(sure) > safest.training.gpus
+
+
 def test_only_who_is_to_be_chosen_is_simulated_for_longer() -> None:
     sure: list[Plan] = []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -79,6 +80,18 @@ def test_prompts_asked_of_another_policy_are_another_batch() -> None:
     assert [each.id for each in early] == [each.id for each in late]
     for batch in (early, late):
         assert foresight.measured(batch).generated.sum() == sum(each.generated for each in batch)
+
+
+def test_batches_of_late_are_looked_at_as_far_back_as_they_are_like_the_newest() -> None:
+    setup = set_up_posttrain(posttrain_from_dict({**SMALL, "trajectories": {"preset": "search", "prompts": 64}}))
+    first, *same = (list(setup.tasks.step(step)) for step in range(3))
+    longer = [
+        replace(each, turns=tuple(replace(turn, generated=2 * turn.generated) for turn in each.turns)) for each in first
+    ]
+    foresight = Foresight(setup)
+    assert foresight.alike([*same, first]) == [*same, first]
+    assert foresight.alike([*same, longer, first]) == same
+    assert foresight.alike([longer, *same]) == [longer]
 
 
 @pytest.mark.parametrize("staleness", [1, 3])

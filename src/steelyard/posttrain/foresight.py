@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 import numpy as np
 
 from steelyard.balance.estimate import Oracle
-from steelyard.balance.plan import CLEAR, Measured, Plan, Simulated, State, World
+from steelyard.balance.plan import CLEAR, Measured, Moved, Plan, Simulated, State, World
 from steelyard.posttrain.core import rollout_core
 from steelyard.posttrain.loop import Loop
 from steelyard.posttrain.planning import Training, as_written, buckets_of, planner_mode, world_of
@@ -18,8 +19,8 @@ from steelyard.posttrain.setup import PosttrainSetup
 from steelyard.workload.trajectories import Trajectory
 
 TAUGHT = 256  # trajectories that the estimator has learnt when a plan is simulated
-_MEASURED = 4  # steps of a simulated loop
-_CONFIRMED = 12  # of one with a plan that is to be chosen
+_MEASURED = 4  # steps of a simulated loop, and batches that it is run with
+_CONFIRMED = 12  # the same with a plan that is to be chosen
 _SAMPLED = 3  # steps of a run, evenly spread, that the best fixed plan is looked for with
 _FINALISTS = 2  # plans that are run to the end for it, at most
 _CLOSE = 0.1  # of a step: plans that a sample of steps may have in the wrong order
@@ -68,6 +69,11 @@ class Foresight:
             self._measured[key] = Measured.of(batch, self.setup.scenario.trajectories.group)
         return self._measured[key]
 
+    def alike(self, batches: Sequence[Batch]) -> list[Batch]:
+        """The newest, which is the first, and those before it up to where trajectories were longer or shorter."""
+        newest = self.measured(batches[0])
+        return list(takewhile(lambda batch: not Moved().apart(self.measured(batch), newest), batches))
+
     def step_seconds(self, plan: Plan, batches: Sequence[Batch], known: Batch, measured: int = _MEASURED) -> float:
         """A step once the loop has settled, in the mean over batches; the estimator has learnt from ``known`` before.
 
@@ -107,10 +113,10 @@ class Foresight:
         """A planner that tries plans on some batches, with an estimator that has learnt from what is known."""
         return Simulated(
             self.world,
-            lambda plan, state: self.step_seconds(plan, batches(state), known()),
-            lambda plan, state: self.step_seconds(plan, batches(state), known(), _CONFIRMED),
+            lambda plan, state: self.step_seconds(plan, batches(state)[:_MEASURED], known()),
+            lambda plan, state: self.step_seconds(plan, batches(state)[:_CONFIRMED], known(), _CONFIRMED),
             glance=lambda plan, state: self.rolled_out(plan, batches(state)[0], known()),
-            least=lambda plan, state: self.least_seconds(plan, batches(state)),
+            least=lambda plan, state: self.least_seconds(plan, batches(state)[:_MEASURED]),
         )
 
     def _count(self) -> None:

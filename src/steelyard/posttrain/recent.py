@@ -13,7 +13,7 @@ from steelyard.posttrain.record import StepRecord
 from steelyard.workload.trajectories import Trajectory
 
 Batch = Sequence[Trajectory]
-_BATCHES = 4  # of late that are looked at
+_BATCHES = 12  # of late that are looked at
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ class Replanner:
         latest = self._ended.latest(step)
         if latest is None:
             return step.synced
-        self._recent = latest.batches
+        self._recent = self._foresight.alike(latest.batches)
         state = self._state(step, latest)
         plan = self._planner.plan(state)
         if self._loop.journal is not None:

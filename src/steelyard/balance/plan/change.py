@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
+from steelyard.balance.plan.measured import Measured
 from steelyard.balance.plan.search import Factors
 from steelyard.balance.plan.world import Plan, State, World
 from steelyard.balance.pool.learnt import Learnt
@@ -49,7 +50,10 @@ class Moved:
     def due(self, state: State, last: State | None) -> bool:
         if last is None or state.plan is None or 0 < 2 * last.seen <= state.seen:
             return True
-        now, then = state.measured, last.measured
+        return self.apart(state.measured, last.measured)
+
+    def apart(self, now: Measured, then: Measured) -> bool:
+        """Whether trajectories have become longer or shorter than others were."""
         return any(
             self._apart(now.by_prompt(here), then.by_prompt(there))
             for here, there in ((now.generated, then.generated), (now.context, then.context), (now.tools, then.tools))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import islice
@@ -19,6 +19,7 @@ from steelyard.workload.columns import Ints
 
 _NOTHING = 0.005  # of a step: plans that cannot gain more are not worth a simulation
 _ALIKE = 0.02  # of a step: plans are as good that differ by no more
+_CLOSE = 0.05  # of a step: plans that a short simulation may have in the wrong order
 _LAYOUTS = 3  # training layouts on as many GPUs that ``least`` decides between
 CLEAR = 0.6  # of ``least``: rollouts beside training that take no longer keep it from nothing, whatever comes next
 _REACH = 4  # numbers of training GPUs that are looked at for the next one to try
@@ -83,7 +84,7 @@ class Simulated:
             return plan
         if plan.layout == state.plan.layout:
             return None
-        now = now or self._simulated(foretold(self.world, state.plan, looked[0]), state)
+        now = now or self._as_sure(foretold(self.world, state.plan, looked[0]), state)
         if not self.payback.pays(now.step, plan.step, state, self.change(plan, state)):
             self._promises.chosen(now.step, plan.step)
             return None
@@ -109,22 +110,28 @@ class Simulated:
         return sorted(found.values(), key=_order)
 
     def _tried(self, gpus: int, now: Plan | None, looked: Sequence[Measured], state: State) -> list[Plan]:
-        """Plans that were simulated, ``now`` among them. First is the one to choose: it has been simulated for longer,
-        and so have those that were to be chosen before it and were but lucky."""
+        """Plans that were simulated, ``now`` among them, that to choose first. All that come close to the best have
+        been simulated for longer by then, and so have others as long as they seem better: only such are compared."""
         tried: dict[object, Plan] = {} if now is None else {now.layout: now}
-        sure: set[object] = set()
-        self._climb(gpus, tried, looked, state)
-        while self.confirm is not None and (first := _safest_first(tried)[0]).layout not in sure:
-            sure.add(first.layout)
-            tried[first.layout] = longer = self._promises.of(first, self._said(first, state, self.confirm))
-            if longer.step * (1 - _NOTHING) > first.step:  # it was but lucky, and others were not tried beside it
-                self._climb(_safest_first(tried)[0].training.gpus, tried, looked, state)
-        return _safest_first(tried)
+        self._climb(gpus, tried, looked, state, inf if now is None else now.step)
+        if self.confirm is None:
+            return _safest_first(tried.values())
+        sure: dict[object, Plan] = {} if now is None else {now.layout: now}
+        while doubted := _doubted(tried, sure):
+            for plan in doubted:
+                sure[plan.layout] = self._as_sure(plan, state)
+            best = _safest_first(sure.values())[0]
+            if best.step * (1 - _NOTHING) > min(plan.step for plan in tried.values()):
+                self._climb(best.training.gpus, tried, looked, state, best.step)  # what seemed good kept others out
+        rest = [plan for plan in tried.values() if plan.layout not in sure]
+        return [*_safest_first(sure.values()), *sorted(rest, key=_order)]
 
-    def _climb(self, gpus: int, tried: dict[object, Plan], looked: Sequence[Measured], state: State) -> None:
+    def _climb(
+        self, gpus: int, tried: dict[object, Plan], looked: Sequence[Measured], state: State, best: float
+    ) -> None:
         """Try plans with so many training GPUs, then with more and with fewer than the best has, as long as that
-        gains."""
-        best, before, beside = min((plan.step for plan in tried.values()), default=inf), inf, [[gpus]]
+        gains; ``best`` is what is known already."""
+        before, beside = inf, [[gpus]]
         while True:
             for numbers in beside:
                 for plan in next(filter(None, (self._worth(number, best, looked, state) for number in numbers)), []):
@@ -172,6 +179,10 @@ class Simulated:
         """One that was not worth a simulation."""
         return replace(plan, step=max(plan.step, self.least(plan, state)))
 
+    def _as_sure(self, plan: Plan, state: State) -> Plan:
+        """As one that is to be chosen."""
+        return self._promises.of(plan, self._said(plan, state, self.confirm))
+
     def _simulated(self, plan: Plan, state: State) -> Plan:
         return self._promises.of(plan, self._said(plan, state))
 
@@ -180,10 +191,18 @@ class Simulated:
         return (simulate or self.simulate)(plan, state)
 
 
-def _safest_first(tried: Mapping[object, Plan]) -> list[Plan]:
+def _doubted(tried: Mapping[object, Plan], sure: Mapping[object, Plan]) -> list[Plan]:
+    """Those that are still to be simulated for longer: who is close to the best by short simulations, and who seems
+    better than the best of those that were."""
+    close = (1 + _CLOSE) * min(plan.step for plan in tried.values())
+    best = min((plan.step for plan in sure.values()), default=0.0)
+    return [plan for name, plan in tried.items() if name not in sure and plan.step < max(close, best)]
+
+
+def _safest_first(tried: Iterable[Plan]) -> list[Plan]:
     """Best first; but of those that are as good as the best one, that with most GPUs to roll out comes before all:
     the next batch's longest trajectory is another one, and its step waits for it, while training hardly differs."""
-    plans = sorted(tried.values(), key=_order)
+    plans = sorted(tried, key=_order)
     alike = [plan for plan in plans if plan.step <= (1 + _ALIKE) * plans[0].step]
     safest = max(alike, key=lambda plan: (plan.rollout_gpus, -plan.step))
     return [safest, *(plan for plan in plans if plan is not safest)]
