@@ -519,7 +519,7 @@ def test_plans_that_come_close_are_compared_by_longer_simulations() -> None:
     assert plan.training.gpus == max(sure) > safest.training.gpus
 
 
-def test_only_who_is_to_be_chosen_is_simulated_for_longer() -> None:
+def test_only_who_comes_close_is_simulated_for_longer() -> None:
     sure: list[Plan] = []
 
     def confirm(plan: Plan, _: State) -> float:

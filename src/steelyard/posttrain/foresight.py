@@ -20,7 +20,7 @@ from steelyard.workload.trajectories import Trajectory
 
 TAUGHT = 256  # trajectories that the estimator has learnt when a plan is simulated
 _MEASURED = 4  # steps of a simulated loop, and batches that it is run with
-_CONFIRMED = 12  # the same with a plan that is to be chosen
+_CONFIRMED = 12  # steps with a plan that may be chosen, and all batches
 _SAMPLED = 3  # steps of a run, evenly spread, that the best fixed plan is looked for with
 _FINALISTS = 2  # plans that are run to the end for it, at most
 _CLOSE = 0.1  # of a step: plans that a sample of steps may have in the wrong order
@@ -114,7 +114,7 @@ class Foresight:
         return Simulated(
             self.world,
             lambda plan, state: self.step_seconds(plan, batches(state)[:_MEASURED], known()),
-            lambda plan, state: self.step_seconds(plan, batches(state)[:_CONFIRMED], known(), _CONFIRMED),
+            lambda plan, state: self.step_seconds(plan, batches(state), known(), _CONFIRMED),
             glance=lambda plan, state: self.rolled_out(plan, batches(state)[0], known()),
             least=lambda plan, state: self.least_seconds(plan, batches(state)[:_MEASURED]),
         )

@@ -40,8 +40,8 @@ class Simulated:
     best one are not simulated. ``look`` says which trajectories the model is asked about; each kind of them makes its
     own plans. ``change`` is what changing to a plan would take; as long as changes have taken so far if nobody knows.
 
-    Of several plans the best by a few steps is often but the luckiest, so one that would be chosen is simulated for
-    longer first (``confirm``). What steps then took with it counts, too (``Promises``): where that comes to more than
+    Of several plans the best by a few steps is often but the luckiest, so those that come close to it are simulated for
+    longer before one is chosen (``confirm``). What steps then took with it counts, too (``Promises``): where that comes to more than
     another plan was foretold to take, it plans again.
     """
 
