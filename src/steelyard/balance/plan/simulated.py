@@ -41,8 +41,8 @@ class Simulated:
     own plans. ``change`` is what changing to a plan would take; as long as changes have taken so far if nobody knows.
 
     Of several plans the best by a few steps is often but the luckiest, so those that come close to it are simulated for
-    longer before one is chosen (``confirm``). What steps then took with it counts, too (``Promises``): where that comes to more than
-    another plan was foretold to take, it plans again.
+    longer before one is chosen (``confirm``). What steps then took with it counts, too (``Promises``): where that comes
+    to more than another plan was foretold to take, it plans again.
     """
 
     world: World
