@@ -106,7 +106,8 @@ class Foresight:
 
     def least_seconds(self, plan: Plan, batches: Sequence[Batch]) -> float:
         """What training and weight sync take, in the mean: no rollout makes a step shorter than that."""
-        train = [self.training.seconds(plan.training, self.measured(each).context, "best-fit") for each in batches]
+        seconds, packing = self.training.seconds, self.setup.scenario.training.packing
+        train = [seconds(plan.training, self.measured(each).context, packing) for each in batches]
         return float(np.mean(train)) + self.world.sync(plan.training, plan.buckets)
 
     def planner(self, batches: Callable[[State], Sequence[Batch]], known: Callable[[], Batch]) -> Simulated:

@@ -138,8 +138,8 @@ class Training:
         return sum(self._weights(option, buckets))
 
     def job(self, option: TrainOption, buckets: Sequence[Bucket]) -> Job:
-        """A layout beside some engines, with sequences packed as they come."""
-        return Job(self._compiled(option, "best-fit"), *self._weights(option, buckets))
+        """A layout beside some engines, with sequences packed as the scenario has it."""
+        return Job(self._compiled(option, self._settings.packing), *self._weights(option, buckets))
 
     def _weights(self, option: TrainOption, buckets: Sequence[Bucket]) -> tuple[float, float]:
         setup, engines = self._setup, [Rollouts(bucket.replicas, Layout(tp=bucket.tp)) for bucket in buckets]

@@ -95,7 +95,7 @@ def train_settings(scenario: PosttrainScenario) -> TrainSettings:
         minibatches=spec.minibatches,
         old_log_probs=spec.old_log_probs,
         reference=spec.reference,
-        packing="best-fit",
+        packing=spec.packing,
         batch=None if spec.weighed else asked.prompts * asked.group,
     )
 

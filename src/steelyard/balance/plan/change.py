@@ -42,10 +42,11 @@ class Triggers:
 class Moved:
     """Ours, where planning takes simulations: once at first, again when twice as many trajectories can be looked at,
     and when they have become longer or shorter than those that were planned for, by a share of their mean and by more
-    than chance explains. Chance draws prompts: answers to the same one are alike."""
+    than chance explains. Chance draws prompts: answers to the same one are alike. Every step is looked at, and lengths
+    are skewed: three deviations would mean an alarm in every third run of some dozen steps."""
 
     share: float = 0.05
-    sigmas: float = 3.0
+    sigmas: float = 4.0
 
     def due(self, state: State, last: State | None) -> bool:
         if last is None or state.plan is None or 0 < 2 * last.seen <= state.seen:
