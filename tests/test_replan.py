@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from functools import cache
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -327,6 +328,17 @@ def test_answers_to_the_same_prompts_are_one_draw() -> None:
     for group, news in ((16, False), (1, True)):
         last = State(1, batch(1.0, group), plan, seen=64)
         assert Moved().due(State(2, batch(2.0, group), plan, seen=64), last) is news
+
+
+def test_other_draws_of_the_same_prompts_are_no_news() -> None:
+    """One false alarm has plans made anew, by one batch alone; three deviations would give several here."""
+    asked = {"trajectories": {"preset": "math", "prompts": 64}, "seed": 1}
+    setup = set_up_posttrain(posttrain_from_dict({**SMALL, **asked}))
+    foresight = Foresight(setup)
+    drawn = [foresight.measured(list(setup.tasks.step(step, 0.0))) for step in range(30)]
+    pairs = list(combinations(drawn, 2))
+    assert not any(Moved().apart(*pair) for pair in pairs)
+    assert sum(Moved(sigmas=3.0).apart(*pair) for pair in pairs) > 1
 
 
 def test_a_change_is_not_made_for_steps_that_never_come() -> None:

@@ -43,7 +43,7 @@ class Moved:
     """Ours, where planning takes simulations: once at first, again when twice as many trajectories can be looked at,
     and when they have become longer or shorter than those that were planned for, by a share of their mean and by more
     than chance explains. Chance draws prompts: answers to the same one are alike. Every step is looked at, and lengths
-    are skewed: three deviations would mean an alarm in every third run of some dozen steps."""
+    are skewed: three deviations would be a false alarm too often."""
 
     share: float = 0.05
     sigmas: float = 4.0
