@@ -221,6 +221,13 @@ def test_every_planner_runs_in_the_loop(name: str) -> None:
         assert change.seconds >= 0 and change.what.count("train") == 2
 
 
+@pytest.mark.parametrize(("name", "first"), [("static-best", 0), ("simulated", 1)])
+def test_progress_is_shown_while_plans_are_simulated(name: str, first: int) -> None:
+    seen: list[int] = []
+    posttrain(posttrain_from_dict({**SMALL, "planner": name, "steps": 2}), lambda done, _: seen.append(done))
+    assert seen[0] == first and seen.count(first) > 1 and seen[-1] == 2
+
+
 def test_the_pool_takes_over_when_the_planner_has_settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both change roles in one run, never at the same time, and the record has what either did."""
     monkeypatch.setattr(Thresholds, "change", lambda self, view: 1)

@@ -187,11 +187,11 @@ def _made(setup: PosttrainSetup, known: Batch) -> Loop:
     return Loop(setup, rollout_core(setup, truth, known=known), truth.foresee)
 
 
-def best_in_hindsight(setup: PosttrainSetup) -> list[PosttrainSetup]:
+def best_in_hindsight(setup: PosttrainSetup, watch: Callable[[int], None] = lambda made: None) -> list[PosttrainSetup]:
     """The run with the fixed plans that may be the best one in hindsight: by what all of it will bring, not by what is
     known when it begins. The best two of those that are simulated on a sample of its steps, and of the scenario's own
     one, if they are close."""
-    foresight, steps = Foresight(setup), setup.scenario.steps
+    foresight, steps = Foresight(setup, watch), setup.scenario.steps
     chosen = np.unique(np.linspace(0, steps - 1, min(steps, _SAMPLED)).round().astype(int)).tolist()
     batches = [list(setup.tasks.step(step)) for step in chosen]
     plan, written = best_plan(foresight, batches, confirm=False), foresight.written

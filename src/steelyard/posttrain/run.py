@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +39,7 @@ def posttrain(
     setup = set_up_posttrain(scenario)
     if scenario.planner != "static-best":
         return _run(scenario, setup, progress, journal)
-    close = best_in_hindsight(setup)
+    close = best_in_hindsight(setup, _while_planning(progress, [], scenario.steps))
     if len(close) > 1:
         best = max((_run(scenario, each, progress) for each in close), key=lambda each: each.loop.record.settled)
         if journal is None:
@@ -53,18 +54,23 @@ def _run(
     """The scenario as it was set up, perhaps with another plan than is written there."""
     truth = Oracle()
     loop = Loop(setup, rollout_core(setup, truth), truth.foresee, journal)
-    _manage(loop)
+    _manage(loop, _while_planning(progress, loop.record.steps, scenario.steps))
     with no_collector():
         loop.run(progress)
     summary = summarise_posttrain(setup, loop) | {"gpus": scenario.gpus}  # of which a plan may leave some unused
     return PosttrainResult(scenario, summary, loop)
 
 
-def _manage(loop: Loop) -> None:
+def _while_planning(progress: Progress | None, done: Sized, steps: int) -> Callable[[int], None]:
+    """Plans may take longer than the steps between them: whoever watches sees how many are done meanwhile."""
+    return lambda _: None if progress is None else progress(len(done), steps)
+
+
+def _manage(loop: Loop, watch: Callable[[int], None]) -> None:
     """Give a loop whoever its scenario wants to change roles."""
     scenario = loop.setup.scenario
     if scenario.planner not in ("given", "static-best"):
-        planner = Replanner(loop, Foresight(loop.setup))
+        planner = Replanner(loop, Foresight(loop.setup, watch))
         loop.manager = planner if scenario.pool == "none" else PlannedPool(loop, planner)
     elif scenario.pool != "none":
         loop.manager = loop.trainer.gate = HybridPool(loop)
