@@ -32,6 +32,7 @@ from steelyard.posttrain.roles import first_places, new_places
 from steelyard.posttrain.run import PosttrainResult, posttrain
 from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
 from steelyard.posttrain.switch import Switch
+from steelyard.posttrain.trial import Trial
 from steelyard.report.posttrain import timeline_svg
 from steelyard.scenario import posttrain_from_dict
 
@@ -394,6 +395,13 @@ def test_a_step_record_knows_when_each_part_was_trained() -> None:
     assert len(step.spans) == 2 and step.begun == moment and step.spans[1][0] == moment + 1000.0
     assert step.trained == step.spans[1][1] and step.samples == 32
     assert step.time.seconds == pytest.approx(sum(stop - start for start, stop in step.spans))
+
+
+def test_a_trial_that_is_gone_on_with_says_what_a_longer_one_does() -> None:
+    setup = set_up_posttrain(posttrain_from_dict({**SMALL, "mode": "asynchronous", "staleness": 2}))
+    gone_on, at_once = Trial(setup, [], most=6), Trial(setup, [], most=6)
+    short = gone_on.seconds(2)
+    assert gone_on.seconds(6) == at_once.seconds(6) == gone_on.seconds(2) != short
 
 
 def test_engines_that_fall_behind_are_foretold_to_hold_training_up() -> None:

@@ -8,19 +8,17 @@ from itertools import takewhile
 
 import numpy as np
 
-from steelyard.balance.estimate import Oracle
 from steelyard.balance.plan import CLEAR, Measured, Moved, Plan, Simulated, State, World
-from steelyard.posttrain.core import rollout_core
-from steelyard.posttrain.loop import Loop
 from steelyard.posttrain.planning import Training, as_written, buckets_of, planner_mode, world_of
 from steelyard.posttrain.recent import Batch
 from steelyard.posttrain.record import StepRecord
 from steelyard.posttrain.setup import PosttrainSetup
+from steelyard.posttrain.trial import Trial, loop_of
 from steelyard.workload.trajectories import Trajectory
 
 TAUGHT = 256  # trajectories that the estimator has learnt when a plan is simulated
-_MEASURED = 4  # steps of a simulated loop, and batches that it is run with
-_CONFIRMED = 12  # steps with a plan that may be chosen, and all batches
+_MEASURED = 4  # steps that are simulated with a plan
+_CONFIRMED = 12  # with one that may be chosen
 _SAMPLED = 3  # steps of a run, evenly spread, that the best fixed plan is looked for with
 _FINALISTS = 2  # plans that are run to the end for it, at most
 _CLOSE = 0.1  # of a step: plans that a sample of steps may have in the wrong order
@@ -59,6 +57,8 @@ class Foresight:
         self.training = Training(setup, scenario.gpus)
         self.world: World = world_of(setup, self.training, scenario.gpus, planner_mode(scenario))
         self._rolled_out: dict[object, float] = {}
+        self._trials: dict[object, Trial] = {}  # with the batches that plans were last tried on
+        self._tried_on: object = None
         self._measured: dict[object, Measured] = {}
         self.written = Plan(self.training.written, buckets_of(scenario), 0.0, 0.0, 0.0)
 
@@ -81,17 +81,32 @@ class Foresight:
         one is trained on, it waits, and training alone counts. Otherwise batches share engines, and only the loop
         itself can tell.
         """
-        fixed, behind = as_written(self.setup, self.training, plan), self.setup.scenario.behind
-        fixed = replace(fixed, scenario=fixed.scenario.model_copy(update={"pool": "none"}))
-        if not behind:
+        if not self.setup.scenario.behind:
             self._count()
-            return float(np.mean([_alone(fixed, self._replay([batch]), known).synced for batch in batches]))
+            fixed = self._fixed(plan)
+            return float(np.mean([_alone(fixed, self._replay([batch]), known).synced for batch in batches[:measured]]))
         least = self.least_seconds(plan, batches)
         clear = self.rolled_out(plan, batches[0], known) <= CLEAR * least
         if clear or all(self.rolled_out(plan, batch, known) <= least for batch in batches):
             return least
         self._count()
-        return max(least, _settled(fixed, self._replay(batches), known, measured))
+        return max(least, self._trial(plan, batches, known).seconds(measured))
+
+    def _trial(self, plan: Plan, batches: Sequence[Batch], known: Batch) -> Trial:
+        """Of a plan with these batches; the one that was begun with them already is gone on with."""
+        tried_on = tuple(map(_name, batches)), _name(known)
+        if tried_on != self._tried_on:
+            self._trials.clear()
+            self._tried_on = tried_on
+        if plan.layout not in self._trials:
+            fixed = replace(self._fixed(plan), tasks=self._replay(batches))
+            self._trials[plan.layout] = Trial(fixed, known, _CONFIRMED)
+        return self._trials[plan.layout]
+
+    def _fixed(self, plan: Plan) -> PosttrainSetup:
+        """A run with a plan, and nobody to change it."""
+        fixed = as_written(self.setup, self.training, plan)
+        return replace(fixed, scenario=fixed.scenario.model_copy(update={"pool": "none"}))
 
     def rolled_out(self, plan: Plan, batch: Batch, known: Batch) -> float:
         """Seconds until the last trajectory of a batch has ended that has the engines to itself; run once for each,
@@ -114,10 +129,10 @@ class Foresight:
         """A planner that tries plans on some batches, with an estimator that has learnt from what is known."""
         return Simulated(
             self.world,
-            lambda plan, state: self.step_seconds(plan, batches(state)[:_MEASURED], known()),
+            lambda plan, state: self.step_seconds(plan, batches(state), known()),
             lambda plan, state: self.step_seconds(plan, batches(state), known(), _CONFIRMED),
             glance=lambda plan, state: self.rolled_out(plan, batches(state)[0], known()),
-            least=lambda plan, state: self.least_seconds(plan, batches(state)[:_MEASURED]),
+            least=lambda plan, state: self.least_seconds(plan, batches(state)),
         )
 
     def _count(self) -> None:
@@ -134,57 +149,21 @@ class Foresight:
 
 def _name(batch: Batch) -> tuple[object, ...]:
     """Tells batches apart: no trajectory is in two of them, but the same prompts may be asked of another policy."""
-    first, last = batch[0], batch[-1]
-    return first.id, first.turns, last.id, last.turns, len(batch)
+    return len(batch), *((each.id, each.turns) for each in (*batch[:1], *batch[-1:]))
 
 
 def _alone(setup: PosttrainSetup, tasks: Replay, known: Batch) -> StepRecord:
     """A batch's step with nothing beside it."""
     once = setup.scenario.model_copy(update={"steps": 1})
-    return _made(replace(setup, tasks=tasks, scenario=once), known).step(0.0, 0)
+    return loop_of(replace(setup, tasks=tasks, scenario=once), known).step(0.0, 0)
 
 
 def _rolled_out(setup: PosttrainSetup, tasks: Replay, known: Batch) -> float:
     alone = {"steps": 1, "mode": "split", "staleness": None, "streaming": False, "pool": "none"}
     once = setup.scenario.model_copy(update=alone)
-    loop = _made(replace(setup, tasks=tasks, scenario=once), known)
+    loop = loop_of(replace(setup, tasks=tasks, scenario=once), known)
     loop.step(0.0, 0)
     return max(attempt.ended for attempt in loop.record.samples)
-
-
-def _settled(setup: PosttrainSetup, tasks: Replay, known: Batch, measured: int) -> float:
-    """Seconds of a step in the mean over some, in the middle of a run: all batches that began together are through by
-    then.
-
-    Engines that are too slow for training fall behind for many steps before it waits for them, as they were given a
-    start. So steps are taken to be as much longer as more was begun than generated meanwhile, or shorter; but not under
-    a tail policy, which begins what it will not train on.
-    """
-    first = setup.scenario.behind + 1
-    going_on = setup.scenario.model_copy(update={"steps": 2 * first + measured})
-    loop = _made(replace(setup, tasks=tasks, scenario=going_on), known)
-    now = 0.0
-    for version in range(first):
-        now = loop.step(now, version).synced
-    begun, made, left = now, *_tokens(loop)
-    for version in range(first, first + measured):
-        now = loop.step(now, version).synced
-    made_then, left_then = _tokens(loop)
-    trained = (now - begun) / measured
-    return trained * (1.0 + (left_then - left) / (made_then - made)) if setup.scenario.tail.kind == "none" else trained
-
-
-def _tokens(loop: Loop) -> tuple[int, int]:
-    """That a loop's trajectories have been given so far, and what those under way have left."""
-    under_way = loop.stage.running.values()
-    ended = sum(attempt.generated for attempts in (loop.record.samples, loop.stage.done) for attempt in attempts)
-    made = sum(attempt.generated for attempt in under_way)
-    return ended + made, sum(attempt.trajectory.generated for attempt in under_way) - made
-
-
-def _made(setup: PosttrainSetup, known: Batch) -> Loop:
-    truth = Oracle()
-    return Loop(setup, rollout_core(setup, truth, known=known), truth.foresee)
 
 
 def best_in_hindsight(setup: PosttrainSetup, watch: Callable[[int], None] = lambda made: None) -> list[PosttrainSetup]:

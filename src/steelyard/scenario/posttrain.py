@@ -65,10 +65,10 @@ class TrainingSpec(Spec):
     zero: Literal[0, 1, 2, 3] = Field(default=1, description="What data-parallel ranks share out; 3 is FSDP.")
     recompute: Literal["none", "selective", "full"] = Field(default="full", description="What is computed again.")
     micro_batch_tokens: Count = Field(default=16384, description="Tokens that a GPU takes at a time.")
-    packing: Literal["best-fit", "balanced"] = Field(
-        default="best-fit",
-        description="best-fit: micro-batches are filled up, then dealt out to ranks; balanced: samples are shared out "
-        "to ranks as evenly as can be first, as verl does (slower to simulate).",
+    packing: Literal["balanced", "best-fit"] = Field(
+        default="balanced",
+        description="balanced: samples are shared out to ranks as evenly as can be, then to micro-batches, as verl "
+        "does; best-fit: micro-batches are filled up, then dealt out to ranks.",
     )
     minibatches: Count = Field(default=1, description="Optimiser updates to a training step.")
     old_log_probs: bool = Field(default=True, description="Whether the old policy's log-probabilities are computed.")

@@ -1,0 +1,57 @@
+"""A plan on trial: the loop itself, run ahead of time on trajectories that are known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from steelyard.balance.estimate import Oracle
+from steelyard.posttrain.core import rollout_core
+from steelyard.posttrain.loop import Loop
+from steelyard.posttrain.recent import Batch
+from steelyard.posttrain.setup import PosttrainSetup
+
+
+def loop_of(setup: PosttrainSetup, known: Batch) -> Loop:
+    """A loop whose estimator has learnt from what is known."""
+    truth = Oracle()
+    return Loop(setup, rollout_core(setup, truth, known=known), truth.foresee)
+
+
+class Trial:
+    """A run from its middle on: all batches that began together are through by then. It can be gone on with, for at
+    most ``most`` steps, by whoever wants to be surer."""
+
+    def __init__(self, setup: PosttrainSetup, known: Batch, most: int) -> None:
+        self._first = setup.scenario.behind + 1
+        going_on = setup.scenario.model_copy(update={"steps": 2 * self._first + most})
+        self._loop = loop_of(replace(setup, scenario=going_on), known)
+        self._now, self._steps = 0.0, 0
+        self._run(self._first)
+        self._begun, self._tokens = self._now, _tokens(self._loop)
+
+    def seconds(self, steps: int) -> float:
+        """Of a step in the mean over so many, or over more if it was gone on with for longer.
+
+        Engines that are too slow for training fall behind for many steps before it waits for them, as they were given a
+        start. So steps are taken to be as much longer as more was begun than generated meanwhile, or shorter; but not
+        under a tail policy, which begins what it will not train on.
+        """
+        self._run(self._first + steps)
+        trained = (self._now - self._begun) / (self._steps - self._first)
+        if self._loop.setup.scenario.tail.kind != "none":
+            return trained
+        (made, left), (made_then, left_then) = self._tokens, _tokens(self._loop)
+        return trained * (1.0 + (left_then - left) / (made_then - made))
+
+    def _run(self, upto: int) -> None:
+        while self._steps < upto:
+            self._now = self._loop.step(self._now, self._steps).synced
+            self._steps += 1
+
+
+def _tokens(loop: Loop) -> tuple[int, int]:
+    """That a loop's trajectories have been given so far, and what those under way have left."""
+    under_way = loop.stage.running.values()
+    ended = sum(attempt.generated for attempts in (loop.record.samples, loop.stage.done) for attempt in attempts)
+    made = sum(attempt.generated for attempt in under_way)
+    return ended + made, sum(attempt.trajectory.generated for attempt in under_way) - made
