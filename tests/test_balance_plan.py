@@ -461,6 +461,7 @@ def test_of_plans_that_are_as_good_that_with_most_engines_is_taken(gain: float, 
     assert plan is not None
     assert plan.rollout_gpus == (max if as_good else min)(seen) and len(seen) > 1
     assert (plan.step > min(seen.values())) == as_good
+    assert ("most GPUs to roll out" in plan.why) == as_good, "why not the best"
 
 
 def test_a_plan_that_was_but_lucky_in_a_short_simulation_is_not_chosen() -> None:

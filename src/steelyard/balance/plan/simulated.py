@@ -74,7 +74,7 @@ class Simulated:
             raise nothing_fits(self.world, looked[0])
         now = self._in_force(looked[0], state)
         first, *others = self._tried(believed[0].training.gpus, now, looked, state)
-        why = f"simulated best of {1 + len(others)}"
+        why = _why(first, others)
         if not others:
             rest = (each for each in believed if each.layout != first.layout)
             others = [self._at_least(each, state) for each in islice(rest, 1)]
@@ -206,6 +206,12 @@ def _safest_first(tried: Iterable[Plan]) -> list[Plan]:
     alike = [plan for plan in plans if plan.step <= (1 + _ALIKE) * plans[0].step]
     safest = max(alike, key=lambda plan: (plan.rollout_gpus, -plan.step))
     return [safest, *(plan for plan in plans if plan is not safest)]
+
+
+def _why(first: Plan, others: Sequence[Plan]) -> str:
+    if all(first.step <= each.step for each in others):
+        return f"simulated best of {1 + len(others)}"
+    return f"of {1 + len(others)} simulated, among those within {_ALIKE:.0%} of the best, it has most GPUs to roll out"
 
 
 def _order(plan: Plan) -> tuple[float, float]:
