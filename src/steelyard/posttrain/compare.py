@@ -141,7 +141,7 @@ def figures_of(scenario: PosttrainScenario) -> dict[str, Any]:
     thrown = len(result.loop.record.thrown)
     return {
         "tokens_per_second": summary["tokens_per_second"],
-        JUDGED_BY: result.loop.record.settled,
+        JUDGED_BY: summary[JUDGED_BY],
         "samples_per_second": summary["samples_per_second"],
         "step_seconds": summary["step_seconds"]["total"],
         "rollout_idle": summary["gpu_time"]["rollout"]["idle"],

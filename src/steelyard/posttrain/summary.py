@@ -36,6 +36,7 @@ def summarise_posttrain(setup: PosttrainSetup, loop: Loop) -> dict[str, Any]:
         "samples": samples,
         "samples_per_second": samples / seconds,
         "tokens_per_second": tokens / seconds,
+        "settled_tokens_per_second": record.settled,
         "step_seconds": _step_seconds(setup, record),
         "training": _training(record),
         "gpu_time": gpu_time(loop, seconds),

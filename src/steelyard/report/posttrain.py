@@ -30,7 +30,8 @@ def print_posttrain(summary: dict[str, Any], console: Console) -> None:
     parts = summary["step_seconds"]
     said = ", ".join(f"{name.replace('_', ' ')} {value:,.1f}" for name, value in parts.items() if name != "total")
     table.add_row("a step", f"{parts['total']:,.1f} s: {said}")
-    table.add_row("samples", f"{summary['samples_per_second']:.2f}/s, {summary['tokens_per_second']:,.0f} tokens/s")
+    tokens = f"{summary['tokens_per_second']:,.0f} tokens/s ({summary['settled_tokens_per_second']:,.0f} once settled)"
+    table.add_row("samples", f"{summary['samples_per_second']:.2f}/s, {tokens}")
     for stage, shares in summary["gpu_time"].items():
         table.add_row(f"{stage} GPUs", ", ".join(f"{share:.0%} {name}" for name, share in shares.items()))
     spread = summary["trajectory_seconds"]
