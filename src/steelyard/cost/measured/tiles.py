@@ -24,7 +24,7 @@ import numpy as np
 from steelyard.cost.measured.readers import all_read
 from steelyard.cost.source import Floats
 
-_MARGIN = 1.1  # of its even share of blocks that a split may have
+_TENTHS = 11  # of its even share of blocks that a split may have
 MOST_SPLITS = 32  # in steps that fit a captured graph
 GRAPH_TOKENS = 512
 SMALL_ROWS = 64  # of queries in each tile of a batch, up to which its tiles are small
@@ -127,7 +127,8 @@ def batch_load(
     block = costs.small_keys if small else costs.keys
     tiles = [-(-q * shape.sharing // costs.rows) for q in queries]
     blocks = [-(-(k if window is None else min(k, window + q)) // block) for q, k in zip(queries, keys, strict=True)]
-    share = max(1, ceil(_MARGIN * shape.kv_heads * sum(t * b for t, b in zip(tiles, blocks, strict=True)) / sms))
+    total = shape.kv_heads * sum(t * b for t, b in zip(tiles, blocks, strict=True))
+    share = max(1, -(-_TENTHS * total // (10 * sms)))
     most = MOST_SPLITS
     if (sum(queries) if step_tokens is None else step_tokens) > GRAPH_TOKENS:
         most = _splits_of_large(shape.kv_heads * max(tiles), max(blocks), sms)
@@ -198,10 +199,14 @@ class EvenDecodes(NamedTuple):
 
 
 def even_decodes(shape: HeadShape, requests: int, lengths: Floats, sms: int) -> EvenDecodes:
-    """What `batch_load` finds for requests of one length, without playing it through."""
+    """What `batch_load` finds for requests of one length, without playing it through.
+
+    Splits are taken to be alike. The last one of a request is often shorter, and where there is little more than one
+    wave of them that makes room for the second, which is not seen here: 8 to 40 % too much in 0.3 % of batches.
+    """
     costs = tile_costs(shape.dim)
     blocks = np.ceil(lengths / costs.small_keys)
-    share = np.ceil(_MARGIN * shape.kv_heads * requests * blocks / sms)
+    share = np.ceil(_TENTHS * shape.kv_heads * requests * blocks / (10 * sms))
     each = np.ceil(blocks / np.clip(np.ceil(blocks / share), 1, MOST_SPLITS))
     cut = np.ceil(blocks / each)
     waves = requests * shape.kv_heads * cut / sms
