@@ -12,7 +12,7 @@ from steelyard.errors import UserError
 from steelyard.posttrain.compare_choices import Choice
 from steelyard.posttrain.planning import longest_sequence
 from steelyard.posttrain.setup import DEGREES, PosttrainSetup, set_up_posttrain, train_settings
-from steelyard.posttrain.training import TrainLayout, compile_training, refusal
+from steelyard.posttrain.training import TrainLayout, refusal
 from steelyard.scenario.load import posttrain_from_dict
 from steelyard.scenario.posttrain import USUAL_STALENESS, BucketSpec, PosttrainScenario, TrainingSpec
 from steelyard.workload.trajectories import Trajectory
@@ -55,11 +55,7 @@ def colocated(scenario: PosttrainScenario) -> PosttrainScenario:
     setup, gpus = set_up_posttrain(scenario), scenario.gpus
     lengths = np.array([_length(each) for each in setup.tasks.step(0)])
     timed = [
-        (
-            compile_training(setup.model, setup.gpu, setup.topology, layout, train_settings(scenario)).step(lengths),
-            layout,
-        )
-        for layout in _over_all(setup, gpus)
+        (setup.compile(layout, train_settings(scenario)).step(lengths), layout) for layout in _over_all(setup, gpus)
     ]
     if not timed:
         raise UserError(f"{scenario.source}: no training layout over all {gpus} GPUs fits memory and divides the batch")

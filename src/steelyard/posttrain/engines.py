@@ -28,6 +28,7 @@ class EngineKind:
     host: HostTerms
     gpu: Gpu
     kv_bytes: float  # of one token, over all its GPUs
+    sources: tuple[str, ...]  # of its operators' times
 
     def engine(self, names: BlockNames) -> Engine:
         """A new one."""
@@ -88,4 +89,5 @@ def engine_kinds(scenario: Scenario, tps: Iterable[int]) -> dict[int, EngineKind
 def _kind(each: Setup, host: HostTerms) -> EngineKind:
     layout = each.layout
     size = kv_bytes_per_token(each.model, each.engine.kv_cache_dtype, layout) * layout.gpus
-    return EngineKind(layout.tp, each.limits, each.step_cost, host, each.gpu, size)
+    sources = sorted(set().union(*each.cost.families.values()))
+    return EngineKind(layout.tp, each.limits, each.step_cost, host, each.gpu, size, tuple(sources))

@@ -47,7 +47,7 @@ from steelyard.posttrain.record import Reallocation, StepRecord
 from steelyard.posttrain.roles import Gpus
 from steelyard.posttrain.setup import Job, train_settings, weight_seconds
 from steelyard.posttrain.sync import Rollouts
-from steelyard.posttrain.training import TrainingCost, TrainLayout, compile_training
+from steelyard.posttrain.training import TrainingCost, TrainLayout
 
 Failing = Callable[[PoolCommand], str | None]
 """Why a command cannot be carried out; for tests of what happens then."""
@@ -258,9 +258,8 @@ class HybridPool:
 
     def _compile(self, lent: int) -> TrainingCost:
         """Samples are weighed by their tokens, so replicas need not have as many of them."""
-        setup = self._setup
-        settings = replace(train_settings(setup.scenario), batch=None)
-        return compile_training(setup.model, setup.gpu, setup.topology, self._with(lent), settings)
+        settings = replace(train_settings(self._setup.scenario), batch=None)
+        return self._setup.compile(self._with(lent), settings)
 
     def _train_seconds(self, replicas: int) -> float:
         assert self._recent is not None, "the pool is asked about what was measured"

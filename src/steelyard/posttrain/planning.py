@@ -31,7 +31,6 @@ from steelyard.posttrain.training import (
     Packing,
     TrainingCost,
     TrainLayout,
-    compile_training,
     refusal,
 )
 from steelyard.scenario.posttrain import BucketSpec, PlannerName, PosttrainScenario, TrainingSpec
@@ -159,9 +158,7 @@ class Training:
                         yield layout
 
     def _compile(self, option: TrainOption, packing: Packing) -> TrainingCost:
-        setup, settings = self._setup, replace(self._settings, packing=packing)
-        layout, answers = self.layouts[option], self._answers
-        return compile_training(setup.model, setup.gpu, setup.topology, layout, settings, answers=answers)
+        return self._setup.compile(self.layouts[option], replace(self._settings, packing=packing), self._answers)
 
 
 def _ranks(most: int, batch: int | None) -> list[int]:

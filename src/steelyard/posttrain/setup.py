@@ -6,14 +6,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from steelyard.cost import CostSource
+from steelyard.cost.profiles import open_profile
 from steelyard.errors import UserError, blaming
 from steelyard.hardware import Gpu, Topology, find_gpu, topology_of
 from steelyard.model import Layout, ModelSpec, load_model, serve_as, weight_bytes
 from steelyard.posttrain.engines import EngineKind, engine_kinds
 from steelyard.posttrain.sync import Disk, Rollouts, broadcast, point_to_point, reshard, sleep, via_disk, wake
-from steelyard.posttrain.training import TrainingCost, TrainLayout, TrainSettings, compile_training
+from steelyard.posttrain.training import Answers, TrainingCost, TrainLayout, TrainSettings, compile_training
 from steelyard.scenario import Scenario, scenario_from_dict
 from steelyard.scenario.posttrain import PosttrainScenario, TrainingSpec
+from steelyard.sim.setup import measured_sources
 from steelyard.workload.trajectories.tasks import Trajectories, trajectories_of
 
 DEGREES = (1, 2, 4, 8)
@@ -36,6 +39,7 @@ class PosttrainSetup:
     model: ModelSpec
     gpu: Gpu
     topology: Topology
+    sources: Sequence[CostSource]  # of training's operators; the roofline knows what they do not
     kinds: Mapping[int, EngineKind]
     job: Job  # as written
     tasks: Trajectories
@@ -44,6 +48,10 @@ class PosttrainSetup:
     def training(self) -> TrainingCost:
         """The job's own cost."""
         return self.job.cost
+
+    def compile(self, layout: TrainLayout, settings: TrainSettings, answers: Answers | None = None) -> TrainingCost:
+        """What training would cost in another layout."""
+        return compile_training(self.model, self.gpu, self.topology, layout, settings, self.sources, answers=answers)
 
 
 def set_up_posttrain(scenario: PosttrainScenario, any_degree: bool = False) -> PosttrainSetup:
@@ -63,12 +71,25 @@ def set_up_posttrain(scenario: PosttrainScenario, any_degree: bool = False) -> P
     if any_degree or scenario.planner != "given":
         kinds |= _other_kinds(scenario, degrees)
     layout = train_layout(scenario.training)
+    sources = _training_sources(scenario, model, gpu, topology)
     with blaming(source):
-        training = compile_training(model, gpu, topology, layout, train_settings(scenario))
+        training = compile_training(model, gpu, topology, layout, train_settings(scenario), sources)
         rollouts = [Rollouts(bucket.replicas, Layout(tp=bucket.tp)) for bucket in scenario.rollout]
         before, sync = weight_seconds(scenario, model, topology, layout, rollouts)
     tasks = trajectories_of(scenario.trajectories, scenario.seed, scenario.base_dir)
-    return PosttrainSetup(scenario, model, gpu, topology, kinds, Job(training, before, sync), tasks)
+    return PosttrainSetup(scenario, model, gpu, topology, sources, kinds, Job(training, before, sync), tasks)
+
+
+def _training_sources(
+    scenario: PosttrainScenario, model: ModelSpec, gpu: Gpu, topology: Topology
+) -> tuple[CostSource, ...]:
+    """The same as of engines; but of the user's own profiles only one of operators, which is a file. A folder knows a
+    serving engine's shapes and no others."""
+    own: tuple[CostSource, ...] = ()
+    named = scenario.cost.profile
+    if named is not None and (scenario.base_dir / named).is_file():
+        own = (open_profile(scenario.base_dir / named, gpu, model, Layout()),)
+    return (*own, *measured_sources(scenario.cost, gpu, topology))
 
 
 def _other_kinds(scenario: PosttrainScenario, degrees: Sequence[int]) -> dict[int, EngineKind]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,13 @@ def print_posttrain(summary: dict[str, Any], console: Console) -> None:
     if (target := summary.get("time_to_reward")) is not None:
         said = "" if target["reached"] else ", at the rate of the later steps"
         table.add_row(f"reward {target['reward']:g}", f"after {target['seconds']:,.0f} s{said}")
+    table.add_row("times from", _times_from(**summary["times_from"]))
     console.print(table)
+
+
+def _times_from(rollout: Sequence[str], training: Mapping[str, float]) -> str:
+    shares = ", ".join(f"{share:.0%} {name}" for name, share in training.items())
+    return f"{', '.join(rollout)} (rollout); {shares} (training)"
 
 
 def print_plan(plan: Plan, simulated: bool, console: Console) -> None:

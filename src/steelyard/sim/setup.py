@@ -41,9 +41,9 @@ from steelyard.cost.shared_reads import SharedReads
 from steelyard.cost.silicon import find_silicon
 from steelyard.engine import Limits
 from steelyard.errors import UserError, blaming
-from steelyard.hardware import Gpu, check_fits_node, find_gpu, topology_of
+from steelyard.hardware import Gpu, Topology, check_fits_node, find_gpu, topology_of
 from steelyard.model import Layout, ModelSpec, check_layout, check_tp, kv_bytes_per_token
-from steelyard.scenario import EngineSpec, PoolSpec, Scenario
+from steelyard.scenario import CostSpec, EngineSpec, PoolSpec, Scenario
 from steelyard.sim.context_parallel import check_context_parallel
 from steelyard.sim.models import Served, find_models
 from steelyard.sim.pipelines import check_pipeline
@@ -303,19 +303,21 @@ def _sources(scenario: Scenario, gpu: Gpu, model: ModelSpec, layout: Layout) -> 
         with blaming(f"{scenario.source}: cost.profile"):
             own.append(open_profile(scenario.base_dir / wanted.profile, gpu, model, layout))
     topology = topology_of(gpu, scenario.fleet.topology)
-    roofline = Roofline(gpu, topology)
+    with blaming(f"{scenario.source}: cost.source"):
+        return (*own, *measured_sources(wanted, gpu, topology), Roofline(gpu, topology))
+
+
+def measured_sources(wanted: CostSpec, gpu: Gpu, topology: Topology) -> tuple[CostSource, ...]:
+    """What others have measured on a GPU, as far as it is wanted, the best first."""
     if wanted.source == "analytic":
-        return (*own, roofline)
+        return ()
     tables = find_silicon(gpu, topology)
     if wanted.source == "silicon" and tables is None:
-        raise UserError(
-            f"{scenario.source}: cost.source: silicon has no tables of {gpu.name} here; "
-            "install steelyard[silicon], or use auto"
-        )
+        raise UserError(f"silicon has no tables of {gpu.name} here; install steelyard[silicon], or use auto")
     measured: list[CostSource | None] = [_shipped(gpu.name), tables]
     if wanted.source == "silicon":
         measured.reverse()
-    return (*own, *(source for source in measured if source is not None), roofline)
+    return tuple(source for source in measured if source is not None)
 
 
 @cache
