@@ -26,6 +26,7 @@ HOT = (
     "posttrain/moves",
     "posttrain/attempt",
     "posttrain/engines",
+    "posttrain/training/packing",
 )
 PLAIN = ("__init__.py", "queues.py")  # a queue takes methods over from deque in its body, which mypyc cannot compile
 
