@@ -56,8 +56,8 @@ class FeedForward(nn.Module):
 
 
 class Dealt(torch.autograd.Function):
-    """Rows as their experts want them, and zeros where there is none; a gradient is the sum of its row's copies, so that
-    no two are added to one place at once."""
+    """Rows as their experts want them, and zeros where there is none. A gradient is the sum of its row's copies, so no
+    two are added to one place at once."""
 
     @staticmethod
     def forward(ctx: Any, rows: Any, tokens: Any, places: Any) -> Any:
