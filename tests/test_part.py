@@ -40,7 +40,7 @@ def test_a_part_has_the_longest_and_of_the_others_one_of_each_kind() -> None:
 
 @pytest.fixture(scope="module")
 def part() -> Plan:
-    return recommended(posttrain_from_dict(TWICE), enough=64)
+    return recommended(posttrain_from_dict(TWICE), enough=64).plan
 
 
 def test_a_part_is_planned_for_where_there_are_trajectories_enough(part: Plan) -> None:
@@ -55,7 +55,7 @@ def test_a_parts_plan_is_as_good_for_the_whole(part: Plan) -> None:
     said to take."""
     scenario = posttrain_from_dict(TWICE)
     simulations: list[int] = []
-    whole = recommended(scenario, enough=128, watch=simulations.append)
+    whole = recommended(scenario, enough=128, watch=simulations.append).plan
     assert "simulated at" not in whole.why
     assert simulations == list(range(len(simulations))) and len(simulations) > 1
     foresight = Foresight(set_up_posttrain(scenario, any_degree=True))

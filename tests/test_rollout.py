@@ -375,7 +375,9 @@ def test_a_plan_for_the_scenarios_gpus_is_recommended() -> None:
     rolling = sum(bucket["tp"] * bucket["replicas"] for bucket in plan["rollout"])
     assert rolling > 0 and plan["training"]["gpus"] + rolling <= 16
     assert plan["step_seconds"] <= plan["runner_up"]["step_seconds"]
-    assert plan["simulated"] and "s simulated" in CliRunner().invoke(app, asked).stdout
+    assert plan["times_from"] == {"rollout": ["roofline"], "training": {"analytic": 1.0}}
+    said = CliRunner().invoke(app, asked).stdout
+    assert plan["simulated"] and "s simulated" in said and "times from roofline" in said
 
 
 def test_a_model_recommends_at_once() -> None:

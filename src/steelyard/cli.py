@@ -23,7 +23,6 @@ from steelyard.model import model_names
 from steelyard.posttrain.compare import compare as compare_runs
 from steelyard.posttrain.compare_choices import DIMENSIONS, chosen, contenders
 from steelyard.posttrain.part import recommended, scaled, shares
-from steelyard.posttrain.planning import MODEL_PLANNERS
 from steelyard.posttrain.run import posttrain
 from steelyard.report import choose_output_dir, print_summary, summary_json, write_result
 from steelyard.report.calibration import print_calibration
@@ -32,7 +31,7 @@ from steelyard.report.compare_figure import comparison_svg
 from steelyard.report.estimators import print_estimators
 from steelyard.report.fidelity import fidelity_page
 from steelyard.report.folder import check_writable, write_whole
-from steelyard.report.posttrain import plan_data, print_plan, print_posttrain, timeline_svg
+from steelyard.report.posttrain import advice_data, print_advice, print_posttrain, timeline_svg
 from steelyard.report.silicon import print_silicon
 from steelyard.report.validation import print_validation, write_validation_page
 from steelyard.scenario import CostSpec, json_schema, load_posttrain, load_scenario
@@ -288,12 +287,11 @@ def plan_command(
     or at once by a model (--set planner=search)."""
     loaded = load_posttrain(scenario, set_ or [])
     with LateProgress("simulating plans") as progress:
-        plan = recommended(loaded, watch=progress)
-    simulated = loaded.planner not in MODEL_PLANNERS
+        advice = recommended(loaded, watch=progress)
     if json_:
-        typer.echo(json.dumps(plan_data(plan, simulated), indent=2))
+        typer.echo(json.dumps(advice_data(advice), indent=2))
     else:
-        print_plan(plan, simulated, _out)
+        print_advice(advice, _out)
 
 
 def _names(dimension: str) -> Any:

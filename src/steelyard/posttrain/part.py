@@ -7,8 +7,9 @@ is among them, and the others are spread evenly over prompts from long to short.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from steelyard.balance.plan import Plan, State
 from steelyard.errors import UserError
@@ -57,15 +58,30 @@ def scaled(scenario: PosttrainScenario, share: float) -> PosttrainScenario:
     return scenario.model_copy(update={"rollout": engines, "training": training, "trajectories": prompts})
 
 
+@dataclass(frozen=True)
+class Advice:
+    """A plan, whether it was simulated or is by a model, and where the times of either came from."""
+
+    plan: Plan
+    simulated: bool
+    times_from: Mapping[str, Any]
+
+
 def recommended(
     scenario: PosttrainScenario, enough: int = _ENOUGH, watch: Callable[[int], None] = lambda made: None
-) -> Plan:
+) -> Advice:
     """The best split of a scenario's GPUs for the trajectories of its first step: by the model of the planner that it
     names, or else by simulation, of as small a part of it as still has trajectories ``enough``. ``watch`` is told how
     many simulations have been made so far."""
-    whole = set_up_posttrain(scenario, any_degree=True)
-    batch = list(whole.tasks.step(0))
-    all_of_it = Foresight(whole, watch)
+    setup = set_up_posttrain(scenario, any_degree=True)
+    foresight = Foresight(setup, watch)
+    plan = _best(foresight, enough, watch)
+    cost = foresight.training.job(plan.training, plan.buckets).cost
+    return Advice(plan, scenario.planner not in MODEL_PLANNERS, setup.times_from(cost))
+
+
+def _best(all_of_it: Foresight, enough: int, watch: Callable[[int], None]) -> Plan:
+    scenario, batch = all_of_it.setup.scenario, list(all_of_it.setup.tasks.step(0))
     if scenario.planner in MODEL_PLANNERS:
         plan = MODEL_PLANNERS[scenario.planner](all_of_it.world).plan(State(0, all_of_it.measured(batch)))
         assert plan is not None, "there was none before it"

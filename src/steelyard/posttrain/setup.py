@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from steelyard.cost import CostSource
 from steelyard.cost.profiles import open_profile
@@ -52,6 +53,11 @@ class PosttrainSetup:
     def compile(self, layout: TrainLayout, settings: TrainSettings, answers: Answers | None = None) -> TrainingCost:
         """What training would cost in another layout."""
         return compile_training(self.model, self.gpu, self.topology, layout, settings, self.sources, answers=answers)
+
+    def times_from(self, training: TrainingCost) -> dict[str, Any]:
+        """Who knew the operator times of engines, and what shares of training's were measured or guessed, for JSON."""
+        engines = {name for kind in self.kinds.values() for name in kind.sources}
+        return {"rollout": sorted(engines), "training": dict(training.provenance)}
 
 
 def set_up_posttrain(scenario: PosttrainScenario, any_degree: bool = False) -> PosttrainSetup:

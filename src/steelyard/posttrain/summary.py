@@ -45,10 +45,7 @@ def summarise_posttrain(setup: PosttrainSetup, loop: Loop) -> dict[str, Any]:
         "staleness": {str(age): count for age, count in sorted(_ages(record).items())},
         "moves": loop.stage.moves.count,
         "moved_tokens": loop.stage.moves.tokens,
-        "times_from": {
-            "rollout": sorted({name for kind in setup.kinds.values() for name in kind.sources}),
-            "training": dict(loop.trainer.job.cost.provenance),
-        },
+        "times_from": setup.times_from(loop.trainer.job.cost),
         **role_figures(loop, seconds),
         **tail_figures(loop),
         **reward_figures(scenario.trajectories.learning, record.steps),

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from steelyard.balance.plan import Plan
 from steelyard.posttrain.loop import Loop
+from steelyard.posttrain.part import Advice
 from steelyard.posttrain.role_figures import Floats, busy_intervals
 from steelyard.posttrain.roles import Role
 
@@ -63,21 +64,26 @@ def _times_from(rollout: Sequence[str], training: Mapping[str, float]) -> str:
     return f"{', '.join(rollout)} (rollout); {shares} (training)"
 
 
-def print_plan(plan: Plan, simulated: bool, console: Console) -> None:
-    """What is recommended, what it should take, and what came next."""
+def print_advice(advice: Advice, console: Console) -> None:
+    """What is recommended, what it should take, what came next, and what that rests on."""
+    plan = advice.plan
     console.print(f"[bold]{escape(str(plan))}[/bold]", soft_wrap=True)
     stages = f"training {plan.train:,.1f}, rollout {plan.rollout:,.1f}"
-    console.print(
-        f"a step: {plan.step:,.1f} s " + (f"simulated (model: {stages})" if simulated else f"by a model ({stages})")
-    )
+    how = f"simulated (model: {stages})" if advice.simulated else f"by a model ({stages})"
+    console.print(f"a step: {plan.step:,.1f} s {how}")
     if plan.runner_up is not None:
         more = plan.runner_up.step / plan.step - 1
         console.print(f"next: {escape(str(plan.runner_up))}: {plan.runner_up.step:,.1f} s, {more:+.1%}", soft_wrap=True)
     console.print(escape(plan.why), soft_wrap=True)
+    console.print(f"times from {_times_from(**advice.times_from)}", soft_wrap=True, highlight=False)
 
 
-def plan_data(plan: Plan, simulated: bool) -> dict[str, Any]:
-    """A plan for JSON."""
+def advice_data(advice: Advice) -> dict[str, Any]:
+    """The same for JSON."""
+    return {**_plan_data(advice.plan, advice.simulated), "times_from": advice.times_from}
+
+
+def _plan_data(plan: Plan, simulated: bool) -> dict[str, Any]:
     found: dict[str, Any] = {
         "training": {"gpus": plan.training.gpus, "layout": plan.training.name},
         "rollout": [{"tp": tp, "replicas": replicas} for tp, replicas in plan.replicas.items()],
@@ -86,7 +92,7 @@ def plan_data(plan: Plan, simulated: bool) -> dict[str, Any]:
         "model": {"training": plan.train, "rollout": plan.rollout},
         "why": plan.why,
     }
-    return found if plan.runner_up is None else {**found, "runner_up": plan_data(plan.runner_up, simulated)}
+    return found if plan.runner_up is None else {**found, "runner_up": _plan_data(plan.runner_up, simulated)}
 
 
 def timeline_svg(loop: Loop) -> str:
