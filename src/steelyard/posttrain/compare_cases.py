@@ -52,15 +52,12 @@ def _bound(base: PosttrainScenario, choice: Choice) -> int | None:
 def colocated(scenario: PosttrainScenario) -> PosttrainScenario:
     """The same GPUs roll out and train: the fastest training layout over all of them, engines of the largest degree
     that is written and divides them; whoever plans may choose another degree."""
-    setup, gpus = set_up_posttrain(scenario), scenario.gpus
+    setup, gpus, settings = set_up_posttrain(scenario), scenario.gpus, train_settings(scenario)
     lengths = np.array([_length(each) for each in setup.tasks.step(0)])
-    timed = [
-        (setup.compile(layout, train_settings(scenario)).step(lengths), layout) for layout in _over_all(setup, gpus)
-    ]
-    if not timed:
+    fitting = _over_all(setup, gpus)
+    layout = min(fitting, key=lambda each: setup.compile(each, settings).step(lengths).seconds, default=None)
+    if layout is None:
         raise UserError(f"{scenario.source}: no training layout over all {gpus} GPUs fits memory and divides the batch")
-    _, best = min(((time.seconds, place) for place, (time, _) in enumerate(timed)))
-    layout = timed[best][1]
     spec = {name: value for name, value in asdict(layout).items() if name in TrainingSpec.model_fields}
     degree = max(bucket.tp for bucket in scenario.rollout if gpus % bucket.tp == 0)
     return scenario.model_copy(
