@@ -37,8 +37,8 @@ from steelyard.balance.route.cost_aware import CostAware
 from steelyard.posttrain.planning import Training, world_of
 from steelyard.posttrain.rollout import RolloutStage
 from steelyard.posttrain.setup import DEGREES, PosttrainSetup, set_up_posttrain
+from steelyard.records import Trajectory
 from steelyard.scenario.posttrain import PosttrainScenario
-from steelyard.workload.trajectories import Trajectory
 
 _TAUGHT = 512  # trajectories that the estimator has learnt
 _SETTLED = 12  # steps after which planners that move step by step are taken for settled

@@ -26,7 +26,7 @@ from steelyard.balance.admission import (
 )
 from steelyard.balance.events import Aborted, Begun, Ended, Generated
 from steelyard.errors import UserError
-from steelyard.workload.trajectories import Turn
+from steelyard.records import Turn
 
 
 def begin(admission: Admission, *names: str, version: int = 0) -> list[AdmissionCommand]:

@@ -31,7 +31,7 @@ from steelyard.balance.log import Told, read_log, replay, to_line, write_log
 from steelyard.balance.rollouts import Rollouts, Running
 from steelyard.balance.route import ORACLES, ROUTERS, BucketSpeed, make_router
 from steelyard.errors import UserError
-from steelyard.workload.trajectories import Trajectory, Turn
+from steelyard.records import Trajectory, Turn
 
 SPEEDS = {
     tp: BucketSpeed(((1, 0.02 / tp + 0.004), (64, 0.05 / tp + 0.004)), 1e-4 / tp, 1e-5, read=1e-8 / tp, reach=0.01)

@@ -40,8 +40,7 @@ from steelyard.balance.plan import buckets as planned_buckets
 from steelyard.balance.plan.buckets import ByLength, Frontiers, classes_of, replica_counts
 from steelyard.balance.route.speed import BucketSpeed
 from steelyard.errors import UserError
-from steelyard.workload.columns import Floats, Ints
-from steelyard.workload.trajectories import Trajectory, Turn
+from steelyard.records import Floats, Ints, Trajectory, Turn
 
 
 def replica(tp: int, weights: float = 0.016, rest: float = 0.002, capacity: int = 400_000) -> ReplicaModel:

@@ -34,7 +34,7 @@ from steelyard.balance.route.outlook import Outlook
 from steelyard.balance.route.prospect import LENGTHS, Habits, Prospect, lengths, unknown
 from steelyard.balance.route.ranking import Ranking
 from steelyard.errors import UserError
-from steelyard.workload.trajectories import Trajectory, Turn
+from steelyard.records import Trajectory, Turn
 
 SPEEDS = {
     tp: BucketSpeed(((1, 0.02 / tp + 0.004), (64, 0.05 / tp + 0.004)), 1e-4 / tp, 1e-5, read=1e-8 / tp, reach=0.01)

@@ -42,7 +42,7 @@ from steelyard.balance.tail import (
     Train,
     gather,
 )
-from steelyard.workload.trajectories import Turn
+from steelyard.records import Turn
 
 POLICIES: dict[str, Callable[[], TailPolicy]] = {
     "plain": Plain,

@@ -39,8 +39,8 @@ from steelyard.balance.estimate.spread import Spread
 from steelyard.balance.estimate.surface import Surface
 from steelyard.cli import main
 from steelyard.errors import UserError
+from steelyard.records import OUTCOMES, Trajectory, Turn
 from steelyard.validate.estimators import auc, evaluate_file, r2
-from steelyard.workload.trajectories import OUTCOMES, Trajectory, Turn
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data" / "trajectories"
 shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data folder is not there")

@@ -11,8 +11,8 @@ import pytest
 import steelyard
 
 ROOMS = (
-    *("scenario", "workload", "model", "hardware", "cost", "engine", "fleet", "sim"),
-    *("balance", "posttrain", "live", "search", "validate", "profile", "report"),
+    *("records", "balance", "scenario", "workload", "model", "hardware", "cost", "engine", "fleet", "sim"),
+    *("posttrain", "live", "search", "validate", "profile", "report"),
 )
 SHARED = {"errors"}  # open to every room, and itself without imports from any
 ABOVE_ALL = {"cli", "__init__", "__main__"}  # may import every room; no room may import them

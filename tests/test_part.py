@@ -12,8 +12,8 @@ from steelyard.balance.plan import Plan
 from steelyard.posttrain.foresight import Foresight
 from steelyard.posttrain.part import enlarged, evenly, recommended
 from steelyard.posttrain.setup import set_up_posttrain
+from steelyard.records import Trajectory, Turn
 from steelyard.scenario import posttrain_from_dict
-from steelyard.workload.trajectories import Trajectory, Turn
 
 TWICE: dict[str, Any] = {
     "model": "qwen3-14b",

@@ -29,8 +29,8 @@ from steelyard.posttrain.planning import Training
 from steelyard.posttrain.record import LoopRecord
 from steelyard.posttrain.rollout import RolloutStage, StageEvent
 from steelyard.posttrain.setup import set_up_posttrain
+from steelyard.records import Trajectory, Turn
 from steelyard.scenario import posttrain_from_dict, scenario_from_dict
-from steelyard.workload.trajectories import Trajectory, Turn
 
 SIZE = 64
 

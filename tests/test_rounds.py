@@ -39,9 +39,10 @@ from steelyard.posttrain.rounds import Rounds
 from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
 from steelyard.posttrain.summary import summarise_posttrain
 from steelyard.posttrain.tail_rounds import TailRounds
+from steelyard.records import Trajectory, Turn
 from steelyard.scenario import posttrain_from_dict, scenario_from_dict
 from steelyard.scenario.rollouts import trajectories_spec
-from steelyard.workload.trajectories import Trajectory, Turn, trajectories_of, write_trajectories
+from steelyard.workload.trajectories import trajectories_of, write_trajectories
 
 BLOCK = 64
 MODES = ("split", "one-step-off", "asynchronous")

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from steelyard.errors import UserError
-from steelyard.workload.trajectories import Trajectory, Turn, read_trajectories
+from steelyard.records import Trajectory, Turn
+from steelyard.workload.trajectories import read_trajectories
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data" / "trajectories"
 shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data folder is not there")

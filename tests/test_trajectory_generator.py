@@ -16,18 +16,11 @@ from hypothesis import strategies as st
 from steelyard.balance.estimate import SuffixBackoff
 from steelyard.balance.estimate.history import tool_returns
 from steelyard.errors import UserError
+from steelyard.records import Trajectory, Turn
 from steelyard.scenario.distributions import EmpiricalTokens, ExponentialSeconds, Lognormal, UniformTokens, ZipfTokens
 from steelyard.scenario.rollouts import Factors, LearningSpec, TrajectorySpec, preset_names, trajectories_spec
 from steelyard.validate.estimators import auc
-from steelyard.workload.trajectories import (
-    Batch,
-    Learning,
-    Trajectory,
-    Turn,
-    read_trajectories,
-    trajectories_of,
-    write_trajectories,
-)
+from steelyard.workload.trajectories import Batch, Learning, read_trajectories, trajectories_of, write_trajectories
 from steelyard.workload.trajectories.chance import LEVELS, Draws, Words, deal, keys, levels
 from steelyard.workload.trajectories.generate import Generated, generate, tasks_of
 from steelyard.workload.trajectories.marginals import main

@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 from steelyard.cli import app
 from steelyard.errors import UserError
 from steelyard.posttrain.run import posttrain
+from steelyard.records import Turn
 from steelyard.scenario import load_posttrain
-from steelyard.workload.trajectories import Turn, read_trajectories
+from steelyard.workload.trajectories import read_trajectories
 
 SEARCH = Path(__file__).resolve().parents[1] / "examples" / "posttrain" / "search-48.yaml"
 

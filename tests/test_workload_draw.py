@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from steelyard.errors import UserError
+from steelyard.records import Floats, Ints
 from steelyard.scenario import (
     ArrivalsSpec,
     ClosedArrivals,
@@ -21,7 +22,6 @@ from steelyard.scenario import (
     VaryingArrivals,
 )
 from steelyard.workload.arrivals import arrival_times
-from steelyard.workload.columns import Floats, Ints
 from steelyard.workload.draw import draw_seconds, draw_tokens
 
 N = 100_000

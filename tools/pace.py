@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.cost import HostTerms
+from steelyard.records.lines import json_lines
 from steelyard.validate.calibrate import evidence
 from steelyard.validate.crossed import Source, read_sources
-from steelyard.workload.traces.lines import json_lines
 
 Floats = NDArray[np.float64]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from steelyard.balance.estimate import History, Left
 from steelyard.balance.estimate.recent import Recent
-from steelyard.workload.trajectories import Trajectory
+from steelyard.records import Trajectory
 
 _WINDOW = 2_000  # trajectories
 _PROMPTS = 20_000  # remembered one by one, the longest unseen forgotten first

@@ -24,7 +24,7 @@ from steelyard.balance.events import (
 from steelyard.balance.line import Line
 from steelyard.balance.rollouts import Rollouts, Running
 from steelyard.balance.route import Router
-from steelyard.workload.trajectories import Trajectory
+from steelyard.records import Trajectory
 
 _COMES_OR_GOES = ReplicaUp, ReplicaDown
 

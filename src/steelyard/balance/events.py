@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from steelyard.workload.trajectories import Turn
+from steelyard.records import Turn
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from steelyard.balance.plan.world import Plan
 from steelyard.balance.pool import PoolCommand, PoolEvent
 from steelyard.balance.tail import TailCommand, TailEvent
 from steelyard.errors import UserError, did_you_mean
-from steelyard.workload.traces.lines import json_lines, required
+from steelyard.records.lines import json_lines, required
 
 Part = Literal["rollout", "tail", "admission", "pool", "planner"]
 Event = RolloutEvent | TailEvent | AdmissionEvent | PoolEvent | Asked

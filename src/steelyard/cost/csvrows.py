@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from steelyard.errors import UserError
-from steelyard.workload.traces.lines import read_text
+from steelyard.records.lines import read_text
 
 Row = dict[str, str]
 

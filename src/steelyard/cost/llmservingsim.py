@@ -20,7 +20,7 @@ from steelyard.cost.csvrows import Row, csv_columns, csv_rows, number, whole
 from steelyard.cost.tabulated import AttentionTimes, ExpertTimes, Points, Tabulated
 from steelyard.errors import UserError
 from steelyard.model import Layout, as_layout
-from steelyard.workload.traces.lines import read_text
+from steelyard.records.lines import read_text
 
 _OURS = {
     "embedding": ("embedding",),

@@ -15,7 +15,7 @@ from steelyard.cost.vidur import is_compute_folder, read_compute_folder
 from steelyard.errors import UserError
 from steelyard.hardware import Gpu, find_gpu
 from steelyard.model import Layout, ModelSpec, as_layout
-from steelyard.workload.traces.lines import read_text
+from steelyard.records.lines import read_text
 
 _PRECISION = {"bfloat16": "bf16", "float16": "fp16"}
 _WOULD_DO = (

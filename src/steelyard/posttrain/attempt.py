@@ -10,7 +10,7 @@ from typing import NamedTuple
 from steelyard.balance.commands import Cache
 from steelyard.engine import Request
 from steelyard.engine.content import NO_NAMES, Chain, Names
-from steelyard.workload.trajectories import Trajectory, Turn
+from steelyard.records import Trajectory, Turn
 
 
 @dataclass(slots=True)

@@ -13,9 +13,9 @@ from steelyard.posttrain.compare_choices import Choice
 from steelyard.posttrain.planning import longest_sequence
 from steelyard.posttrain.setup import DEGREES, PosttrainSetup, set_up_posttrain, train_settings
 from steelyard.posttrain.training import TrainLayout, refusal
+from steelyard.records import Trajectory
 from steelyard.scenario.load import posttrain_from_dict
 from steelyard.scenario.posttrain import USUAL_STALENESS, BucketSpec, PosttrainScenario, TrainingSpec
-from steelyard.workload.trajectories import Trajectory
 
 _STAGES = (1, 2, 3, 4, 5, 8)
 _SPLITS = (1, 2, 3, 5, 6)  # ranks that a sequence is split over, of which 3 and 5 make up for odd numbers of GPUs

@@ -11,7 +11,7 @@ from steelyard.balance.estimate.sparing import Sparing
 from steelyard.balance.route import ORACLES, make_router
 from steelyard.errors import blaming
 from steelyard.posttrain.setup import PosttrainSetup
-from steelyard.workload.trajectories import Trajectory
+from steelyard.records import Trajectory
 
 _LEARNT = 8  # ours is taught by one of so many trajectories: all would take longer than simulating them
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from steelyard.workload.trajectories import Trajectories, Trajectory
+from steelyard.records import Trajectory
+from steelyard.workload.trajectories import Trajectories
 
 Foresee = Callable[[Sequence[Trajectory]], None]
 

@@ -14,7 +14,7 @@ from steelyard.posttrain.recent import Batch
 from steelyard.posttrain.record import StepRecord
 from steelyard.posttrain.setup import PosttrainSetup
 from steelyard.posttrain.trial import Trial, loop_of
-from steelyard.workload.trajectories import Trajectory
+from steelyard.records import Trajectory
 
 TAUGHT = 256  # trajectories that the estimator has learnt when a plan is simulated
 _MEASURED = 4  # steps that are simulated with a plan

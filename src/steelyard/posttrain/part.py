@@ -16,8 +16,8 @@ from steelyard.errors import UserError
 from steelyard.posttrain.foresight import Foresight, best_plan
 from steelyard.posttrain.planning import MODEL_PLANNERS, option_of
 from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
+from steelyard.records import Trajectory
 from steelyard.scenario.posttrain import PosttrainScenario
-from steelyard.workload.trajectories import Trajectory
 
 _ENOUGH = 2048  # trajectories a step that tell plans apart
 

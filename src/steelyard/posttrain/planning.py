@@ -33,9 +33,9 @@ from steelyard.posttrain.training import (
     TrainLayout,
     refusal,
 )
+from steelyard.records import Ints
 from steelyard.scenario.posttrain import BucketSpec, PlannerName, PosttrainScenario, TrainingSpec
 from steelyard.scenario.rollouts import TrajectorySpec
-from steelyard.workload.columns import Ints
 
 _STAGES = (1, 2, 4, 5, 8)
 _MICRO_BATCHES = (16384, 40960)

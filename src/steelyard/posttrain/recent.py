@@ -10,7 +10,7 @@ from steelyard.balance.plan import Measured
 from steelyard.posttrain.attempt import Attempt
 from steelyard.posttrain.loop import Loop
 from steelyard.posttrain.record import StepRecord
-from steelyard.workload.trajectories import Trajectory
+from steelyard.records import Trajectory
 
 Batch = Sequence[Trajectory]
 _BATCHES = 12  # of late that are looked at

@@ -34,7 +34,7 @@ from steelyard.posttrain.engines import EngineKind
 from steelyard.posttrain.moves import Moves
 from steelyard.posttrain.replicas import DUE, END, MOVED, RETURN, WAKE, Agenda, Replicas
 from steelyard.posttrain.turns import Turns
-from steelyard.workload.trajectories import Trajectory
+from steelyard.records import Trajectory
 
 StageEvent = RolloutEvent | Generated
 

@@ -46,7 +46,7 @@ from steelyard.posttrain.record import LoopRecord
 from steelyard.posttrain.rollout import RolloutStage, StageEvent
 from steelyard.posttrain.setup import PosttrainSetup
 from steelyard.posttrain.tails import policy_of
-from steelyard.workload.trajectories import Trajectory
+from steelyard.records import Trajectory
 
 _ANY = 1 << 60  # samples or groups: as many as the policy likes
 

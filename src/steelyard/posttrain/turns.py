@@ -8,7 +8,7 @@ from steelyard.engine import BlockNames, Request
 from steelyard.engine.content import NO_NAMES, Chain
 from steelyard.errors import UserError
 from steelyard.posttrain.attempt import Attempt
-from steelyard.workload.trajectories import Trajectory
+from steelyard.records import Trajectory
 
 _ENDLESS = 1 << 60
 

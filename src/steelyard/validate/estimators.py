@@ -18,7 +18,8 @@ import numpy.typing as npt
 from steelyard.balance.estimate import ESTIMATORS, Oracle
 from steelyard.balance.estimate.history import tool_returns
 from steelyard.errors import UserError, did_you_mean
-from steelyard.workload.trajectories import Trajectory, read_trajectories
+from steelyard.records import Trajectory
+from steelyard.workload.trajectories import read_trajectories
 
 Array = npt.NDArray[np.float64]
 

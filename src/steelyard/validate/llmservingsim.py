@@ -18,13 +18,14 @@ import numpy as np
 from steelyard.cost.csvrows import csv_rows, number, whole
 from steelyard.errors import UserError
 from steelyard.hardware import find_gpu
+from steelyard.records.lines import json_lines, json_object, required
 from steelyard.scenario import Scenario, scenario_from_dict
 from steelyard.sim import simulate
 from steelyard.sim.intervals import intervals
 from steelyard.validate.capture import Answers, Capture, CapturedRun, Load
 from steelyard.validate.compare import Validation, compare_run
 from steelyard.workload.traces import read_trace
-from steelyard.workload.traces.lines import json_lines, json_object, required, seconds, tokens
+from steelyard.workload.traces.lines import seconds, tokens
 
 _MEMORY_UTILIZATION = 0.9  # vLLM's default at the time of these benches
 _KNOWN = {

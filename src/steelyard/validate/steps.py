@@ -11,7 +11,8 @@ from steelyard.cost import CompiledCost, GraphPlan
 from steelyard.cost.host import Launch
 from steelyard.cost.step import StepTime
 from steelyard.errors import UserError
-from steelyard.workload.traces.lines import json_lines, required, seconds, tokens
+from steelyard.records.lines import json_lines, required
+from steelyard.workload.traces.lines import seconds, tokens
 
 _BEHIND = 0.85  # of the host's time for a step: with no more work than that left to the GPU, the host is what counts
 

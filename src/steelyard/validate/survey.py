@@ -13,12 +13,12 @@ from steelyard.cost.heldout import HeldOutError, held_out_errors
 from steelyard.cost.silicon import package_folder
 from steelyard.errors import UserError
 from steelyard.hardware import find_gpu, gpu_names
+from steelyard.records.lines import json_object
 from steelyard.validate.compare import Comparison, Validation, validate
 from steelyard.validate.crossed import cross_calibrate, read_sources
 from steelyard.validate.llmservingsim import is_bench_folder, validate_bench
 from steelyard.validate.rival import find_rival
 from steelyard.validate.silicon import SiliconValidation, validate_silicon
-from steelyard.workload.traces.lines import json_object
 
 _HOPPER = ("h100", "h200")
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from steelyard.records import Floats
 from steelyard.scenario import (
     BurstArrivals,
     ConstantArrivals,
@@ -15,7 +16,6 @@ from steelyard.scenario import (
     VaryingArrivals,
     Wave,
 )
-from steelyard.workload.columns import Floats
 
 OpenArrivals = PoissonArrivals | GammaArrivals | ConstantArrivals | BurstArrivals | VaryingArrivals
 

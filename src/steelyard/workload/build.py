@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from steelyard.errors import UserError
+from steelyard.records import Floats, Ints
 from steelyard.scenario import (
     AcceptSpec,
     ClosedArrivals,
@@ -18,7 +19,7 @@ from steelyard.scenario import (
     WorkloadSpec,
 )
 from steelyard.workload.arrivals import OpenArrivals, arrival_times
-from steelyard.workload.columns import Floats, Ints, Workload, in_order, merge, plain, root_of, take
+from steelyard.workload.columns import Workload, in_order, merge, plain, root_of, take
 from steelyard.workload.draw import Dice, draw_accept, draw_group, draw_priority, draw_seconds, draw_tokens
 from steelyard.workload.plans import Conversations, draw_amounts, lay_out, planned
 from steelyard.workload.sharing import Sharing, conversations, unshared, with_prefix

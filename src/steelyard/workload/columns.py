@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from steelyard.records import Floats, Ints
 from steelyard.workload.rounds import Rounds, merge_rounds, single_rounds
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Content = tuple[tuple[int, int], ...]
 
 

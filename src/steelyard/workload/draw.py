@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from steelyard.errors import UserError
+from steelyard.records import Floats, Ints
 from steelyard.scenario import (
     AcceptSpec,
     ChoicePriority,
@@ -23,7 +24,6 @@ from steelyard.scenario import (
     ZipfTokens,
 )
 from steelyard.scenario.base import MOST
-from steelyard.workload.columns import Floats, Ints
 
 _CYCLES = 1024  # different draws of accepted drafts; each request gets one of them, so a million stay small
 _CYCLE_STEPS = 64

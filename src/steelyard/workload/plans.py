@@ -13,8 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
+from steelyard.records import Floats, Ints
 from steelyard.scenario import PrefixSpec, StageSpec
-from steelyard.workload.columns import Content, Floats, Ints, Workload, plain
+from steelyard.workload.columns import Content, Workload, plain
 from steelyard.workload.draw import Dice, draw_seconds, draw_tokens
 from steelyard.workload.rounds import HIDDEN, KEPT, RETENTIONS, VISIBLE, Rounds
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steelyard.workload.columns import Content, Ints
+from steelyard.records import Ints
+from steelyard.workload.columns import Content
 
 
 @dataclass

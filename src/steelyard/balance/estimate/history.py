@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from steelyard.workload.trajectories import Outcome, Trajectory, Turn
+from steelyard.records import Outcome, Trajectory, Turn
 
 _SMALL, _MEDIUM = 500, 5_000  # tokens returned, as Libra's classes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from steelyard.balance.estimate.history import History, tool_returns
 from steelyard.balance.estimate.protocol import Left
 from steelyard.balance.estimate.recent import Recent
-from steelyard.workload.trajectories import Trajectory
+from steelyard.records import Trajectory
 
 _WINDOW = 5_000  # samples
 

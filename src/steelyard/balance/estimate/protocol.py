@@ -7,7 +7,7 @@ from math import inf
 from typing import Protocol
 
 from steelyard.balance.estimate.history import History
-from steelyard.workload.trajectories import Trajectory
+from steelyard.records import Trajectory
 
 
 @dataclass(slots=True, unsafe_hash=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from steelyard.balance.estimate.protocol import Estimator
-from steelyard.workload.trajectories import Trajectory
+from steelyard.records import Trajectory
 
 
 class Sparing:

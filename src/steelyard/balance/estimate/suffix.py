@@ -17,7 +17,7 @@ from steelyard.balance.estimate.history import History, tool_returns
 from steelyard.balance.estimate.protocol import Left
 from steelyard.balance.estimate.spread import Spread
 from steelyard.balance.estimate.surface import Surface
-from steelyard.workload.trajectories import Trajectory
+from steelyard.records import Trajectory
 
 _BATCH = 16  # samples that the surface is taught at once: one costs it hardly less than as many
 _OFTEN = 1 / 8  # of all samples so far; but while it has seen few, as soon as so many are new

@@ -7,7 +7,7 @@ from collections import deque
 from steelyard.balance.estimate.history import History, Signal, signal, tool_returns
 from steelyard.balance.estimate.protocol import Left
 from steelyard.balance.estimate.recent import Recent
-from steelyard.workload.trajectories import Trajectory
+from steelyard.records import Trajectory
 
 
 class _Node:

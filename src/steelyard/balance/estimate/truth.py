@@ -8,7 +8,7 @@ from random import Random
 
 from steelyard.balance.estimate.history import History
 from steelyard.balance.estimate.protocol import Left
-from steelyard.workload.trajectories import Trajectory
+from steelyard.records import Trajectory
 
 _Z90 = 1.2815515655446004  # standard normal quantile
 

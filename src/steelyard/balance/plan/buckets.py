@@ -12,7 +12,7 @@ import numpy as np
 from steelyard.balance.plan.makespan import Classes, ReplicaModel, makespans
 from steelyard.balance.plan.measured import Measured
 from steelyard.balance.plan.world import Bucket, TrainOption, World
-from steelyard.workload.columns import Floats, Ints
+from steelyard.records import Floats, Ints
 
 _CUTS = 10  # places where one bucket's trajectories may end and the next one's begin
 _RANGES = 2  # that a degree may have

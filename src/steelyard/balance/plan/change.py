@@ -11,7 +11,7 @@ from steelyard.balance.plan.measured import Measured
 from steelyard.balance.plan.search import Factors
 from steelyard.balance.plan.world import Plan, State, World
 from steelyard.balance.pool.learnt import Learnt
-from steelyard.workload.columns import Floats
+from steelyard.records import Floats
 
 
 class Trigger(Protocol):

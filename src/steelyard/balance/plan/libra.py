@@ -16,7 +16,7 @@ from steelyard.balance.plan.makespan import Classes, ReplicaModel, makespans, st
 from steelyard.balance.plan.measured import Measured
 from steelyard.balance.plan.search import Search
 from steelyard.balance.plan.world import Bucket, TrainOption, World
-from steelyard.workload.columns import Floats, Ints
+from steelyard.records import Floats, Ints
 
 REQUESTS = 64
 _BUBBLE = 0.3  # of a pipeline, above which a layout is not looked at

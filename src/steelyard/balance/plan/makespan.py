@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from steelyard.balance.plan.measured import Measured
 from steelyard.balance.route.speed import BucketSpeed
-from steelyard.workload.columns import Floats, Ints
+from steelyard.records import Floats, Ints
 
 _ROUNDS = 12
 _GROWTH = 1.2  # of classes, from the longest trajectory on, which is one by itself

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from steelyard.errors import UserError
-from steelyard.workload.columns import Floats, Ints
-from steelyard.workload.trajectories import Trajectory
+from steelyard.records import Floats, Ints, Trajectory
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from steelyard.balance.plan.buckets import ByLength, Frontier
 from steelyard.balance.plan.measured import Measured
 from steelyard.balance.plan.world import Plan, TrainOption, World
 from steelyard.errors import UserError
-from steelyard.workload.columns import Ints
+from steelyard.records import Ints
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from steelyard.balance.plan.measured import Measured
 from steelyard.balance.plan.promises import Promises
 from steelyard.balance.plan.search import Search, nothing_fits
 from steelyard.balance.plan.world import Plan, State, TrainOption, World
-from steelyard.workload.columns import Ints
+from steelyard.records import Ints
 
 _NOTHING = 0.005  # of a step: plans that cannot gain more are not worth a simulation
 _ALIKE = 0.02  # of a step: plans are as good that differ by no more

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 from steelyard.balance.plan.makespan import ReplicaModel
 from steelyard.balance.plan.measured import Measured
 from steelyard.errors import UserError
-from steelyard.workload.columns import Ints
+from steelyard.records import Ints
 
 Mode = Literal["colocated", "split", "overlapped"]
 """The same GPUs roll out, then train; GPUs of their own in turn; both at once, on batches that follow each other."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from steelyard.records.lines import text_lines
 from steelyard.workload.columns import Workload
 from steelyard.workload.traces.azure import read_azure
 from steelyard.workload.traces.bench import read_bench
 from steelyard.workload.traces.capture import read_capture
-from steelyard.workload.traces.lines import text_lines
 from steelyard.workload.traces.mooncake import read_mooncake
 
 _READERS = {

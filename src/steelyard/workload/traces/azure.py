@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from steelyard.errors import UserError
+from steelyard.records.lines import text_lines
 from steelyard.workload.columns import Workload
-from steelyard.workload.traces.lines import recorded, text_lines, tokens
+from steelyard.workload.traces.lines import recorded, tokens
 
 _COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)?")

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from steelyard.errors import UserError
-from steelyard.workload.columns import Content, Ints, Workload
-from steelyard.workload.traces.lines import json_lines, json_object, recorded, required, seconds, tokens
+from steelyard.records import Ints
+from steelyard.records.lines import json_lines, json_object, required
+from steelyard.workload.columns import Content, Workload
+from steelyard.workload.traces.lines import recorded, seconds, tokens
 
 
 def read_capture(path: Path, limit: int | None = None) -> Workload:

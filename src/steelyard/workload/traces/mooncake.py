@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from steelyard.errors import UserError
+from steelyard.records.lines import json_lines, required
 from steelyard.workload.columns import Content, Workload
-from steelyard.workload.traces.lines import json_lines, recorded, required, seconds, tokens
+from steelyard.workload.traces.lines import recorded, seconds, tokens
 
 BLOCK = 512
 

@@ -3,18 +3,13 @@
 from steelyard.workload.trajectories.batch import Batch
 from steelyard.workload.trajectories.drift import Learning
 from steelyard.workload.trajectories.read import read_trajectories
-from steelyard.workload.trajectories.records import OUTCOMES, Outcome, Trajectory, Turn
 from steelyard.workload.trajectories.tasks import Trajectories, trajectories_of
 from steelyard.workload.trajectories.write import write_trajectories
 
 __all__ = [
-    "OUTCOMES",
     "Batch",
     "Learning",
-    "Outcome",
     "Trajectories",
-    "Trajectory",
-    "Turn",
     "read_trajectories",
     "trajectories_of",
     "write_trajectories",

@@ -9,8 +9,7 @@ from typing import overload
 
 import numpy as np
 
-from steelyard.workload.columns import Floats, Ints
-from steelyard.workload.trajectories.records import OUTCOMES, Trajectory, Turn
+from steelyard.records import OUTCOMES, Floats, Ints, Trajectory, Turn
 
 ENDS = ("done", "gave-up", "tokens", "turns")
 """How generated trajectories end: the last two are those cut off by a budget."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.workload.columns import Floats
+from steelyard.records import Floats
 
 Words = NDArray[np.uint64]
 Levels = NDArray[np.intp]

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard.records import Floats, Ints
 from steelyard.scenario.rollouts import Factors
-from steelyard.workload.columns import Floats, Ints
 from steelyard.workload.trajectories.batch import ENDS
 from steelyard.workload.trajectories.chance import Draws, Levels, Words, deal, levels, share
 from steelyard.workload.trajectories.plan import Plan

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from steelyard.errors import UserError, did_you_mean
+from steelyard.records import Trajectory
 from steelyard.scenario.rollouts import preset_names, trajectories_spec
 from steelyard.workload.trajectories.read import read_trajectories
-from steelyard.workload.trajectories.records import Trajectory
 from steelyard.workload.trajectories.tasks import trajectories_of
 from steelyard.workload.trajectories.write import write_trajectories
 

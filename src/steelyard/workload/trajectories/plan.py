@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from steelyard.records import Floats, Ints
 from steelyard.scenario.rollouts import ToolSpec, TrajectorySpec
-from steelyard.workload.columns import Floats, Ints
 from steelyard.workload.trajectories.chance import LEVELS, Levels
 from steelyard.workload.trajectories.quantiles import seconds_table, tokens_table
 

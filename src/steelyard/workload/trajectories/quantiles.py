@@ -12,6 +12,7 @@ from statistics import NormalDist
 
 import numpy as np
 
+from steelyard.records import Floats
 from steelyard.scenario import (
     EmpiricalTokens,
     ExponentialSeconds,
@@ -22,7 +23,6 @@ from steelyard.scenario import (
     UniformTokens,
     ZipfTokens,
 )
-from steelyard.workload.columns import Floats
 from steelyard.workload.draw import Seconds, Tokens, draw_tokens
 from steelyard.workload.trajectories.chance import LEVELS, share
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from steelyard.errors import UserError, did_you_mean
-from steelyard.workload.traces.lines import required, seconds, tokens
-from steelyard.workload.trajectories.records import OUTCOMES, Outcome, Turn
+from steelyard.records import OUTCOMES, Outcome, Turn
+from steelyard.records.lines import required
+from steelyard.workload.traces.lines import seconds, tokens
 
 
 def turns_of(rows: Any, where: str) -> list[Turn]:

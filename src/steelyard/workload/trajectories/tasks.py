@@ -10,6 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
+from steelyard.records import Ints, Trajectory
 from steelyard.scenario.rollouts import (
     Factors,
     FileTrajectories,
@@ -17,14 +18,12 @@ from steelyard.scenario.rollouts import (
     ScheduleDrift,
     TrajectorySpec,
 )
-from steelyard.workload.columns import Ints
 from steelyard.workload.trajectories.batch import Batch
 from steelyard.workload.trajectories.chance import keys
 from steelyard.workload.trajectories.drift import Learning, learnt, scheduled
 from steelyard.workload.trajectories.generate import generate, tasks_of
 from steelyard.workload.trajectories.plan import compile_plan
 from steelyard.workload.trajectories.read import read_trajectories
-from steelyard.workload.trajectories.records import Trajectory
 
 _TASK, _SAMPLE = 1, 2  # kinds of keys
 

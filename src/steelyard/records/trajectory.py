@@ -1,4 +1,4 @@
-"""One trajectory and its turns, free of any file format and of who reads them.
+"""One trajectory and its turns. They know no file format.
 
 Nobody changes either; they are not frozen since there are very many, and each would take several times as long to make.
 """
