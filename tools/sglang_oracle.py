@@ -1,4 +1,4 @@
-"""Decisions of SGLang's own scheduler, written down as goldens for tests/test_sglang.py.
+"""Decisions of SGLang's own scheduler, written down as goldens for tests/engine/test_sglang.py.
 
 The installed package's code decides: its event loops, `get_next_batch_to_run`, schedule policy, prefill adder, batches,
 result processing, radix tree and token pool, on the CPU. Only the model is faked (tokens follow from the request's

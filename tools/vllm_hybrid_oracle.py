@@ -1,4 +1,4 @@
-"""Decisions of vLLM's own scheduler over several KV-cache groups, written down as goldens for tests/test_hybrid_kv.py.
+"""Decisions of vLLM's own scheduler over several KV-cache groups: the goldens of tests/engine/test_hybrid_kv.py.
 
 The installed package's code decides: its engine core, scheduler, KV-cache manager and the grouping of layers, on the
 CPU. Only the executor is ours: layers have the windows that a scenario says, tokens follow from the request, and a step

@@ -1,0 +1,89 @@
+"""The house's one rule of architecture: data flows down the page, and nothing imports a room that comes after it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import steelyard
+
+ROOMS = (
+    *("records", "balance", "scenario", "workload", "model", "hardware", "cost", "engine", "fleet", "sim"),
+    *("posttrain", "live", "search", "validate", "profile", "report"),
+)
+SHARED = {"errors"}  # open to every room, and itself without imports from any
+ABOVE_ALL = {"cli", "__init__", "__main__"}  # may import every room; no room may import them
+PACKAGE = Path(steelyard.__file__).parent
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def room_of(path: Path) -> str:
+    """The part of the house a file belongs to: its first folder, or its own name at the top."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return parts[0]
+
+
+def imported(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and room of everything of ours that a file imports, wherever in it the import stands."""
+    package = ("steelyard", *path.relative_to(PACKAGE).parts[:-1])
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            module = ".".join(part for part in (base, node.module) if part)
+            # `from steelyard import sim` names a room, `from steelyard import simulate` the package itself
+            names = [f"{module}.{alias.name}" for alias in node.names] if module == "steelyard" else [module]
+        for name in names:
+            first, _, rest = name.partition(".")
+            if first == "steelyard":
+                assert isinstance(node, ast.Import | ast.ImportFrom)
+                room = rest.partition(".")[0]
+                yield node.lineno, room if room in {*ROOMS, *SHARED, "cli"} else "__init__"
+
+
+def test_every_part_of_the_package_is_a_known_room() -> None:
+    """A new room has to be given its place here before anything can rely on it."""
+    assert {room_of(path) for path in MODULES} <= {*ROOMS, *SHARED, *ABOVE_ALL}
+    assert {"scenario", "engine", "sim", "report", "cli"} <= {room_of(path) for path in MODULES}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_only_rooms_before_its_own(path: Path) -> None:
+    room = room_of(path)
+    if room in ABOVE_ALL:
+        return
+    before = set(ROOMS[: ROOMS.index(room) + 1]) if room in ROOMS else set()
+    wrong = [f"line {line}: {other}" for line, other in imported(path) if other not in before | SHARED]
+    assert not wrong, f"{room} may import only {sorted(before | SHARED)}; found {wrong}"
+
+
+@pytest.mark.parametrize("forbidden", ["scenario", "workload", "fleet", "sim", "report", "cli"])
+def test_the_engine_stands_alone(forbidden: str) -> None:
+    """An engine knows nothing of who asks, of other engines, or of files: it could be used without any of them."""
+    for path in (PACKAGE / "engine").rglob("*.py"):
+        assert forbidden not in {room for _, room in imported(path)}, path.name
+
+
+def test_nothing_imports_the_command_line() -> None:
+    importers = {room_of(path) for path in MODULES if any(room == "cli" for _, room in imported(path))}
+    assert importers <= ABOVE_ALL
+
+
+def test_the_check_sees_all_kinds_of_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rule is only as good as the parser above."""
+    monkeypatch.setitem(globals(), "PACKAGE", tmp_path)
+    room = tmp_path / "engine"
+    room.mkdir()
+    file = room / "x.py"
+    file.write_text(
+        "import steelyard.sim.run\nfrom steelyard import fleet\nfrom steelyard import simulate\n"
+        "from steelyard.report import page\nfrom ..cost import work\nfrom . import kv\nfrom .kv import Block\n"
+        "def later():\n    import steelyard.cli as c\n"
+    )
+    found = [room for _, room in sorted(imported(file))]
+    assert found == ["sim", "fleet", "__init__", "report", "cost", "engine", "engine", "cli"]

@@ -1,0 +1,53 @@
+"""The fidelity page: every run at hand is on it, with the figures that validation gives."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from steelyard.cli import main
+from steelyard.report.validation import signed_percent
+from steelyard.validate.compare import validate
+from support.captures import LONE, capture, chat
+
+
+def test_the_page_has_every_capture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = capture(tmp_path / "captures" / "own", {"chat": chat(120, 3, 0.06), "lone": LONE})
+    meta = json.loads((folder / "meta.json").read_text())
+    meta["kw"]["swap_space"] = "4"
+    (folder / "meta.json").write_text(json.dumps(meta))
+    out = tmp_path / "fidelity.md"
+    monkeypatch.setattr(sys, "argv", ["steelyard", "fidelity", str(tmp_path / "captures"), "--out", str(out)])
+    monkeypatch.setattr("steelyard.validate.survey.package_folder", lambda: None)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    page = out.read_text()
+    assert page.count("| own/chat |") >= 2 and page.count("| own/lone |") >= 2
+    found = validate(folder, given_cache=True)
+    (line,) = [row for row in page.splitlines() if row.startswith("| own/chat |")][:1]
+    for each in found.workloads:
+        if each.name == "chat":
+            assert signed_percent(each.latency["tpot"]["mean"].error) in line
+    inside, of = found.coverage
+    assert f"{inside} of {of} figures" in page
+    assert "- own/chat: kw.swap_space=4 is not simulated\n- own/lone: kw.swap_space=4 is not simulated\n\n" in page
+    assert "| h200 | gemm | all |" in page
+    capsys.readouterr()
+
+
+def test_a_folder_that_is_not_there_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "page.md"
+    monkeypatch.setattr(sys, "argv", ["steelyard", "fidelity", str(tmp_path / "none"), "--out", str(out)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "no such folder" in capsys.readouterr().err
+    assert not out.exists()
