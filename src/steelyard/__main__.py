@@ -1,0 +1,5 @@
+"""``python -m steelyard``: the command line."""
+
+from steelyard.cli import main
+
+main()

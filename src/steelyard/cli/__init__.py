@@ -1,0 +1,98 @@
+"""The command line: parse, call, print.
+
+Each command is a module with one function, ``command``. A module imports whatever its command needs and is itself
+imported when its command is asked for, so that nobody waits for what another command needs.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from steelyard import __version__
+from steelyard.errors import UserError
+
+COMMANDS = {
+    "simulate": "Simulate a scenario and write its result folder.",
+    "parity": "Replay decisions of vLLM's own scheduler and compare every step.",
+    "validate": "Replay what a real engine was asked, and compare with what it did.",
+    "calibrate": "Find the host's times from captures, and how well they predict a capture they were not found from.",
+    "fidelity": "Validate against everything at hand and write the fidelity page.",
+    "posttrain": "Simulate RL post-training: rollouts with tools, training and weight sync, step after step.",
+    "plan": "Recommend how to split a scenario's GPUs between rollout and training, and how to lay both out.",
+    "compare": "Compare ways to run post-training: ours, bounds, what others do, and ours with one thing changed.",
+    "estimator-eval": "Judge estimators of what a trajectory has left, on tasks they have not seen.",
+    "profile": "Measure this machine's GPU, operator by operator (needs torch; vLLM's kernels where installed).",
+    "schema": "Print the JSON Schema of a scenario file.",
+    "models": "List the models known by name; any other is given by the path of its config.json.",
+    "gpus": "List the GPUs known by name.",
+}
+"""Every command, and the first sentence of its help; the command ``a-b`` is the module ``a_b``."""
+
+
+class Deferred(TyperCommand):
+    """A command of which only the name and a sentence are known until it is used."""
+
+    def __init__(self, name: str, summary: str) -> None:
+        super().__init__(name, help=summary)
+
+    def make_context(self, *arguments: Any, **more: Any) -> Any:
+        """The context of the command itself: from here on this one is out of the way."""
+        return self._loaded().make_context(*arguments, **more)
+
+    def _loaded(self) -> Any:
+        assert self.name is not None
+        module = import_module(f"steelyard.cli.{self.name.replace('-', '_')}")
+        alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+        alone.command(self.name)(module.command)
+        return typer.main.get_command(alone)
+
+
+class Commands(TyperGroup):
+    """All commands, each imported when it is used."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = {name: Deferred(name, summary) for name, summary in COMMANDS.items()}
+
+
+app = typer.Typer(
+    name="steelyard",
+    cls=Commands,
+    help="Weigh an LLM serving fleet before it is built.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"steelyard {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Weigh an LLM serving fleet before it is built."""
+
+
+def main() -> None:
+    """Entry point: a user's mistake is one message and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show a letter is no reason to fail
+    try:
+        app(prog_name="steelyard")
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,28 @@
+"""``steelyard calibrate``"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from steelyard.cli.console import LateProgress, say
+from steelyard.cli.console import out as console
+from steelyard.report.calibration import print_calibration
+from steelyard.report.folder import write_whole
+from steelyard.validate.crossed import cross_calibrate, read_sources
+
+
+def command(
+    captures: Annotated[list[Path], typer.Argument(help="Capture folders of your own engine (docs/calibration.md).")],
+    out: Annotated[Path, typer.Option(help="File to write; a scenario names it as cost.calibration.")],
+    gpu: Annotated[str | None, typer.Option(help="GPU they ran on; the captures' own if not given.")] = None,
+) -> None:
+    """Find the host's times from captures, and how well they predict a capture they were not found from."""
+    with LateProgress("calibrating") as progress:
+        crossed = cross_calibrate(read_sources(captures, gpu), progress)
+    write_whole(out, json.dumps(crossed.as_dict(), indent=2, allow_nan=False) + "\n")
+    print_calibration(crossed, console)
+    say(f"\nwritten to {out}")

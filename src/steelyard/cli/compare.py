@@ -1,0 +1,83 @@
+"""``steelyard compare``"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from steelyard.cli.console import LateProgress
+from steelyard.cli.console import out as console
+from steelyard.cli.options import Figures, Set
+from steelyard.posttrain.compare import compare
+from steelyard.posttrain.compare_choices import DIMENSIONS
+from steelyard.posttrain.compare_settings import CompareSettings
+from steelyard.report.compare import print_comparison
+from steelyard.report.compare_files import comparison_json, write_comparison
+from steelyard.report.folder import check_writable
+
+
+def _names(dimension: str) -> Any:
+    return typer.Option(help=f"Of {', '.join(map(str, DIMENSIONS[dimension]))}; with commas [default: all].")
+
+
+def command(
+    scenarios: Annotated[list[Path], typer.Argument(help="Post-training scenarios (docs/posttrain.md).")],
+    out: Annotated[Path, typer.Option(help="Folder that keeps results; what it has is not run again.")] = Path(
+        "runs/comparison"
+    ),
+    set_: Set = None,
+    modes: Annotated[str | None, _names("mode")] = None,
+    routers: Annotated[str | None, _names("router")] = None,
+    estimators: Annotated[str | None, _names("estimator")] = None,
+    planners: Annotated[str | None, _names("planner")] = None,
+    tails: Annotated[str | None, _names("tail")] = None,
+    pools: Annotated[str | None, _names("pool")] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Every mode with every router, planner and tail: thousands of runs.")
+    ] = False,
+    rivals: Annotated[bool, typer.Option(help="Whether what others do is run, too.")] = True,
+    steps: Annotated[int | None, typer.Option(min=1, help="Training steps; the scenario's own if not given.")] = None,
+    scale: Annotated[
+        str,
+        typer.Option(help="Part of the prompts, engines and training replicas to run with: for all, or 0.5,0.25,..."),
+    ] = "1",
+    seeds: Annotated[
+        int,
+        typer.Option(min=1, help="Seeds, from the scenario's on, that those close to the best are run with."),
+    ] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Runs at a time, each in a process of its own.")] = 1,
+    page: Annotated[
+        Path | None, typer.Option(help="Also write a Markdown page, with images and its figures as JSON beside it.")
+    ] = None,
+    json_: Figures = False,
+) -> None:
+    """Compare ways to run post-training: ours, bounds, what others do, and ours with one thing changed."""
+    given = {
+        "mode": modes,
+        "router": routers,
+        "estimator": estimators,
+        "planner": planners,
+        "tail": tails,
+        "pool": pools,
+    }
+    settings = CompareSettings(
+        changes=[*(set_ or []), *([] if steps is None else [f"steps={steps}"])],
+        names={dimension: names for dimension, names in given.items() if names is not None},
+        full=full,
+        rivals=rivals,
+        scale=scale,
+        seeds=seeds,
+    )
+    contenders, loaded = settings.contenders(), settings.scenarios(scenarios)
+    check_writable(out)
+    with LateProgress("comparing") as progress:
+        found = compare(loaded, contenders, out, workers, progress, seeds)
+    if page is not None:
+        write_comparison(found, page, settings.command(scenarios, page))
+    if json_:
+        typer.echo(comparison_json(found))
+        return
+    for each in found:
+        print_comparison(each, console)

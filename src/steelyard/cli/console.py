@@ -1,0 +1,56 @@
+"""Where commands print, and the progress bar of those that take long."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+_QUIET_SECONDS = 2.0  # anything longer shows a progress bar
+
+out = Console()
+err = Console(stderr=True)
+
+
+class LateProgress:
+    """A progress bar on standard error that appears only if the work takes long enough to wonder about."""
+
+    def __init__(self, what: str, console: Console = err) -> None:
+        self._what = what
+        self._console = console
+        self._began = time.monotonic()
+        self._shown: tuple[Progress, TaskID] | None = None
+
+    def __call__(self, done: int, total: int | None = None) -> None:
+        if self._shown is None:
+            if not self._console.is_terminal or time.monotonic() - self._began < _QUIET_SECONDS:
+                return
+            bar = _bar(self._console)
+            bar.start()
+            self._shown = bar, bar.add_task(self._what, total=total)
+        bar, task = self._shown
+        bar.update(task, completed=done)
+
+    def __enter__(self) -> LateProgress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown is not None:
+            self._shown[0].stop()
+
+
+def _bar(console: Console) -> Progress:
+    """Imported when it is shown, which is seldom."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    return Progress(*columns, console=console, transient=True)
+
+
+def say(line: str) -> None:
+    """A plain line on standard output, however long."""
+    out.print(line, soft_wrap=True, highlight=False)

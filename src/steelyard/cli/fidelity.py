@@ -1,0 +1,24 @@
+"""``steelyard fidelity``"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from steelyard.cli.console import err, say
+from steelyard.report.fidelity import fidelity_page
+from steelyard.report.folder import write_whole
+from steelyard.validate.survey import survey
+
+
+def command(
+    folders: Annotated[list[Path], typer.Argument(help="Folders to look through for captures and benches.")],
+    out: Annotated[Path, typer.Option(help="Markdown file to write.")],
+) -> None:
+    """Validate against everything at hand and write the fidelity page."""
+    found = survey(folders, err.print)
+    asked = f"steelyard fidelity {' '.join(map(str, folders))} --out {out}"
+    write_whole(out, fidelity_page(found, asked))
+    say(f"written to {out}")

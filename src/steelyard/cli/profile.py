@@ -1,0 +1,31 @@
+"""``steelyard profile``"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from steelyard.cli.console import LateProgress
+from steelyard.errors import UserError
+
+
+def command(
+    out: Annotated[Path, typer.Argument(help="File of measured points; one that exists is added to.")],
+    minutes: Annotated[float, typer.Option(min=0.1, help="Stop after so long; run again to go on.")] = 10.0,
+) -> None:
+    """Measure this machine's GPU, operator by operator (needs torch; vLLM's kernels where installed)."""
+    try:
+        from steelyard.profile.grid import points
+        from steelyard.profile.run import about, measure
+    except ImportError as error:
+        raise UserError(
+            f"profiling needs a machine with a GPU and torch ({error}); pip install 'steelyard[profile]'"
+        ) from None
+    todo = list(points())
+    typer.echo(json.dumps(about()))
+    with LateProgress("measuring") as progress:
+        added = measure(todo, out, minutes * 60, lambda done: progress(done, len(todo)))
+    typer.echo(f"{added} points added to {out}, of {len(todo)} in the grid")

@@ -1,0 +1,82 @@
+"""``steelyard validate``"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from steelyard.cli.console import LateProgress, out
+from steelyard.cli.options import Figures
+from steelyard.errors import UserError
+from steelyard.hardware import find_gpu
+from steelyard.report.silicon import print_silicon
+from steelyard.report.validation import print_validation, write_validation_page
+from steelyard.scenario import CostSpec
+from steelyard.validate.compare import validate
+from steelyard.validate.llmservingsim import is_bench_folder, validate_bench
+from steelyard.validate.rival import find_rival
+from steelyard.validate.silicon import validate_silicon
+
+
+def command(
+    capture: Annotated[
+        Path | None, typer.Argument(help="Capture folder: meta.json, config.json and NAME.* workloads.")
+    ] = None,
+    silicon: Annotated[
+        bool, typer.Option("--silicon", help="Instead: the end-to-end points that come with steelyard[silicon].")
+    ] = False,
+    gpu: Annotated[str | None, typer.Option(help="GPU to simulate; the capture's own if not given.")] = None,
+    given_cache: Annotated[
+        bool,
+        typer.Option(
+            "--given-cache",
+            help="Take from the capture, instead of simulating it, what prompts found in the prefix cache and what "
+            "earlier runs had compiled.",
+        ),
+    ] = False,
+    profile: Annotated[
+        Path | None, typer.Option(help="A profile of your own, such as the perf folder of LLMServingSim.")
+    ] = None,
+    trace: Annotated[Path | None, typer.Option(help="What was asked, for a bench folder of LLMServingSim.")] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(help="Host times that `steelyard calibrate` wrote; those of a usual host if not given."),
+    ] = None,
+    json_: Figures = False,
+    report: Annotated[Path | None, typer.Option(help="Also write an HTML page with both curves of everything.")] = None,
+) -> None:
+    """Replay what a real engine was asked, and compare with what it did."""
+    if silicon:
+        _validate_silicon(gpu, json_)
+        return
+    if capture is None:
+        raise UserError("nothing to validate: give a capture folder, or --silicon")
+    if is_bench_folder(capture):
+        if trace is None:
+            raise UserError(f"{capture}: a bench folder does not say what was asked; give --trace WORKLOAD.jsonl")
+        validation = validate_bench(capture, profile, trace, gpu=gpu, calibration=calibration)
+    else:
+        files = {"profile": profile, "calibration": calibration}
+        cost = CostSpec.model_validate({key: str(path) for key, path in files.items() if path is not None})
+        with LateProgress("replaying") as progress:
+            validation = validate(capture, gpu=gpu, given_cache=given_cache, cost=cost, progress=progress)
+    if report is not None:
+        write_validation_page(validation, report)
+    if json_:
+        typer.echo(json.dumps(validation.as_dict(), indent=2, allow_nan=False))
+    else:
+        print_validation(validation, out)
+
+
+def _validate_silicon(gpu: str | None, as_json: bool) -> None:
+    with LateProgress("replaying") as progress:
+        found = validate_silicon(
+            gpus=[] if gpu is None else [find_gpu(gpu).name], rival=find_rival(), progress=progress
+        )
+    if as_json:
+        typer.echo(json.dumps(found.as_dict(), indent=2, allow_nan=False))
+    else:
+        print_silicon(found, out)
