@@ -160,7 +160,7 @@ def draw(seed: int) -> dict[str, Any]:
 
 
 def _allowed(config: dict[str, Any], request: dict[str, Any]) -> int:
-    return max(config["max_new_tokens"] or 0, request["output_len"])
+    return int(max(config["max_new_tokens"] or 0, request["output_len"]))
 
 
 def _requests(rng: random.Random, hopeful: bool) -> list[dict[str, Any]]:

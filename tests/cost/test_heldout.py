@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from steelyard.cost.bundle import Bundle, Row, shipped_bundle
-from steelyard.cost.heldout import ALL, held_out_errors, table
+from steelyard.cost.heldout import ALL, held_out_errors
 from steelyard.hardware import find_gpu
+from tools.held_out_errors import table
 
 
 def bundle() -> Bundle:

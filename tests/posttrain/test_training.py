@@ -30,7 +30,7 @@ from steelyard.posttrain.training import (
 from steelyard.posttrain.training.memory import saved_bytes
 from steelyard.posttrain.training.packing import differencing
 from steelyard.posttrain.training.pipeline import forward_only, one_forward_one_backward
-from steelyard.posttrain.training.published import CASES, FOUNDRY, MEGATRON, gpt
+from tools.published_training import CASES, FOUNDRY, MEGATRON, gpt
 
 A800 = find_gpu("a800")
 NODE = topology_of(A800)

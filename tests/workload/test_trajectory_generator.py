@@ -23,10 +23,10 @@ from steelyard.validate.estimators import auc
 from steelyard.workload.trajectories import Batch, Learning, read_trajectories, trajectories_of, write_trajectories
 from steelyard.workload.trajectories.chance import LEVELS, Draws, Words, deal, keys, levels
 from steelyard.workload.trajectories.generate import Generated, generate, tasks_of
-from steelyard.workload.trajectories.marginals import main
 from steelyard.workload.trajectories.plan import compile_plan
 from steelyard.workload.trajectories.quantiles import seconds_table, tokens_table
 from steelyard.workload.trajectories.tasks import GeneratedTasks
+from tools.trajectory_lengths import main
 
 Dealer = Callable[[Words, int], Draws]
 

@@ -1,23 +1,18 @@
-"""How well a profile foretells points that it was not given: the error of each family of operators.
-
-``python -m steelyard.cost.heldout h200`` prints the table of `docs/profiles.md`.
-"""
+"""How well a profile predicts points that were held out of it: the error of each family of operators."""
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from steelyard.cost.bundle import Bundle, Row, shipped_bundle
+from steelyard.cost.bundle import Bundle, Row
 from steelyard.cost.measured import Measured
 from steelyard.cost.measured.tiles import HeadShape
 from steelyard.cost.source import Decodes, Floats
-from steelyard.errors import UserError
-from steelyard.hardware import Gpu, find_gpu
+from steelyard.hardware import Gpu
 from steelyard.model import AttentionOperator, AttentionShape
 
 ALL = "all"
@@ -26,7 +21,7 @@ SUMMED_UP = "as the engine asks"  # with the lengths of decodes summed up
 
 @dataclass(frozen=True)
 class HeldOutError:
-    """Relative errors (foretold over measured, less one) of the held-out points of one kind."""
+    """Relative errors (predicted over measured, less one) of the held-out points of one kind."""
 
     family: str
     kind: str
@@ -104,27 +99,3 @@ def _summed_up(source: Measured, shape: HeadShape, decodes: list[int], chunks: l
 
 def _error(seconds: float, row: Row) -> float:
     return float(seconds / (row["us"] * 1e-6) - 1.0)
-
-
-def table(errors: list[HeldOutError]) -> str:
-    """As Markdown."""
-    lines = [
-        "| operators | held-out points | median error | 95th percentile | bias |",
-        "| --- | --: | --: | --: | --: |",
-    ]
-    for each in sorted(errors, key=lambda each: (each.family, each.kind != ALL, each.kind)):
-        name = f"**{each.family}**" if each.kind == ALL else each.kind
-        lines.append(f"| {name} | {each.points} | {each.median:.1%} | {each.p95:.1%} | {each.bias:+.1%} |")
-    return "\n".join(lines)
-
-
-def main(gpu: str) -> None:
-    """Print the table for the bundle shipped for a GPU."""
-    bundle = shipped_bundle(gpu)
-    if bundle is None:
-        raise UserError(f"no profile is shipped for {gpu!r}; one can be measured with `steelyard profile`")
-    print(table(held_out_errors(bundle, find_gpu(gpu))))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:2])

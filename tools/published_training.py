@@ -1,4 +1,4 @@
-"""Published training speeds beside ours: `python -m steelyard.posttrain.training.published [KEPT_UP]`.
+"""Published training speeds beside ours: `python -m tools.published_training [KEPT_UP]`.
 
 Each case is a job as its source describes it, in 16 bits. Nothing is fitted to any of them; `docs/training.md` says
 what the sources are and where the differences come from.

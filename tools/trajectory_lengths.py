@@ -1,4 +1,4 @@
-"""``python -m steelyard.workload.trajectories.marginals``: how long trajectories of presets and files are.
+"""``python -m tools.trajectory_lengths``: how long trajectories of presets and files are.
 
 Each name given is a preset or a trajectory file; none given, all presets. With ``--save FOLDER`` a preset's
 trajectories are written there, for ``steelyard estimator-eval`` to read.
@@ -74,7 +74,7 @@ def _shares(counts: Mapping[str, int]) -> str:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m steelyard.workload.trajectories.marginals", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.trajectory_lengths", description=__doc__)
     parser.add_argument("names", nargs="*", help=f"presets ({', '.join(preset_names())}) or files; all presets if none")
     parser.add_argument("--step", type=int, default=0, help="training step (0)")
     parser.add_argument("--seed", type=int, default=1, help="seed (1)")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from steelyard.errors import UserError
-from steelyard.profile.merge import main
+from tools.merge_profiles import main
 
 ABOUT = {"gpu": "NVIDIA H200", "torch": "2.11.0", "cuda": "13.0"}
 TINY = {"point": {"op": "tiny"}, "us": 1.0, "spread": 0.0}

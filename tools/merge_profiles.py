@@ -1,4 +1,4 @@
-"""Matrices at more rows, from a second GPU of a kind: ``python -m steelyard.profile.merge FIRST SECOND OUT``.
+"""Matrices at more rows, from a second GPU of a kind: ``python -m tools.merge_profiles FIRST SECOND OUT``.
 
 Two GPUs of a kind run the same kernels, but each some matrices a few percent faster than the other. The second's points
 are therefore carried to the level of the first, by what both measured of that shape at rows near theirs. The first's

@@ -1,0 +1,1 @@
+"""Scripts that make tables of the documentation, goldens and measurements: `python -m tools.NAME`."""
