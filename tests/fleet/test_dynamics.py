@@ -87,7 +87,8 @@ class Fleet:
         router = make_router(self.router, self.replicas, 0)
         changing = Changing(self.engines, self.desk, router, handover, lambda done: None, self.dynamics)
         changing.run()
-        assert not any(changing.there) and not changing.where and not changing.nowhere and not changing.unplaced
+        assert not any(changing.places.there) and not changing.places.where
+        assert not changing.presence.nowhere and not changing.presence.unplaced
         for each in (router, handover.router if handover else None):
             if isinstance(each, LeastOutstanding):
                 assert not any(load % GONE for load in each.load), "routers know of every end"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from math import inf
+from math import inf, isnan
 from typing import NamedTuple
 
 import numpy as np
@@ -123,10 +123,13 @@ class Desk:
         elif content:
             r.keys = self.names.names(content, r.prompt)
 
-    def take(self, r: Request, frontend: Frontend) -> float:
-        """A replica's front end takes a request up; the second at which the engine sees it."""
+    def take(self, r: Request, frontend: Frontend, now: float) -> float:
+        """A replica's front end takes a request up, perhaps not the first one to do so; the second at which the engine
+        sees it."""
         self.arrival[r.index] = r.arrival
-        self.taken[r.index], seen = frontend.take(r.arrival, r.prompt)
+        taken, seen = frontend.take(now, r.prompt)
+        if isnan(self.taken[r.index]):
+            self.taken[r.index] = taken
         return seen
 
     def ends(self, engine: Engine) -> Callable[[Request], float]:

@@ -125,4 +125,4 @@ def _run_with_followers(engine: Engine, rows: NDArray[np.int64], desk: Desk, met
             now, i = heappop(pending)
             desk.replica[i] = desk.replica[desk.session[i]]
             r = desk.request(i, now)
-            waiting.append((desk.take(r, frontend), r))
+            waiting.append((desk.take(r, frontend, now), r))

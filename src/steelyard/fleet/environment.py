@@ -1,0 +1,62 @@
+"""Virtual time: a clock that goes from event to event, after SimPy's environment.
+
+Events that fall on the same second happen in order of their priority, then of the numbers and names they carry. So a
+run is the same every time, in whatever order its events were scheduled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from heapq import heapify, heappop, heappush
+from math import inf
+from typing import Any, Generic, TypeVar
+
+Event = TypeVar("Event", bound=tuple[Any, ...])
+"""(second, priority, what it is about ...); no two that are equal."""
+
+
+class Environment(Generic[Event]):
+    """Events to come, and who handles each kind: an event's priority is the index of its handler."""
+
+    def __init__(self, handlers: Sequence[Callable[[Event], None]]) -> None:
+        self.now = 0.0  # second of the last event
+        self.until = inf  # second up to which it runs
+        self.agenda: list[Event] = []  # a heap
+        self.schedule: Callable[[Event], None] = partial(heappush, self.agenda)
+        self._handlers = list(handlers)
+
+    def peek(self) -> float:
+        """Second of the next event; infinite if there is none."""
+        return self.agenda[0][0] if self.agenda else inf
+
+    @property
+    def horizon(self) -> float:
+        """The second up to which nothing else can happen: of the next event, or of the end of the run."""
+        agenda, until = self.agenda, self.until
+        return agenda[0][0] if agenda and agenda[0][0] < until else until
+
+    def step(self) -> None:
+        """Handle the next event."""
+        event = heappop(self.agenda)
+        self.now = event[0]
+        self._handlers[event[1]](event)
+
+    def run(self, until: float = inf, enough: Callable[[], bool] | None = None) -> None:
+        """Handle events up to and including a second, until there are none, until `stop`, or until it is ``enough``,
+        which is asked before each of them."""
+        self.until = until
+        agenda, handlers = self.agenda, self._handlers
+        while agenda and agenda[0][0] <= self.until and not (enough is not None and enough()):
+            event = heappop(agenda)  # as `step` does, without the call
+            self.now = event[0]
+            handlers[event[1]](event)
+
+    def stop(self) -> None:
+        """End the run after the event that is being handled."""
+        self.until = -inf
+
+    def drop(self, outdated: Callable[[Event], bool]) -> None:
+        """Take events off the agenda."""
+        self.agenda[:] = [event for event in self.agenda if not outdated(event)]
+        heapify(self.agenda)
