@@ -1,8 +1,8 @@
 """How far off operator times usually are, by where they come from.
 
-For profiles these are about the median errors on points held out of them (`steelyard.cost.heldout`; `docs/profiles.md`
-tells of two such sets, and this is nearer to the worse), which is what one shape of a model is off by; for the roofline
-what it was off by where there is a profile to compare with.
+For profiles these are near the median errors on held-out points, the worse of two sets (`steelyard.cost.heldout` and
+`docs/profiles.md`). For the roofline they are near what `python -m tools.roofline_errors h200` finds for long kernels;
+short ones of attention are worse. Element-wise kernels and collectives have no held-out points: theirs are chosen.
 """
 
 from __future__ import annotations

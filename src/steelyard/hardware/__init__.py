@@ -3,9 +3,12 @@
 from steelyard.hardware.catalog import describe, find_gpu, gpu_names
 from steelyard.hardware.gpu import DTYPES, Gpu, check_fits_node
 from steelyard.hardware.topology import Link, Span, Topology, slower, topology_of
+from steelyard.hardware.transfers import CONNECTOR_START_SECONDS, HANDOVER_START_SECONDS
 
 __all__ = [
+    "CONNECTOR_START_SECONDS",
     "DTYPES",
+    "HANDOVER_START_SECONDS",
     "Gpu",
     "Link",
     "Span",

@@ -9,13 +9,12 @@ from steelyard.balance.route.speed import BucketSpeed
 from steelyard.cost import RESTED, HostTerms
 from steelyard.engine import BlockNames, BriefLog, Engine, Limits
 from steelyard.engine.step_cost import StepCost
-from steelyard.hardware import Gpu
+from steelyard.hardware import CONNECTOR_START_SECONDS, Gpu
 from steelyard.model import kv_bytes_per_token
 from steelyard.scenario import Scenario
 from steelyard.sim.setup import Setup, set_up
 
-_START_SECONDS = 1e-3  # of a transfer
-_USUAL_CONTEXT = 4096
+_USUAL_CONTEXT = 4096  # tokens; chosen: between a first turn's context and that of a long trajectory
 
 
 @dataclass(frozen=True)
@@ -46,11 +45,11 @@ class EngineKind:
     def move_seconds(self, source: EngineKind, tokens: int) -> float:
         """Until so many tokens' keys and values have come from another engine, over the network of the smaller."""
         width = min(self.tp, source.tp) * self.gpu.nic_bandwidth
-        return _START_SECONDS + tokens * self.kv_bytes / width
+        return CONNECTOR_START_SECONDS + tokens * self.kv_bytes / width
 
     def fetch_seconds(self, tokens: int) -> float:
         """Until they are back from the host's memory."""
-        return _START_SECONDS + tokens * self.kv_bytes / (self.tp * self.gpu.pcie_bandwidth)
+        return CONNECTOR_START_SECONDS + tokens * self.kv_bytes / (self.tp * self.gpu.pcie_bandwidth)
 
     def speed(self) -> BucketSpeed:
         """What the decision core is told of it: decode steps at some loads, and what a prompt's token takes."""
@@ -63,7 +62,7 @@ class EngineKind:
             prefill=prefill,
             move=self.kv_bytes / (self.tp * self.gpu.nic_bandwidth),
             read=rows[-1][2],
-            reach=_START_SECONDS,
+            reach=CONNECTOR_START_SECONDS,
         )
 
     def _decode(self, n: int) -> tuple[float, float]:

@@ -7,12 +7,10 @@ from typing import Any
 
 from steelyard.fleet.handover import Handover, Transfers
 from steelyard.fleet.links import Link, Port, Ports
-from steelyard.hardware import topology_of
+from steelyard.hardware import HANDOVER_START_SECONDS, topology_of
 from steelyard.model import kv_bytes_per_token
 from steelyard.sim.routers import router_before
 from steelyard.sim.setup import FleetSetup, Setup
-
-_LATENCY_SECONDS = 50e-6  # to post a transfer and to be told of its end, beside the bytes themselves
 
 
 def make_handover(setup: FleetSetup) -> Handover:
@@ -24,7 +22,7 @@ def make_handover(setup: FleetSetup) -> Handover:
         token_bytes=token_bytes,
         layers=layers,
         ports=ports,
-        latency=_LATENCY_SECONDS,
+        latency=HANDOVER_START_SECONDS,
         layerwise=fleet.transfer.layerwise,
         first_token_from_prefill=fleet.transfer.first_token == "prefill",
         by_model={each.serves: _kv(each) for each in decodes},
