@@ -112,7 +112,7 @@ def timed(scenario: Scenario, repeats: int = 1, *, plain: bool = False) -> tuple
 def _measure(case: str, scenario: Scenario, repeats: int, *, plain: bool = False) -> Measured:
     cpu, result = timed(scenario, repeats, plain=plain)
     summary = result.summary
-    return Measured(case, summary["requests"], summary["replicas"], summary["steps"], cpu, _peak_gib())
+    return Measured(case, summary.requests, summary.replicas, summary.steps, cpu, _peak_gib())
 
 
 def _peak_gib() -> float:

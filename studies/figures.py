@@ -61,19 +61,16 @@ def main(chosen: Sequence[str]) -> None:
 def _section(name: str, runs: Runs) -> str:
     what, summary = shown(name), runs().summary
     title = what.title or name
-    kinds = " and ".join(f"{pool['gpus']} {pool['gpu'].upper()} ({pool['name']})" for pool in summary["pools"])
-    met = [f"{limit.replace('_', ' ')} {'met' if each['met'] else 'missed'}" for limit, each in summary["slo"].items()]
+    kinds = " and ".join(f"{pool.gpus} {pool.gpu.upper()} ({pool.name})" for pool in summary.pools)
+    met = [f"{limit.replace('_', ' ')} {'met' if each.met else 'missed'}" for limit, each in summary.slo.items()]
     facts = [
-        f"{summary['model']} on {kinds}",
-        f"TTFT p95 {seconds(summary['ttft']['p95'])}",
-        *([f"aTTFT p95 {seconds(summary['attft']['p95'])}"] if "attft_p95" in summary["slo"] else []),
-        f"TPOT p95 {seconds(summary['tpot']['p95'])}",
-        f"{significant(summary['throughput']['output_tokens_per_s'])} output tokens/s",
-        f"{dollars(summary['cost']['usd_per_million_output_tokens'])} per million of them",
-        *(
-            [f"{percent(summary['prefix_cache']['hit_rate'])} of prompts cached"]
-            * bool(summary["prefix_cache"]["hit_tokens"])
-        ),
+        f"{summary.model} on {kinds}",
+        f"TTFT p95 {seconds(summary.ttft.p95)}",
+        *([f"aTTFT p95 {seconds(summary.attft.p95)}"] if "attft_p95" in summary.slo else []),
+        f"TPOT p95 {seconds(summary.tpot.p95)}",
+        f"{significant(summary.throughput.output_tokens_per_s)} output tokens/s",
+        f"{dollars(summary.cost.usd_per_million_output_tokens)} per million of them",
+        *([f"{percent(summary.prefix_cache.hit_rate)} of prompts cached"] * bool(summary.prefix_cache.hit_tokens)),
         *met,
     ]
     picture = Path("images") / "examples" / f"{name}.svg"

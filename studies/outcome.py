@@ -85,7 +85,7 @@ def outcome_of(result: Result) -> Outcome:
     ttft, tpot = requests["ttft"][among], requests["tpot"][among]
     slope = float(np.polyfit(arrival[among], ttft, 1)[0])
     tokens = float(requests["output"].sum()) / last  # carried as it is offered, where waiting does not grow
-    dollars = summary["cost"]["usd_per_gpu_hour"] * summary["gpus"] / 3600 / tokens * 1e6
+    dollars = summary.cost.usd_per_gpu_hour * summary.gpus / 3600 / tokens * 1e6
     return Outcome(
         rate=len(arrival) / last,
         output_tokens_per_s=tokens,

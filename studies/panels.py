@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from steelyard import Result
 from steelyard.report.axis import time_axis
 from steelyard.report.figures import figure_data, integrals
+from steelyard.sim.intervals import figures
 from studies.runs import Runs
 from studies.svg import Bars, Curve, Panel
 
@@ -36,11 +37,11 @@ def tokens(runs: Runs) -> Panel:
 def queues(runs: Runs) -> Panel:
     """Requests that run and wait, pool by pool."""
     result = runs()
-    pools = [pool for pool in result.summary["pools"] if pool["replicas"]]
+    pools = [pool for pool in result.summary.pools if pool.replicas]
     curves = []
     for pool in pools:
-        name = f"{pool['name']}: " if len(pools) > 1 else ""
-        running, waiting = _load(result, range(pool["first_replica"], pool["first_replica"] + pool["replicas"]))
+        name = f"{pool.name}: " if len(pools) > 1 else ""
+        running, waiting = _load(result, range(pool.first_replica, pool.first_replica + pool.replicas))
         curves += [
             Curve(f"{name}running", _middles(result), running),
             Curve(f"{name}waiting", _middles(result), waiting),
@@ -51,7 +52,7 @@ def queues(runs: Runs) -> Panel:
 def ranks(runs: Runs) -> Panel:
     """How unevenly requests lie on data-parallel ranks, which all wait for the fullest."""
     result = runs()
-    each = np.array([_load(result, [rank])[0] for rank in range(result.summary["replicas"])])
+    each = np.array([_load(result, [rank])[0] for rank in range(result.summary.replicas)])
     curves = [
         Curve("fullest rank", _middles(result), each.max(axis=0)),
         Curve("mean", _middles(result), each.mean(axis=0)),
@@ -62,21 +63,21 @@ def ranks(runs: Runs) -> Panel:
 
 def sides(runs: Runs) -> Bars:
     """What the GPUs of each pool do: work, wait for the other side of their unit, or nothing."""
-    pools = runs().summary["pools"]
-    stalled = [pool["busy"] * pool.get("stalled", 0.0) for pool in pools]
+    pools = runs().summary.pools
+    stalled = [pool.busy * (pool.stalled or 0.0) for pool in pools]
     parts = [
-        ("at work", [100 * (pool["busy"] - lost) for pool, lost in zip(pools, stalled, strict=True)]),
+        ("at work", [100 * (pool.busy - lost) for pool, lost in zip(pools, stalled, strict=True)]),
         ("waiting for the other side", [100 * lost for lost in stalled]),
     ]
-    names = [f"{pool['name']}\n{pool['gpus']} {pool['gpu']}" for pool in pools]
+    names = [f"{pool.name}\n{pool.gpus} {pool.gpu}" for pool in pools]
     return Bars("GPU time by pool", "% of the run", names, [part for part in parts if any(part[1])])
 
 
 def links(runs: Runs) -> Bars:
     """How full the links are that keys and values cross."""
-    used = {name: use for name, use in runs().summary["links"].items() if use["bytes"]}
-    mean = [100 * use["mean_use"] for use in used.values()]
-    more = [100 * (use["peak_use"] - use["mean_use"]) for use in used.values()]
+    used = {name: use for name, use in runs().summary.links.items() if use.bytes}
+    mean = [100 * use.mean_use for use in used.values()]
+    more = [100 * (use.peak_use - use.mean_use) for use in used.values()]
     names = [name.replace("_", " ") for name in used]
     return Bars("Links from prefill to decode", "% of what they carry", names, [("mean", mean), ("busiest", more)])
 
@@ -86,10 +87,11 @@ def replicas(runs: Runs) -> Panel:
     result = runs()
     _, end = _ends(result)
     curves = []
-    pools = result.summary["dynamics"]["pools"]
+    assert result.summary.dynamics is not None
+    pools = result.summary.dynamics.pools
     for pool in pools:
-        at, number = zip(*pool["replicas"], (end, pool["replicas"][-1][1]), strict=True)
-        curves.append(Curve(pool["name"] if len(pools) > 1 else "", at, number, kind="steps"))
+        at, number = zip(*pool.replicas, (end, pool.replicas[-1][1]), strict=True)
+        curves.append(Curve(pool.name if len(pools) > 1 else "", at, number, kind="steps"))
     return Panel("Replicas that serve", _TIME, "replicas", curves)
 
 
@@ -117,8 +119,8 @@ def first_tokens(runs: Runs) -> Panel:
 
 def tiers(runs: Runs) -> Bars:
     """Where the tokens of prompts were found."""
-    found = runs().summary["prefix_cache"]["by_tier"]
-    rates = [100 * found[name]["hit_rate"] for name in found]
+    found = runs().summary.prefix_cache.by_tier
+    rates = [100 * tier.hit_rate for tier in found.values()]
     names, rates = [*found, "computed"], [*rates, 100 - sum(rates)]
     return Bars("Where tokens of prompts were found", "% of tokens", names, [("", rates)])
 
@@ -165,7 +167,7 @@ def against(
     def draw(runs: Runs) -> Panel:
         curves = []
         for variant, changes in (variants or {"": ()}).items():
-            found = [runs(*changes, f"{key}={value:g}").summary[part][which] for value in values]
+            found = [figures(runs(*changes, f"{key}={value:g}").summary)[f"{part}.{which}"] for value in values]
             curves.append(Curve(variant, values, found))
         up = "seconds" if part in _METRICS else "tokens/s"
         kind = f"{label}, {which}" if part in _METRICS else label
@@ -203,5 +205,5 @@ def _values(result: Result, metric: str, among: NDArray[np.bool_] | None = None)
 
 
 def _limits(result: Result, metric: str) -> list[tuple[float, str]]:
-    verdict = result.summary["slo"].get(f"{metric}_p95")
-    return [] if verdict is None else [(verdict["limit"], "limit of p95")]
+    verdict = result.summary.slo.get(f"{metric}_p95")
+    return [] if verdict is None else [(verdict.limit, "limit of p95")]

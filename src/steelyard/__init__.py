@@ -2,7 +2,7 @@
 
 >>> from steelyard import load_scenario, simulate
 >>> result = simulate(load_scenario("scenario.yaml"))
->>> print(result.summary["ttft"]["p95"])
+>>> print(result.summary.ttft.p95)
 
 Names are imported when they are first used, so that `import steelyard` and the command line cost next to nothing.
 """

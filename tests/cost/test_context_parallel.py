@@ -103,8 +103,8 @@ def test_requests_that_would_not_fit_do() -> None:
     found = {}
     for dcp in (1, 4):
         data = scenario(engine=engine, fleet={"gpu": "h200", "tp": 8, "dcp": dcp})
-        found[dcp] = simulate(scenario_from_dict(data)).summary["outcomes"]
-    assert found[1]["finished"] < 60 == found[4]["finished"]
+        found[dcp] = simulate(scenario_from_dict(data)).summary.outcomes
+    assert found[1].finished < 60 == found[4].finished
 
 
 def test_hits_end_at_a_block_of_all_ranks() -> None:

@@ -204,11 +204,11 @@ def test_eight_bit_matrices_are_faster_and_pay_for_quantising() -> None:
 def test_a_run_says_where_its_times_come_from(gpu: str, wanted: str, analytic: bool) -> None:
     asked = {"arrivals": {"kind": "poisson", "rate": 4}, "requests": 40, "prompt": 300, "output": 30}
     run = {"model": "llama-3.1-8b", "fleet": {"gpu": gpu}, "cost": {"source": wanted}, "workload": asked}
-    shares = simulate(scenario_from_dict(run)).summary["provenance"]
-    assert list(shares) == list(PROVENANCES) and sum(shares.values()) == pytest.approx(1)
-    assert (shares["analytic"] == pytest.approx(1)) == analytic
+    shares = simulate(scenario_from_dict(run)).summary.provenance
+    assert list(shares.to_dict()) == list(PROVENANCES) and sum(shares.to_dict().values()) == pytest.approx(1)
+    assert (shares.analytic == pytest.approx(1)) == analytic
     if not analytic:
-        assert shares["measured"] + shares["interpolated"] > 0.95
+        assert shares.measured + shares.interpolated > 0.95
 
 
 @pytest.mark.parametrize(

@@ -263,11 +263,11 @@ def _scenario(**engine: Any) -> dict[str, Any]:
 
 def test_the_switch_is_vllms() -> None:
     both = [simulate(scenario_from_dict(_scenario(**each))) for each in ({}, {"disable_hybrid_kv_cache_manager": True})]
-    hybrid, whole = (result.summary["memory"] for result in both)
-    assert hybrid["kv_groups"] == 2 and "kv_groups" not in whole
-    assert hybrid["num_gpu_blocks"] >= 2 * whole["num_gpu_blocks"] > 0
-    assert both[0].summary["steps"] == both[1].summary["steps"]  # nobody waits for blocks in either
-    assert both[0].summary["ttft"] == both[1].summary["ttft"]
+    hybrid, whole = (result.summary.memory for result in both)
+    assert hybrid.kv_groups == 2 and whole.kv_groups is None
+    assert hybrid.num_gpu_blocks >= 2 * whole.num_gpu_blocks > 0
+    assert both[0].summary.steps == both[1].summary.steps  # nobody waits for blocks in either
+    assert both[0].summary.ttft == both[1].summary.ttft
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ from support.engine_worlds import (
     vllm,
     worlds,
 )
+from support.known import known
 from support.paths import DATA
 
 GOLDENS = list(read_golden(DATA / "vllm-0.32-pipeline-decisions.jsonl.gz"))
@@ -292,16 +293,16 @@ def test_a_pipeline_serves() -> None:
     all_finished(fast)
     for name in ("first_token", "finish"):
         assert fast.requests[name].tolist() == slow.requests[name].tolist()
-    (pool,) = fast.summary["pools"]
-    assert pool["gpus"] == 2 and pool["layout"] == "pp=2" and 0 < pool["pipeline_bubble"] < 1
+    (pool,) = fast.summary.pools
+    assert pool.gpus == 2 and pool.layout == "pp=2" and 0 < known(pool.pipeline_bubble) < 1
     steps = fast.steps
-    assert fast.summary["steps"] == len(steps["end"]) and (steps["n_decode"] + steps["prefill_tokens"] > 0).all()
-    assert fast.summary["itl"]["count"] == fast.requests["output"].sum() - 60
-    assert fast.summary["itl"]["mean"] == pytest.approx(fast.summary["tpot"]["mean"], rel=0.1)
+    assert fast.summary.steps == len(steps["end"]) and (steps["n_decode"] + steps["prefill_tokens"] > 0).all()
+    assert fast.summary.itl.count == fast.requests["output"].sum() - 60
+    assert fast.summary.itl.mean == pytest.approx(fast.summary.tpot.mean, rel=0.1)
 
 
 def test_no_pool_of_one_stage_has_bubbles() -> None:
-    assert "pipeline_bubble" not in run(fleet(fleet={"gpu": "h100"})).summary["pools"][0]
+    assert run(fleet(fleet={"gpu": "h100"})).summary.pools[0].pipeline_bubble is None
 
 
 def test_the_way_it_is_driven_changes_nothing() -> None:
@@ -315,8 +316,8 @@ def test_prefill_and_decode_pools_have_stages_of_their_own() -> None:
     pools = [{"role": "prefill", "gpu": "h100", "pp": 2}, {"role": "decode", "gpu": "h100", "pp": 4}]
     result = run(fleet(fleet={"pools": pools}))
     all_finished(result)
-    assert [pool["layout"] for pool in result.summary["pools"]] == ["pp=2", "pp=4"]
-    assert result.summary["links"]["inside_nodes"]["bytes"] > 0
+    assert [pool.layout for pool in result.summary.pools] == ["pp=2", "pp=4"]
+    assert result.summary.links["inside_nodes"].bytes > 0
 
 
 def test_whoever_is_on_a_pipeline_that_crashes_starts_over() -> None:
@@ -324,7 +325,7 @@ def test_whoever_is_on_a_pipeline_that_crashes_starts_over() -> None:
     data = fleet(fleet={"gpu": "h100", "pp": 2, "replicas": 2, "router": "least-outstanding"}, dynamics=crash)
     fast, slow = run(data), run(data, plain=True)
     all_finished(fast)
-    assert fast.summary["dynamics"]["retries"] > 0
+    assert known(fast.summary.dynamics).retries > 0
     assert fast.requests["finish"].tolist() == slow.requests["finish"].tolist()
 
 

@@ -41,6 +41,7 @@ from steelyard.model import (
 from steelyard.scenario import EngineSpec, load_scenario, scenario_from_dict
 from steelyard.sim import simulate
 from steelyard.sim.setup import set_up
+from support.known import known
 from support.paths import EXAMPLES
 
 EXAMPLE = EXAMPLES / "speculative.yaml"
@@ -126,7 +127,7 @@ def test_accepted_tokens_by_hand() -> None:
             written({"method": "ngram", "num_tokens": 3, "acceptance": [2, 0, 3]}, requests=1, output=12)
         )
     )
-    assert ran.summary["steps"] == 5
+    assert ran.summary.steps == 5
 
 
 def test_expected_tokens_per_step() -> None:
@@ -137,7 +138,7 @@ def test_expected_tokens_per_step() -> None:
     spec = {"method": "ngram", "num_tokens": 3, "acceptance": [0.8, 0.6, 0.4]}
     asked = written(spec, requests=200, output=1 + 560)
     asked["engine"]["max_num_seqs"] = 1
-    steps = simulate(scenario_from_dict(asked)).summary["steps"]
+    steps = simulate(scenario_from_dict(asked)).summary.steps
     assert steps / 200 - 1 == pytest.approx(200, rel=0.01)
 
 
@@ -355,7 +356,7 @@ def test_the_short_form_is_a_free_draft() -> None:
     short = {"num_speculative_tokens": 2, "acceptance": [1, 0]}
     long = {"speculative": {"method": "free", "num_tokens": 2, "acceptance": [1, 0]}}
     ran = [simulate(scenario_from_dict({**written(None), "engine": settings})).summary for settings in (short, long)]
-    assert ran[0]["e2e"] == ran[1]["e2e"] and ran[0]["steps"] == ran[1]["steps"]
+    assert ran[0].e2e == ran[1].e2e and ran[0].steps == ran[1].steps
 
 
 def test_a_pool_may_have_drafts_of_its_own() -> None:
@@ -366,11 +367,11 @@ def test_a_pool_may_have_drafts_of_its_own() -> None:
         {"role": "decode", "gpu": "h100", "engine": {"speculative": spec}},
     ]
     ran = simulate(scenario_from_dict({**written(None, requests=1, output=41), "fleet": {"pools": pools}}))
-    assert ran.summary["steps"] == pytest.approx(2 + 20, abs=1)
+    assert ran.summary.steps == pytest.approx(2 + 20, abs=1)
 
 
 def test_the_example_gains_what_its_drafts_are_worth() -> None:
     scenario = load_scenario(EXAMPLE, ["workload.requests=60"])
     plain = load_scenario(EXAMPLE, ["workload.requests=60", "engine.speculative=null"])
-    gain = simulate(plain).summary["tpot"]["mean"] / simulate(scenario).summary["tpot"]["mean"]
+    gain = known(simulate(plain).summary.tpot.mean) / known(simulate(scenario).summary.tpot.mean)
     assert 1.3 < gain < 2.8

@@ -25,6 +25,7 @@ from steelyard.validate.parity import LinearCost
 from steelyard.workload import Workload, build_workload, merge
 from steelyard.workload.rounds import HIDDEN, RETENTIONS
 from support.engine_worlds import assert_same_records, settled
+from support.known import known
 from support.paths import EXAMPLES
 
 EXAMPLE = EXAMPLES / "reasoning-agents.yaml"
@@ -435,18 +436,18 @@ def planning(**changes: Any) -> dict[str, Any]:
 def test_plain_requests_have_one_time_to_first_token() -> None:
     result = simulate(scenario_from_dict(scenario(slo={"attft_p95": 1.0, "attft": 0.5})))
     assert np.array_equal(result.requests["attft"], result.requests["ttft"])
-    assert result.summary["attft"] == result.summary["ttft"]
-    assert result.summary["slo"]["attft_p95"]["value"] == result.summary["ttft"]["p95"]
-    assert result.summary["goodput"]["share"] == (result.requests["ttft"] <= 0.5).mean()
+    assert result.summary.attft == result.summary.ttft
+    assert result.summary.slo["attft_p95"].value == result.summary.ttft.p95
+    assert result.summary.goodput.share == (result.requests["ttft"] <= 0.5).mean()
     assert "attft" not in metrics(result.summary)
 
 
 def test_answers_are_waited_for_longer_than_their_own_round() -> None:
     result = simulate(scenario_from_dict(scenario(workload=planning())))
     table, summary = result.requests, result.summary
-    assert len(table["id"]) == 180 and summary["attft"]["count"] == 60
+    assert len(table["id"]) == 180 and summary.attft.count == 60
     assert table["attft"][2] == table["first_token"][2] - table["arrival"][0]
-    assert summary["attft"]["p50"] > 1.0 + summary["ttft"]["p50"]
+    assert known(summary.attft.p50) > 1.0 + known(summary.ttft.p50)
     assert metrics(summary)["attft"][0] == "aTTFT"
 
 
@@ -485,7 +486,7 @@ def test_what_cannot_be_is_said_so(changes: dict[str, Any], said: str) -> None:
 def test_rounds_pass_from_prefill_to_decode_engines(kv: str) -> None:
     pools = [{"name": f"{role}s", "role": role, "gpu": "h100", "replicas": 1} for role in ("prefill", "decode")]
     result = simulate(scenario_from_dict(scenario(fleet={"pools": pools}, workload=planning(kv=kv))))
-    assert result.summary["outcomes"]["finished"] == 180
+    assert result.summary.outcomes.finished == 180
     hits = result.requests["cached"][result.requests["phase"] == "visible"]
     assert (hits > 600).all() if kv == "kept" else not hits.any()
 
@@ -500,8 +501,8 @@ def test_who_puts_answers_first_or_holds_blocks_answers_sooner() -> None:
         "dropped": ["workload.plan.0.kv=dropped", "workload.plan.1.kv=dropped"],
     }
     found = {name: simulate(load_scenario(EXAMPLE, busy + each)).summary for name, each in changes.items()}
-    tail = {name: summary["attft"]["p95"] for name, summary in found.items()}
+    tail = {name: known(summary.attft.p95) for name, summary in found.items()}
     assert tail["phase-aware"] < 0.9 * tail["kept"]
     assert tail["held"] < 0.9 * tail["kept"] < tail["kept"] < tail["dropped"]
-    hits = {name: summary["prefix_cache"]["hit_rate"] for name, summary in found.items()}
+    hits = {name: summary.prefix_cache.hit_rate for name, summary in found.items()}
     assert hits["dropped"] < hits["kept"] < hits["held"]

@@ -29,6 +29,7 @@ from steelyard.sim.gaps import TokenGaps
 from steelyard.sim.result import request_table
 from support.engine_worlds import RISING_COSTS, Ask, TwoKinds, World, settled, worlds
 from support.fleet_worlds import patient
+from support.known import known
 from support.paths import EXAMPLES
 
 HAND = TwoKinds(decode=StepTime(1.0, 0.0, 0.0, 0.0), other=StepTime(4.0, 0.0, 0.0, 0.0))
@@ -525,15 +526,15 @@ CRASH = {"at": 5, "crash": {"replica": 1, "restart_after": 4}}
 def test_a_crash_in_a_scenario() -> None:
     calm, hit = simulate(scenario()), simulate(scenario(dynamics=[CRASH]))
     retries = hit.requests["retries"]
-    found = hit.summary["dynamics"]
-    assert found["crashes"] == 1 and found["retried_requests"] == int((retries > 0).sum()) > 0
-    assert found["pools"][0]["replicas"] == [[0.0, 2], [5.0, 1], [9.0, 2]]
+    found = known(hit.summary.dynamics)
+    assert found.crashes == 1 and found.retried_requests == int((retries > 0).sum()) > 0
+    assert found.pools[0].replicas == ((0.0, 2), (5.0, 1), (9.0, 2))
     start = float(hit.requests["arrival"].min())
-    held = 2 * hit.summary["duration_s"]
-    assert hit.summary["gpu_hours"] == pytest.approx(held / 3600)  # a crashed engine keeps its GPU
-    assert found["gpu_hours_up"] == pytest.approx((held - 4.0) / 3600) and start < 5
-    assert hit.summary["outcomes"] == calm.summary["outcomes"] and not calm.requests["retries"].any()
-    assert hit.summary["itl"]["count"] == calm.summary["itl"]["count"]  # no token twice
+    held = 2 * hit.summary.duration_s
+    assert hit.summary.gpu_hours == pytest.approx(held / 3600)  # a crashed engine keeps its GPU
+    assert found.gpu_hours_up == pytest.approx((held - 4.0) / 3600) and start < 5
+    assert hit.summary.outcomes == calm.summary.outcomes and not calm.requests["retries"].any()
+    assert hit.summary.itl.count == calm.summary.itl.count  # no token twice
     for name in ("first_token", "finish"):
         before = calm.requests[name] < 5.0
         assert (hit.requests[name][before] == calm.requests[name][before]).all()
@@ -541,12 +542,12 @@ def test_a_crash_in_a_scenario() -> None:
     plain = simulate(scenario(dynamics=[CRASH]), plain=True)
     for name, column in plain.requests.items():
         assert repr(column.tolist()) == repr(hit.requests[name].tolist()), name
-    assert plain.summary["dynamics"] == found
+    assert plain.summary.dynamics == found
 
 
 def test_what_comes_after_the_end_is_said_to_do_nothing() -> None:
     result = simulate(scenario(dynamics=[{"at": 500, "crash": {}}]))
-    assert result.summary["dynamics"]["crashes"] == 0
+    assert known(result.summary.dynamics).crashes == 0
     assert [note for note in result.notes if note.startswith("dynamics: nothing happens at 500 s")]
 
 
@@ -559,13 +560,13 @@ def test_gpus_of_a_pool_that_grows_count_from_when_they_are_asked_for() -> None:
     }
     fleet = {"gpu": "h100", "router": "least-outstanding", "autoscale": scale}
     result = simulate(scenario(fleet=fleet))
-    counts = result.summary["dynamics"]["pools"][0]["replicas"]
-    assert counts[:2] == [[0.0, 1], [7.0, 3]] and counts[-1][1] == 1
+    counts = known(result.summary.dynamics).pools[0].replicas
+    assert counts[:2] == ((0.0, 1), (7.0, 3)) and counts[-1][1] == 1
     gone = [at for at, _ in counts[2:]]
     start, end = float(result.requests["arrival"].min()), float(result.requests["finish"].max())
     drained = sum(min(at, end) - 4.0 for at in (gone if len(gone) == 2 else gone * 2))
-    assert result.summary["gpu_hours"] == pytest.approx((end - start + drained) / 3600)
-    assert result.summary["gpus"] == 3 and result.summary["cost"]["usd_per_gpu_hour"] == pytest.approx(3.0)
+    assert result.summary.gpu_hours == pytest.approx((end - start + drained) / 3600)
+    assert result.summary.gpus == 3 and result.summary.cost.usd_per_gpu_hour == pytest.approx(3.0)
 
 
 def test_prompts_and_answers_apart_under_faults() -> None:
@@ -576,8 +577,8 @@ def test_prompts_and_answers_apart_under_faults() -> None:
         {"at": 10, "crash": {"pool": "prefill", "restart_after": 1}},
     ]
     result = simulate(scenario(fleet={"pools": pools}, dynamics=dynamics))
-    assert result.summary["outcomes"]["finished"] == 300 and result.summary["dynamics"]["crashes"] == 2
-    assert result.summary["ttft"]["max"] > 1.0
+    assert result.summary.outcomes.finished == 300 and known(result.summary.dynamics).crashes == 2
+    assert known(result.summary.ttft.max) > 1.0
 
 
 PREFILL, DECODE = {"role": "prefill", "gpu": "h100"}, {"role": "decode", "gpu": "h100"}
@@ -623,10 +624,10 @@ def test_what_cannot_happen_is_said_so(changes: dict[str, Any], message: str) ->
 
 def test_the_example_of_faults() -> None:
     result = simulate(load_scenario(EXAMPLES / "faults.yaml"))
-    found = result.summary["dynamics"]
-    assert result.summary["outcomes"]["finished"] == result.summary["requests"]
-    assert found["crashes"] == 1 and found["retried_requests"] > 20
-    assert [count for _, count in found["pools"][0]["replicas"]] == [4, 3, 4]
+    found = known(result.summary.dynamics)
+    assert result.summary.outcomes.finished == result.summary.requests
+    assert found.crashes == 1 and found.retried_requests > 20
+    assert [count for _, count in found.pools[0].replicas] == [4, 3, 4]
 
 
 def test_the_example_of_autoscaling() -> None:
@@ -634,11 +635,11 @@ def test_the_example_of_autoscaling() -> None:
     profile = "workload.arrivals.profile=[[0, 10], [60, 90], [75, 90], [135, 10]]"
     faster = [profile, "workload.requests=7500", "fleet.autoscale.startup=10", "fleet.autoscale.cooldown=5"]
     result = simulate(load_scenario(EXAMPLES / "autoscale.yaml", faster))
-    found = result.summary["dynamics"]
-    counts = [count for _, count in found["pools"][0]["replicas"]]
-    assert result.summary["outcomes"]["finished"] == result.summary["requests"]
+    found = known(result.summary.dynamics)
+    counts = [count for _, count in found.pools[0].replicas]
+    assert result.summary.outcomes.finished == result.summary.requests
     assert counts[0] == 2 and max(counts) == 8 and counts[-1] < 5
-    assert found["gpu_hours_up"] < result.summary["gpu_hours"] < 8 * result.summary["duration_s"] / 3600
+    assert found.gpu_hours_up < result.summary.gpu_hours < 8 * result.summary.duration_s / 3600
 
 
 # -- what a client has seen -------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from steelyard.report import print_summary
-from steelyard.report.words import byte_size, count, dollars, percent, pick, seconds, significant
+from steelyard.report.words import byte_size, count, dollars, percent, seconds, significant
+from steelyard.sim.summary import Throughput
 from support.report_samples import make_result, no_steps
 from support.report_text import printed
 
@@ -33,7 +35,7 @@ def test_a_run_on_eighty_columns() -> None:
         "62.0 % measured",
         "attention below 128 tokens is extrapolated",
         "rejected",
-        seconds(result.summary["e2e"]["p99"]),
+        seconds(result.summary.e2e.p99),
     ):
         assert part in text, part
     assert "…" not in text, "nothing is cut off"
@@ -41,10 +43,14 @@ def test_a_run_on_eighty_columns() -> None:
 
 def test_large_numbers_still_fit() -> None:
     result = make_result(60, 2)
-    result.summary["throughput"] = dict.fromkeys(result.summary["throughput"], 12_345_678.9)
-    result.summary |= {"requests": 100_000_000}
-    result.summary["outcomes"]["finished"] = 99_999_999
-    result.summary["kv"]["blocks_per_replica"] = 10_000_000
+    summary = result.summary
+    result.summary = replace(
+        summary,
+        throughput=Throughput(*[12_345_678.9] * 6),
+        requests=100_000_000,
+        outcomes=replace(summary.outcomes, finished=99_999_999),
+        kv=replace(summary.kv, blocks_per_replica=10_000_000),
+    )
     text = printed(result)
     assert max(map(len, text.splitlines())) <= 80
     assert " 100,000,000 " in text
@@ -112,10 +118,3 @@ def test_three_digits_are_three_digits(value: float) -> None:
     shown = float(significant(value).replace(",", ""))
     assert shown == pytest.approx(value, rel=5.01e-3 if value < 1000 else 1e-3)
     assert "e" not in significant(value)
-
-
-def test_pick_finds_numbers_only() -> None:
-    summary = {"a": {"b": 1, "c": None, "d": "x", "e": float("inf")}, "f": 2}
-    assert pick(summary, "a", "b") == 1
-    assert [pick(summary, "a", key) for key in "cdez"] == [None] * 4
-    assert pick(summary, "f", "g") is None

@@ -43,7 +43,7 @@ def test_series_add_up_to_the_run() -> None:
     seconds = result.steps["end"] - result.steps["start"]
     held = float((result.steps["running"] * seconds).sum())
     assert sum(data["series"]["running"]) * width == pytest.approx(held, rel=1e-4)
-    used = 1 - result.steps["free_blocks"] / result.summary["kv"]["blocks_per_replica"]
+    used = 1 - result.steps["free_blocks"] / result.summary.kv.blocks_per_replica
     assert sum(data["series"]["kv"]) * width * 3 == pytest.approx(float((used * seconds).sum()), rel=1e-4)
     assert max(data["series"]["kv_peak"]) == pytest.approx(used.max(), rel=1e-4)
 
@@ -143,7 +143,7 @@ def test_replica_loads_add_up() -> None:
     assert loads.output_tokens.sum() == result.requests["output"][finished].sum()
     first = result.steps["replica"] == 0
     seconds = (result.steps["end"] - result.steps["start"])[first]
-    assert loads.busy[0] == pytest.approx(seconds.sum() / result.summary["duration_s"])
+    assert loads.busy[0] == pytest.approx(seconds.sum() / result.summary.duration_s)
 
 
 def test_workloads_of_a_mix_and_reasons() -> None:

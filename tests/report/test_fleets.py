@@ -17,7 +17,8 @@ from steelyard.report.page import render_page
 from steelyard.report.words import byte_size, count, percent, seconds, significant
 from steelyard.scenario import load_scenario, scenario_from_dict
 from steelyard.sim import simulate
-from steelyard.sim.run import FIRST_USES
+from steelyard.sim.summary import Dynamics, FirstUses, Serving
+from support.known import known
 from support.paths import EXAMPLES
 from support.report_samples import make_result, no_steps
 from support.report_text import HOSTILE, data_of, printed, words
@@ -75,21 +76,21 @@ def both(result: Any, section: str, *texts: str) -> None:
 
 def test_crashes_and_slow_gpus() -> None:
     result = faults()
-    told = result.summary["dynamics"]
-    (pool,) = told["pools"]
-    assert told["crashes"] == 2 and told["retries"] > 0 and [n for _, n in pool["replicas"]] == [4, 3, 2, 3]
+    told = known(result.summary.dynamics)
+    (pool,) = told.pools
+    assert told.crashes == 2 and told.retries > 0 and [n for _, n in pool.replicas] == [4, 3, 2, 3]
     both(
         result,
         "changes",
-        f"2 crashes (of 3: the others found no engine there); {count(told['retried_requests'])} requests started over",
-        f"{count(told['retries'])} times in all",
-        f"serve 4 2 4 3 3 {significant(pool['gpu_hours_up'])}",
+        f"2 crashes (of 3: the others found no engine there); {count(told.retried_requests)} requests started over",
+        f"{count(told.retries)} times in all",
+        f"serve 4 2 4 3 3 {significant(pool.gpu_hours_up)}",
         "crash serve 0 2.00 s 5.00 s",
         "crash serve 3 1.00 s the end",
         "slow GPU, 1.5 × the time serve 1 3.00 s 4.00 s",
     )
     (drawn,) = data_of(render_page(result, []))["serving"]
-    assert [list(point) for point in zip(drawn["at"], drawn["serving"], strict=True)] == pool["replicas"]
+    assert tuple(zip(drawn["at"], drawn["serving"], strict=True)) == pool.replicas
     assert drawn["crashes"] == [2, 1, 2.5] and drawn["restarts"] == [5]
     assert drawn["slow"] == [[3, 4]] and drawn["narrow"] == []
 
@@ -98,11 +99,11 @@ def test_a_pool_that_grows_and_shrinks() -> None:
     result = example(
         "autoscale", "workload.requests=900", *(f"fleet.autoscale.{k}" for k in ("startup=4", "target=2", "cooldown=5"))
     )
-    (pool,) = result.summary["dynamics"]["pools"]
-    served = [n for _, n in pool["replicas"]]
+    (pool,) = known(result.summary.dynamics).pools
+    served = [n for _, n in pool.replicas]
     assert len(served) > 2 and max(served) > 2
     levels = (served[0], min(served), max(served), served[-1], len(served) - 1)
-    both(result, "changes", f"serve {' '.join(map(str, levels))} {significant(pool['gpu_hours_up'])}")
+    both(result, "changes", f"serve {' '.join(map(str, levels))} {significant(pool.gpu_hours_up)}")
     assert "crash" not in rows(result, "changes").lower() and "crash" not in printed(result).lower()
     (drawn,) = data_of(render_page(result, []))["serving"]
     assert drawn["serving"] == served
@@ -111,10 +112,10 @@ def test_a_pool_that_grows_and_shrinks() -> None:
 def test_links_and_what_makes_them_narrow() -> None:
     narrow = "dynamics=[{at: 1, until: 99, link: {pool: prefill, of: nvlink, factor: 0.1}}]"
     result = example("pdd", "workload.requests=60", narrow)
-    use = result.summary["links"]["inside_nodes"]
-    assert use["bytes"] > 0
-    shares = " ".join(percent(use[name]) for name in ("mean_use", "peak_use", "busy"))
-    both(result, "pools", f"inside nodes {byte_size(use['bytes'])} {shares}")
+    use = result.summary.links["inside_nodes"]
+    assert use.bytes > 0
+    shares = " ".join(percent(share) for share in (use.mean_use, use.peak_use, use.busy))
+    both(result, "pools", f"inside nodes {byte_size(use.bytes)} {shares}")
     both(result, "changes", "narrow NVLink, 0.1 × the bandwidth prefill all 1.00 s 99.0 s", "decode 2 2 2 2 0")
     (drawn,) = data_of(render_page(result, []))["serving"]
     assert drawn["narrow"] == [[1, pytest.approx(result.requests["finish"].max())]], "only what happens in the run"
@@ -122,51 +123,52 @@ def test_links_and_what_makes_them_narrow() -> None:
 
 def test_hits_by_tier() -> None:
     result = example("tiered-kv", "workload.requests=60", "engine.num_gpu_blocks=1500")
-    tiers = result.summary["prefix_cache"]["by_tier"]
-    assert tiers["host"]["hit_tokens"] > 0 and tiers["remote"]["bytes_written"] > 0
+    tiers = result.summary.prefix_cache.by_tier
+    assert tiers["host"].hit_tokens > 0 and known(tiers["remote"].bytes_written) > 0
     for kind, tier in tiers.items():
-        figures = [count(tier["hit_tokens"]), percent(tier["hit_rate"])]
+        figures = [count(tier.hit_tokens), percent(tier.hit_rate)]
         if kind != "gpu":
-            figures += [byte_size(tier[name]) for name in ("bytes_read", "bytes_written")]
-            figures += [percent(tier[name]) for name in ("read_use", "write_use")]
+            figures += [byte_size(tier.bytes_read), byte_size(tier.bytes_written)]
+            figures += [percent(tier.read_use), percent(tier.write_use)]
         both(result, "cache", f"{'GPU' if kind == 'gpu' else kind} {' '.join(figures)}")
     page = rows(result, "cache")
-    assert f"{percent(1 - result.summary['prefix_cache']['hit_rate'])} computed" in page
-    assert f"host {count(tiers['host']['blocks_stored'])} (holds {count(tiers['host']['blocks'])} per engine)" in page
+    assert f"{percent(1 - result.summary.prefix_cache.hit_rate)} computed" in page
+    assert f"host {count(tiers['host'].blocks_stored)} (holds {count(tiers['host'].blocks)} per engine)" in page
     assert "by tier" not in words(render_page(result, []))
 
 
 def test_sides_that_wait_for_each_other() -> None:
     result = example("afd", "workload.requests=12")
-    sides = {pool["name"]: percent(pool["stalled"]) for pool in result.summary["pools"]}
-    assert all(pool["stalled"] > 0 for pool in result.summary["pools"])
+    sides = {pool.name: percent(pool.stalled) for pool in result.summary.pools}
+    assert all(known(pool.stalled) > 0 for pool in result.summary.pools)
     said = f"attention {sides['attention']}, ffn {sides['ffn']} of the time of decode steps"
     assert f"Stalled {said}" in " ".join(printed(result).split())
     page = rows(result, "pools")
-    for pool in result.summary["pools"]:
-        assert f"8 h800 {pool['replicas']} {percent(pool['busy'])} {sides[pool['name']]}" in page
+    for pool in result.summary.pools:
+        assert f"8 h800 {pool.replicas} {percent(pool.busy)} {sides[pool.name]}" in page
     assert "Stalled: the share of the time of decode steps" in page and "bubble" not in page
 
 
 def test_stages_with_nothing_to_do() -> None:
     result = example("pipeline", "workload.requests=12")
-    (pool,) = result.summary["pools"]
-    assert pool["pipeline_bubble"] > 0
-    bubble = percent(pool["pipeline_bubble"])
+    (pool,) = result.summary.pools
+    assert known(pool.pipeline_bubble) > 0
+    bubble = percent(pool.pipeline_bubble)
     assert f"Bubble serve {bubble} of the time of stages" in " ".join(printed(result).split())
-    assert f"serve 32 h100 2 {percent(pool['busy'])} {bubble}" in rows(result, "pools")
+    assert f"serve 32 h100 2 {percent(pool.busy)} {bubble}" in rows(result, "pools")
     assert "Stalled" not in printed(result)
 
 
 def test_each_of_several_models() -> None:
     result = simulate(scenario_from_dict(TWO_MODELS))
-    for name, model in result.summary["models"].items():
-        latencies = {metric: [seconds(model[metric][p]) for p in ("p50", "p95")] for metric in ("ttft", "tpot", "e2e")}
-        figures = [count(model["requests"]), *latencies["ttft"], *latencies["tpot"]]
-        both(result, "models", f"{name} {' '.join(figures)} {significant(model['output_tokens_per_s'])}")
+    for name, model in result.summary.models.items():
+        spreads = {"ttft": model.ttft, "tpot": model.tpot, "e2e": model.e2e}
+        latencies = {metric: [seconds(spread.p50), seconds(spread.p95)] for metric, spread in spreads.items()}
+        figures = [count(model.requests), *latencies["ttft"], *latencies["tpot"]]
+        both(result, "models", f"{name} {' '.join(figures)} {significant(model.output_tokens_per_s)}")
         assert " ".join(latencies["e2e"]) in rows(result, "models")
     assert "small (serve) qwen3-0.6b 1 h100" in rows(result, "pools")
-    peaks = [pool["kv"]["peak_use"] for pool in result.summary["pools"]]
+    peaks = [pool.kv.peak_use for pool in result.summary.pools]
     series = data_of(render_page(result, []))["series"]
     assert max(series["kv_peak"]) == pytest.approx(max(peaks), rel=0.01), "of each replica's own blocks"
     assert min(series["kv"]) >= 0
@@ -175,7 +177,7 @@ def test_each_of_several_models() -> None:
 def test_kernels_compiled_on_first_use() -> None:
     result = make_result(20)
     assert "first use" not in words(render_page(result, [])) + printed(result)
-    result.summary[FIRST_USES] = {"kernels": 3, "seconds": 4.5}
+    result.summary = replace(result.summary, compiled_on_first_use=FirstUses(kernels=3, seconds=4.5))
     both(result, "load", "3 kernels compiled on first use; steps waited 4.50 s for that")
     assert "Compiled on first use kernels 3 seconds 4.50 s" in words(render_page(result, []))
 
@@ -191,28 +193,31 @@ def test_a_fleet_without_any_of_it_shows_none(few: int) -> None:
 
 def test_names_cannot_break_out_of_any_of_it() -> None:
     result = simulate(scenario_from_dict(TWO_MODELS))
-    result.summary["models"] = {HOSTILE: next(iter(result.summary["models"].values()))}
-    for pool in result.summary["pools"]:
-        pool |= {"name": HOSTILE, "model": HOSTILE, "stalled": 0.5}
-    pools = [{"name": HOSTILE, "replicas": [[0.0, 1], [0.5, 2]], "gpu_hours_up": 1.0}]
-    result.summary["dynamics"] = {"crashes": 0, "retried_requests": 0, "retries": 0, "pools": pools}
+    serving = Serving(name=HOSTILE, replicas=((0.0, 1), (0.5, 2)), gpu_hours_up=1.0)
+    result.summary = replace(
+        result.summary,
+        models={HOSTILE: next(iter(result.summary.models.values()))},
+        pools=tuple(replace(pool, name=HOSTILE, model=HOSTILE, stalled=0.5) for pool in result.summary.pools),
+        dynamics=Dynamics(crashes=0, retried_requests=0, retries=0, gpu_hours_up=1.0, pools=(serving,)),
+    )
     page = render_page(result, [])
     assert "<script>alert" not in page and words(page).count("alert(1)") >= 7
     assert "[/red]" in printed(_named(result, "[red]pool[/red]")), "nor is it taken for a style of the terminal"
 
 
 def _named(result: Any, name: str) -> Any:
-    result.summary["pools"][0]["name"] = name
+    pools = (replace(result.summary.pools[0], name=name), *result.summary.pools[1:])
+    result.summary = replace(result.summary, pools=pools)
     return result
 
 
 def test_any_number_of_pools_and_events_stays_small() -> None:
     result = faults()
-    crowd = [{"name": f"pool {i}", "replicas": [[0.0, 1], [1.0, 2]], "gpu_hours_up": 1.0} for i in range(30)]
+    crowd = tuple(Serving(name=f"pool {i}", replicas=((0.0, 1), (1.0, 2)), gpu_hours_up=1.0) for i in range(30))
     many = load_scenario(EXAMPLES / "faults.yaml").dynamics * 100
     scenario = result.scenario.model_copy(update={"dynamics": many})
-    told = {**result.summary["dynamics"], "pools": crowd}
-    large = replace(result, scenario=scenario, summary={**result.summary, "dynamics": told})
+    told = replace(known(result.summary.dynamics), pools=crowd)
+    large = replace(result, scenario=scenario, summary=replace(result.summary, dynamics=told))
     text = words(render_page(large, []))
     assert f"The first {MOST_FIGURES} of 30 pools that change." in text
     assert f"The first {MOST_EVENTS} of 200 events." in text
@@ -233,10 +238,10 @@ def test_thinning_keeps_what_a_figure_shows(points: list[tuple[float, int]], bin
 
 def test_a_long_run_is_thinned() -> None:
     result = faults()
-    (pool,) = result.summary["dynamics"]["pools"]
+    (pool,) = known(result.summary.dynamics).pools
     axis = TimeAxis(0.0, 1e4)
-    often = {**pool, "replicas": [[float(i), i % 5] for i in range(10_000)]}
-    told = {**result.summary["dynamics"], "pools": [often]}
-    long = replace(result, summary={**result.summary, "dynamics": told})
+    often = replace(pool, replicas=tuple((float(i), i % 5) for i in range(10_000)))
+    told = replace(known(result.summary.dynamics), pools=(often,))
+    long = replace(result, summary=replace(result.summary, dynamics=told))
     (drawn,) = serving_over_time(long, axis)
     assert len(drawn["at"]) <= 4 * TIME_BINS

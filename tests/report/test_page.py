@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from steelyard.report.page import render_page
+from steelyard.sim.summary import Verdict
 from support.report_samples import make_result, no_steps
 from support.report_text import HOSTILE, data_of, read, words
 
@@ -51,9 +53,9 @@ def test_it_asks_nothing_of_the_network() -> None:
 
 def test_names_cannot_break_out() -> None:
     result = make_result(30, name=HOSTILE, labels=(HOSTILE, "plain"))
-    result.summary["model"] = HOSTILE
-    result.summary["slo"] = {f"ttft_{HOSTILE}": {"limit": 1.0, "value": 0.5, "met": True}}
-    result.summary[HOSTILE] = {HOSTILE: HOSTILE}
+    limit = Verdict(limit=1.0, value=0.5, met=True)
+    slo, sources = {f"ttft_{HOSTILE}": limit}, {HOSTILE: HOSTILE}
+    result.summary = replace(result.summary, model=HOSTILE, slo=slo, sources=sources)
     result.requests["reason"][:] = HOSTILE
     page = render_page(result, [HOSTILE])
     outline = read(page)
@@ -86,7 +88,7 @@ def test_the_replica_table_has_a_row_each(replicas: int) -> None:
 def test_any_size_stays_small_and_says_what_it_cut() -> None:
     result = make_result(400)
     result.requests["replica"] = np.arange(400) * 7
-    result.summary["replicas"] = 3000
+    result.summary = replace(result.summary, replicas=3000)
     result.requests["label"] = np.array([f"workload {i}" for i in range(400)])
     result.requests["reason"] = np.array([f"why {i}" for i in range(400)], dtype=object)
     result.requests["status"][:] = "aborted"

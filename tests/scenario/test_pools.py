@@ -10,6 +10,7 @@ import pytest
 from steelyard import Result, scenario_from_dict, simulate
 from steelyard.errors import UserError
 from steelyard.sim.attempts import settled
+from support.known import known
 
 BIG, SMALL = "llama-3.1-8b", "qwen3-0.6b"
 ENGINE = {"max_num_batched_tokens": 2048, "max_num_seqs": 32}
@@ -58,13 +59,13 @@ def test_two_models_side_by_side_are_two_fleets(router: str) -> None:
         for name in ("first_token", "finish", "output"):
             np.testing.assert_array_equal(both.requests[name][rows], result.requests[name])
         np.testing.assert_array_equal(both.requests["replica"][rows], np.array(numbers)[result.requests["replica"]])
-    assert both.summary["model"] == f"{BIG} + {SMALL}"
-    assert [pool["model"] for pool in both.summary["pools"]] == [BIG, SMALL, BIG]
-    assert list(both.summary["models"]) == [BIG, SMALL]
-    for result, told in zip(alone, both.summary["models"].values(), strict=True):
-        assert told["requests"] == told["finished"] == 60
-        assert told["ttft"] == result.summary["ttft"] and told["e2e"] == result.summary["e2e"]
-    assert "models" not in alone[0].summary and "model" not in alone[0].summary["pools"][0]
+    assert both.summary.model == f"{BIG} + {SMALL}"
+    assert [pool.model for pool in both.summary.pools] == [BIG, SMALL, BIG]
+    assert list(both.summary.models) == [BIG, SMALL]
+    for result, told in zip(alone, both.summary.models.values(), strict=True):
+        assert told.requests == told.finished == 60
+        assert told.ttft == result.summary.ttft and told.e2e == result.summary.e2e
+    assert not alone[0].summary.models and alone[0].summary.pools[0].model is None
 
 
 @pytest.mark.parametrize("transfer", [{}, {"layerwise": True, "first_token": "prefill"}])
@@ -84,8 +85,8 @@ def test_two_models_computed_here_and_answered_there(transfer: dict[str, Any]) -
         for name in ("first_token", "finish"):
             np.testing.assert_allclose(both.requests[name][rows], result.requests[name], rtol=1e-12)
         assert set(both.requests["replica"][rows].tolist()) == set(numbers)
-    carried = [result.summary["links"]["prefill_out"]["bytes"] for result in (both, *alone)]
-    inside = [result.summary["links"]["inside_nodes"]["bytes"] for result in (both, *alone)]
+    carried = [result.summary.links["prefill_out"].bytes for result in (both, *alone)]
+    inside = [result.summary.links["inside_nodes"].bytes for result in (both, *alone)]
     assert carried[0] + inside[0] == pytest.approx(sum(carried[1:]) + sum(inside[1:]))
 
 
@@ -102,7 +103,7 @@ def test_one_config_in_two_precisions_is_two_models() -> None:
     result = run([stream(None, 10, "exact"), stream("fast", 10, "quick")], {"pools": pools(None, fast)})
     exact, quick = (result.requests["tpot"][of(result, name)].mean() for name in ("exact", "quick"))
     assert quick < 0.75 * exact
-    assert list(result.summary["models"]) == [BIG, "fast"]
+    assert list(result.summary.models) == [BIG, "fast"]
 
 
 def test_lengths_are_those_of_the_model_asked_for() -> None:
@@ -131,7 +132,7 @@ def test_whoever_wants_a_model_that_is_down_waits_for_it(router: str) -> None:
     assert set(result.requests["replica"][short].tolist()) == {2}
     late = short & (result.requests["arrival"] > 0.5)
     assert (result.requests["first_token"][late] > 2.5).all()
-    assert result.summary["dynamics"]["crashes"] == 1
+    assert known(result.summary.dynamics).crashes == 1
 
 
 def test_a_pool_grows_by_the_queue_of_its_own_model() -> None:
@@ -141,7 +142,7 @@ def test_a_pool_grows_by_the_queue_of_its_own_model() -> None:
     small = {"name": "small", "gpu": "h100", "replicas": 1, "model": SMALL}
     crash = {"at": 0.2, "crash": {"pool": "small", "restart_after": 5.0}}
     result = run([stream(None, 1, "long", 8), stream(SMALL, 40, "short")], {"pools": [big, small]}, dynamics=[crash])
-    counts = {pool["name"]: pool["replicas"] for pool in result.summary["dynamics"]["pools"]}
+    counts = {pool.name: pool.replicas for pool in known(result.summary.dynamics).pools}
     assert max(count for _, count in counts["big"]) == 1
     assert set(result.requests["status"].tolist()) == {"finished"}
 
@@ -190,7 +191,7 @@ def test_the_least_loaded_pool_follows_what_it_has_finished() -> None:
     by_load = run(work, {"pools": unlike, "pool_router": "least-loaded"})
     assert sent(by_turns, 1) == 100
     assert sent(by_load, 1) > 120
-    assert by_load.summary["e2e"]["mean"] < by_turns.summary["e2e"]["mean"]
+    assert known(by_load.summary.e2e.mean) < known(by_turns.summary.e2e.mean)
 
 
 def test_prefill_and_decode_pools_are_chosen_too() -> None:

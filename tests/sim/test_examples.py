@@ -25,4 +25,4 @@ def test_an_example_answers_what_it_is_asked(path: Path) -> None:
     assert (requests["ttft"][done] > 0).all() and (requests["e2e"][done] >= requests["ttft"][done]).all()
     for column in ("first_token", "finish"):
         assert requests[column][done] == pytest.approx(slow.requests[column][done], rel=1e-9)
-    assert sum(pool["gpus"] for pool in fast.summary["pools"]) == fast.summary["gpus"]
+    assert sum(pool.gpus for pool in fast.summary.pools) == fast.summary.gpus

@@ -25,7 +25,9 @@ from steelyard.engine import Engine, Limits, Request
 from steelyard.fleet import Desk, make_router, run_fleet
 from steelyard.model import AttentionOperator, Gemm, head_operators, operators
 from steelyard.sim import set_up
+from steelyard.sim.summary import Goodput, Outcomes, PrefixCache, Summary
 from steelyard.workload import build_workload
+from support.known import known
 from support.paths import EXAMPLES
 
 CUT = {
@@ -97,8 +99,8 @@ SQUEEZED: dict[str, Any] = {
 def squeezed() -> Result:
     """A run with everything in it: preemptions, prefix hits, queues, two replicas, met and missed limits."""
     result = simulate(scenario(**SQUEEZED), plain=True)
-    assert result.summary["preemptions"] > 0
-    assert result.summary["prefix_cache"]["hit_tokens"] > 0
+    assert result.summary.preemptions > 0
+    assert result.summary.prefix_cache.hit_tokens > 0
     return result
 
 
@@ -128,12 +130,12 @@ def test_latencies_are_those_of_the_finished_requests() -> None:
     done = finished(result)
     for metric in ("ttft", "attft", "tpot", "e2e", "queue"):
         values = [row[metric] for row in done if not math.isnan(row[metric])]
-        found = result.summary[metric]
-        assert found["count"] == len(values) > 50
-        assert found["mean"] == pytest.approx(sum(values) / len(values))
-        assert found["max"] == max(values)
+        found = result.summary.latencies[metric]
+        assert found.count == len(values) > 50
+        assert found.mean == pytest.approx(sum(values) / len(values))
+        assert found.max == max(values)
         for percent in (50, 90, 95, 99):
-            assert found[f"p{percent}"] == pytest.approx(percentile(values, percent))
+            assert found.levels[f"p{percent}"] == pytest.approx(percentile(values, percent))
 
 
 def test_durations_follow_from_the_moments() -> None:
@@ -152,9 +154,9 @@ def test_throughput_and_cost_are_totals_over_the_duration() -> None:
     result = squeezed()
     summary, done = result.summary, finished(result)
     duration = max(row["finish"] for row in done) - min(row["arrival"] for row in rows(result))
-    assert summary["duration_s"] == pytest.approx(duration)
+    assert summary.duration_s == pytest.approx(duration)
     tokens_in, tokens_out = sum(row["prompt"] for row in done), sum(row["output"] for row in done)
-    assert summary["throughput"] == pytest.approx(
+    assert summary.throughput.to_dict() == pytest.approx(
         {
             "requests_per_s": len(done) / duration,
             "input_tokens_per_s": tokens_in / duration,
@@ -164,20 +166,20 @@ def test_throughput_and_cost_are_totals_over_the_duration() -> None:
             "total_tokens_per_s_per_gpu": (tokens_in + tokens_out) / duration / 2,
         }
     )
-    assert summary["gpus"] == summary["replicas"] == 2
-    assert summary["gpu_hours"] == pytest.approx(2 * duration / 3600)
+    assert summary.gpus == summary.replicas == 2
+    assert summary.gpu_hours == pytest.approx(2 * duration / 3600)
     usd = 7.0 * 2 * duration / 3600
-    assert summary["cost"]["usd"] == pytest.approx(usd)
-    assert summary["cost"]["usd_per_million_tokens"] == pytest.approx(usd / (tokens_in + tokens_out) * 1e6)
-    assert summary["cost"]["usd_per_million_output_tokens"] == pytest.approx(usd / tokens_out * 1e6)
-    assert sum(summary["provenance"].values()) == pytest.approx(1)
+    assert summary.cost.usd == pytest.approx(usd)
+    assert summary.cost.usd_per_million_tokens == pytest.approx(usd / (tokens_in + tokens_out) * 1e6)
+    assert summary.cost.usd_per_million_output_tokens == pytest.approx(usd / tokens_out * 1e6)
+    assert sum(summary.provenance.to_dict().values()) == pytest.approx(1)
 
 
 def test_price_and_gpu_count_follow_the_fleet() -> None:
     summary = simulate(scenario(fleet={"gpu": "h100", "replicas": 3, "tp": 2})).summary
-    assert summary["gpus"] == 6
-    assert summary["cost"]["usd"] == pytest.approx(3.0 * summary["gpu_hours"]), "the catalog's price of an H100"
-    assert summary["gpu_hours"] == pytest.approx(6 * summary["duration_s"] / 3600)
+    assert summary.gpus == 6
+    assert summary.cost.usd == pytest.approx(3.0 * summary.gpu_hours), "the catalog's price of an H100"
+    assert summary.gpu_hours == pytest.approx(6 * summary.duration_s / 3600)
 
 
 def test_goodput_counts_requests_that_meet_every_limit() -> None:
@@ -185,42 +187,38 @@ def test_goodput_counts_requests_that_meet_every_limit() -> None:
     result = squeezed()
     good = [row for row in finished(result) if row["ttft"] <= 0.9 and not row["tpot"] > 0.02 and row["e2e"] <= 2.0]
     assert 0 < len(good) < len(finished(result))
-    goodput = result.summary["goodput"]
-    assert goodput["share"] == pytest.approx(len(good) / len(rows(result)))
-    assert goodput["requests_per_s"] == pytest.approx(len(good) / result.summary["duration_s"])
-    assert simulate(scenario()).summary["goodput"] == {"requests_per_s": None, "share": None}
+    goodput = result.summary.goodput
+    assert goodput.share == pytest.approx(len(good) / len(rows(result)))
+    assert goodput.requests_per_s == pytest.approx(len(good) / result.summary.duration_s)
+    assert simulate(scenario()).summary.goodput == Goodput(requests_per_s=None, share=None)
 
 
 def test_verdicts_compare_the_runs_percentiles_with_the_limits() -> None:
     result = squeezed()
-    done, verdicts = finished(result), result.summary["slo"]
+    done, verdicts = finished(result), result.summary.slo
     assert list(verdicts) == ["tpot_p90", "e2e_p50", "itl_p99", "queue_p95", "ttft_p99"]
     for name, limit in SQUEEZED["slo"].items():
         if name not in verdicts:
             continue
         metric, _, percent = name.partition("_p")
         if metric == "itl":
-            value = result.summary["itl"]["p99"]
+            value = known(result.summary.itl.p99)
         else:
             value = percentile([row[metric] for row in done if not math.isnan(row[metric])], float(percent))
-        assert verdicts[name]["limit"] == limit
-        assert verdicts[name]["value"] == pytest.approx(value)
-        assert verdicts[name]["met"] is (value <= limit)
-    assert {verdict["met"] for verdict in verdicts.values()} == {True, False}
+        assert verdicts[name].limit == limit
+        assert verdicts[name].value == pytest.approx(value)
+        assert verdicts[name].met is (value <= limit)
+    assert {verdict.met for verdict in verdicts.values()} == {True, False}
 
 
 def test_prefix_hits_and_preemptions_are_sums_over_requests() -> None:
     result = squeezed()
     served = [row for row in rows(result) if not math.isnan(row["scheduled"])]
     hits, prompts = sum(row["cached"] for row in served), sum(row["prompt"] for row in served)
-    assert result.summary["prefix_cache"] == {
-        "hit_rate": hits / prompts,
-        "hit_tokens": hits,
-        "prompt_tokens": prompts,
-    }
+    assert result.summary.prefix_cache == PrefixCache(hit_rate=hits / prompts, hit_tokens=hits, prompt_tokens=prompts)
     assert all(row["cached"] % 16 == 0 and row["cached"] <= 80 for row in served), "whole blocks of the 90 shared"
-    assert result.summary["preemptions"] == sum(row["preemptions"] for row in served)
-    assert result.summary["preemptions"] == int(result.steps["preempted"].sum())
+    assert result.summary.preemptions == sum(row["preemptions"] for row in served)
+    assert result.summary.preemptions == int(result.steps["preempted"].sum())
 
 
 def step_seconds(result: Result) -> np.ndarray:
@@ -230,17 +228,17 @@ def step_seconds(result: Result) -> np.ndarray:
 def test_busy_and_block_use_are_time_averages_over_the_steps() -> None:
     result = squeezed()
     summary, steps = result.summary, result.steps
-    room = summary["duration_s"] * 2
-    blocks = summary["kv"]["blocks_per_replica"]
-    assert blocks == 259 and summary["kv"]["block_size"] == 16
-    assert summary["busy"] == pytest.approx(step_seconds(result).sum() / room)
+    room = summary.duration_s * 2
+    blocks = summary.kv.blocks_per_replica
+    assert blocks == 259 and summary.kv.block_size == 16
+    assert summary.busy == pytest.approx(step_seconds(result).sum() / room)
     held = ((blocks - steps["free_blocks"]) * step_seconds(result)).sum()
-    assert summary["kv"]["mean_use"] == pytest.approx(held / (blocks * room))
-    assert summary["kv"]["peak_use"] == pytest.approx(1 - steps["free_blocks"].min() / blocks)
+    assert summary.kv.mean_use == pytest.approx(held / (blocks * room))
+    assert summary.kv.peak_use == pytest.approx(1 - steps["free_blocks"].min() / blocks)
     fast = simulate(scenario(**SQUEEZED)).summary
-    assert fast["busy"] == pytest.approx(summary["busy"])
-    assert fast["kv"]["peak_use"] == summary["kv"]["peak_use"]
-    assert fast["kv"]["mean_use"] == pytest.approx(summary["kv"]["mean_use"], rel=0.01)
+    assert fast.busy == pytest.approx(summary.busy)
+    assert fast.kv.peak_use == summary.kv.peak_use
+    assert fast.kv.mean_use == pytest.approx(summary.kv.mean_use, rel=0.01)
 
 
 @pytest.mark.parametrize("plain", [False, True])
@@ -263,13 +261,13 @@ def test_shares_of_peak_are_the_work_of_the_steps(plain: bool) -> None:
     sampled = sum(row["output"] for row in done)
     flops = 2.0 * sum(op.k * op.n for op in gemms) * tokens + 2.0 * head.k * head.n * sampled
     flops += attention.decode.flops_per_pair * pairs * setup.model.num_layers
-    room = result.summary["duration_s"]
-    assert result.summary["preemptions"] == 0
-    assert result.summary["mfu"] == pytest.approx(flops / setup.gpu.peak("bf16") / room, rel=2e-3)
+    room = result.summary.duration_s
+    assert result.summary.preemptions == 0
+    assert result.summary.mfu == pytest.approx(flops / setup.gpu.peak("bf16") / room, rel=2e-3)
     weights = sum(op.k * op.n for op in [*gemms, head]) * 2.0
     cache = int(result.steps["kv_decode"].sum()) * 2 * 8 * 128 * 2 * 32
-    moved = weights * result.summary["steps"] + cache
-    assert result.summary["mbu"] == pytest.approx(moved / setup.gpu.memory_bandwidth / room, rel=1e-9)
+    moved = weights * result.summary.steps + cache
+    assert result.summary.mbu == pytest.approx(moved / setup.gpu.memory_bandwidth / room, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -289,19 +287,21 @@ def test_shares_of_peak_are_the_work_of_the_steps(plain: bool) -> None:
 )
 def test_no_run_beats_the_hardware(changes: dict[str, Any]) -> None:
     summary = simulate(scenario(**changes)).summary
-    assert 0 < summary["mfu"] < 1
-    assert 0 < summary["mbu"] < 1
-    assert 0 < summary["busy"] <= 1 + 1e-9
-    assert 0 < summary["kv"]["mean_use"] <= summary["kv"]["peak_use"] <= 1
+    assert 0 < summary.mfu < 1
+    assert 0 < summary.mbu < 1
+    assert 0 < summary.busy <= 1 + 1e-9
+    assert 0 < summary.kv.mean_use <= summary.kv.peak_use <= 1
 
 
 def test_summary_is_json_with_the_promised_keys() -> None:
     for result in (squeezed(), simulate(scenario(workload=workload(prompt=900_000)))):
-        assert set(result.summary) >= SUMMARY_KEYS
-        text = json.dumps(result.summary, allow_nan=False)
-        assert json.loads(text) == result.summary
+        told = result.summary.to_dict()
+        assert set(told) >= SUMMARY_KEYS
+        text = json.dumps(told, allow_nan=False)
+        assert json.loads(text) == told
+        assert Summary.from_dict(json.loads(text)) == result.summary
         for metric in ("ttft", "tpot", "itl", "e2e", "queue"):
-            assert set(result.summary[metric]) == {"mean", "p50", "p90", "p95", "p99", "max", "count"}
+            assert list(told[metric]) == ["mean", "p50", "p90", "p95", "p99", "max", "count"]
 
 
 # -- gaps between tokens, by looking at every token ---------------------------------------------------------------
@@ -378,27 +378,27 @@ def test_token_gaps_are_those_of_every_single_token(plain: bool, asynchronous: b
     engine = {**SQUEEZED["engine"], "enable_prefix_caching": False, "async_scheduling": asynchronous}
     run = scenario(**{**SQUEEZED, "engine": engine})
     result, tokens = simulate(run, plain=plain), watched(run, plain)
-    assert result.summary["preemptions"] > 0
+    assert result.summary.preemptions > 0
     for row in finished(result):
         times = tokens.seen[row["id"]]
         assert len(times) == row["output"]
         assert times[0] == pytest.approx(row["first_token"], abs=1e-12)
         assert times[-1] == pytest.approx(row["finish"], abs=1e-12)
     gaps = sorted(float(gap) for times in tokens.made.values() for gap in np.diff(times))
-    itl = result.summary["itl"]
-    assert itl["count"] == len(gaps) == sum(row["output"] - 1 for row in finished(result))
-    assert itl["mean"] == pytest.approx(sum(gaps) / len(gaps))
-    assert itl["max"] == pytest.approx(gaps[-1])
+    itl = result.summary.itl
+    assert itl.count == len(gaps) == sum(row["output"] - 1 for row in finished(result))
+    assert itl.mean == pytest.approx(sum(gaps) / len(gaps))
+    assert itl.max == pytest.approx(gaps[-1])
     for percent in (50, 90, 95, 99):
-        assert itl[f"p{percent}"] == pytest.approx(gaps[math.ceil(percent / 100 * len(gaps)) - 1])
+        assert itl.levels[f"p{percent}"] == pytest.approx(gaps[math.ceil(percent / 100 * len(gaps)) - 1])
 
 
 def test_token_gaps_leave_out_requests_that_did_not_finish() -> None:
     """As the other latencies do: an aborted request's tokens were not what anybody got."""
     run = scenario(workload=workload(output={"kind": "uniform", "min": 50, "max": 400}, abort_after=1.5))
     result = simulate(run)
-    assert 0 < result.summary["outcomes"]["aborted"] < 40
-    assert result.summary["itl"]["count"] == sum(row["output"] - 1 for row in finished(result))
+    assert 0 < result.summary.outcomes.aborted < 40
+    assert result.summary.itl.count == sum(row["output"] - 1 for row in finished(result))
 
 
 # -- tables -------------------------------------------------------------------------------------------------------
@@ -409,14 +409,14 @@ def test_tables_have_the_promised_columns() -> None:
     assert {name: column.dtype.kind for name, column in result.requests.items()} == REQUEST_COLUMNS
     assert {name: column.dtype.kind for name, column in result.steps.items()} == STEP_COLUMNS
     assert {len(column) for column in result.requests.values()} == {90}
-    assert {len(column) for column in result.steps.values()} == {result.summary["steps"]}
+    assert {len(column) for column in result.steps.values()} == {result.summary.steps}
     assert result.requests["id"].tolist() == list(range(90))
     assert all(isinstance(label, str) for label in result.requests["label"])
 
 
 def test_steps_of_an_engine_follow_each_other() -> None:
     for result in (squeezed(), simulate(example("closed-loop")), simulate(scenario())):
-        for replica in range(result.summary["replicas"]):
+        for replica in range(result.summary.replicas):
             mine = result.steps["replica"] == replica
             start, end = result.steps["start"][mine], result.steps["end"][mine]
             assert (end > start).all()
@@ -432,14 +432,14 @@ def test_the_first_step_of_a_burst_starts_when_its_first_request_is_seen() -> No
     """Dirty memory of the right size first: a start that nobody wrote must not look like a zero."""
     run = scenario(workload=workload())
     result, host = simulate(run), set_up(run).host
-    steps = result.summary["steps"]
+    steps = result.summary.steps
     seen = host.submit + host.ingest + 100 * host.ingest_token + host.wake
     for _ in range(20):
         dirty = [np.full(steps, 1e9) for _ in range(4)]
         del dirty
         assert result.logs[0].start()[0] == pytest.approx(seen)
-    assert result.summary["busy"] == pytest.approx((result.logs[0].end[-1] - seen) / result.summary["duration_s"])
-    assert result.summary["busy"] > 0.98
+    assert result.summary.busy == pytest.approx((result.logs[0].end[-1] - seen) / result.summary.duration_s)
+    assert result.summary.busy > 0.98
 
 
 def test_clients_see_tokens_in_order() -> None:
@@ -461,7 +461,7 @@ def test_clients_see_tokens_in_order() -> None:
 
 def test_every_token_is_computed_once_without_cache_and_preemption() -> None:
     result = simulate(scenario(engine={"enable_prefix_caching": False}))
-    assert result.summary["preemptions"] == 0
+    assert result.summary.preemptions == 0
     computed = int(result.steps["n_decode"].sum() + result.steps["prefill_tokens"].sum())
     assert computed == sum(row["prompt"] + row["output"] - 1 for row in finished(result))
 
@@ -470,9 +470,9 @@ def test_replicas_without_requests_are_part_of_the_fleet() -> None:
     result = simulate(scenario(fleet={"gpu": "h100", "replicas": 5}, workload=workload(requests=2)))
     assert result.requests["replica"].tolist() == [0, 1]
     seconds = step_seconds(result).sum()
-    assert result.summary["busy"] == pytest.approx(seconds / 5 / result.summary["duration_s"])
-    assert result.summary["busy"] == pytest.approx(2 / 5, rel=0.03)
-    assert result.summary["gpus"] == 5
+    assert result.summary.busy == pytest.approx(seconds / 5 / result.summary.duration_s)
+    assert result.summary.busy == pytest.approx(2 / 5, rel=0.03)
+    assert result.summary.gpus == 5
 
 
 # -- nobody is lost -----------------------------------------------------------------------------------------------
@@ -489,8 +489,8 @@ def test_unservable_requests_are_turned_away_and_the_rest_is_served() -> None:
             ],
         )
     )
-    assert result.summary["requests"] == 15
-    assert result.summary["outcomes"] == {"finished": 10, "rejected": 5, "aborted": 0}
+    assert result.summary.requests == 15
+    assert result.summary.outcomes == Outcomes(finished=10, rejected=5, aborted=0)
     for row in rows(result):
         if row["label"] == "fine":
             assert row["status"] == "finished" and row["reason"] == ""
@@ -508,9 +508,9 @@ def test_a_rejected_request_has_no_replica(router: str, session: dict[str, int] 
     asked = workload(requests=6, prompt=5000, **({"session": session} if session else {}))
     fleet = {"gpu": "h100", "replicas": 2, "router": router}
     result = simulate(scenario(fleet=fleet, engine={"max_model_len": 2000}, workload=asked))
-    assert result.summary["outcomes"]["rejected"] == 6
+    assert result.summary.outcomes.rejected == 6
     assert result.requests["replica"].tolist() == [-1] * 6
-    assert result.summary["steps"] == 0 and result.summary["duration_s"] == 0
+    assert result.summary.steps == 0 and result.summary.duration_s == 0
 
 
 def test_turns_after_a_rejected_one_still_come() -> None:
@@ -524,7 +524,7 @@ def test_turns_after_a_rejected_one_still_come() -> None:
 def test_outputs_stop_at_the_models_length() -> None:
     result = simulate(scenario(engine={"max_model_len": 150}, workload=workload(output=500)))
     assert set(result.requests["output"].tolist()) == {50}
-    assert result.summary["outcomes"]["finished"] == 40
+    assert result.summary.outcomes.finished == 40
 
 
 def test_impatient_clients_leave_when_they_said() -> None:
@@ -533,8 +533,8 @@ def test_impatient_clients_leave_when_they_said() -> None:
         engine={"max_num_seqs": 16},
     )
     result = simulate(run)
-    counts = result.summary["outcomes"]
-    assert counts["aborted"] > 5 and counts["finished"] > 5 and counts["aborted"] + counts["finished"] == 80
+    counts = result.summary.outcomes
+    assert counts.aborted > 5 and counts.finished > 5 and counts.aborted + counts.finished == 80
     longest = float(step_seconds(result).max())
     for row in rows(result):
         stayed = row["finish"] - row["arrival"]
@@ -561,11 +561,10 @@ def test_who_never_ran_found_nothing_in_the_cache(plain: bool) -> None:
 def test_a_request_given_up_after_a_preemption_leaves_no_gap() -> None:
     """Between its last token before the preemption and nothing after it there is no gap to count."""
     fast, plain = both_ways("awkward:257")
-    assert fast.summary["preemptions"] > 0 and fast.summary["outcomes"]["aborted"] > 0
-    assert ((fast.requests["status"] == "aborted") & (fast.requests["preemptions"] > 0)).any() and fast.summary["itl"][
-        "count"
-    ]
-    assert fast.summary["itl"] == pytest.approx(plain.summary["itl"], rel=1e-9)
+    assert fast.summary.preemptions > 0 and fast.summary.outcomes.aborted > 0
+    assert ((fast.requests["status"] == "aborted") & (fast.requests["preemptions"] > 0)).any()
+    assert fast.summary.itl.count
+    assert fast.summary.itl.to_dict() == pytest.approx(plain.summary.itl.to_dict(), rel=1e-9)
 
 
 # -- who goes where, and when -------------------------------------------------------------------------------------
@@ -587,7 +586,7 @@ def test_least_outstanding_means_least_outstanding(name: str) -> None:
     engine = {"num_gpu_blocks": 120} if squeezed else {}
     fleet = {"gpu": "h100", "replicas": 4, "router": "least-outstanding"}
     result = simulate(scenario(fleet=fleet, engine=engine, workload=asked, seed=2))
-    assert (result.summary["preemptions"] > 100) is squeezed
+    assert (result.summary.preemptions > 100) is squeezed
     served = rows(result)
     assert len({row["replica"] for row in served}) == 4
     for row in sorted(served, key=lambda row: (row["arrival"], row["id"])):
@@ -690,8 +689,8 @@ def test_accepted_drafts_shorten_the_run(place: str) -> None:
         asked = workload(requests=1, output=41)
         (engine if place == "engine" else asked)["acceptance" if place == "engine" else "accept"] = accepted
         result = simulate(scenario(engine=engine, workload=asked))
-        assert result.summary["outcomes"]["finished"] == 1
-        return int(result.summary["steps"])
+        assert result.summary.outcomes.finished == 1
+        return int(result.summary.steps)
 
     assert steps([0]) == 41
     assert steps([3]) == 11
@@ -790,21 +789,17 @@ CASES = [
 def test_short_cuts_change_nothing(name: str) -> None:
     fast, plain = both_ways(name)
     assert_same(fast.requests, plain.requests)
-    counts = fast.summary["outcomes"]
-    assert (
-        counts["finished"] + counts["rejected"] + counts["aborted"]
-        == fast.summary["requests"]
-        == len(fast.requests["id"])
-    )
+    counts = fast.summary.outcomes
+    assert counts.finished + counts.rejected + counts.aborted == fast.summary.requests == len(fast.requests["id"])
     for before, after in (("arrival", "scheduled"), ("scheduled", "first_token"), ("first_token", "finish")):
         assert not (fast.requests[after] < fast.requests[before]).any(), f"{after} before {before}"
     assert not np.isnan(fast.requests["e2e"][fast.requests["status"] == "finished"]).any()
     steps = {key: column for key, column in fast.steps.items() if key not in ("free_blocks", "running")}
     assert_same(steps, {key: plain.steps[key] for key in steps})
-    for figure in ("busy", "mfu", "mbu"):
-        assert fast.summary[figure] == pytest.approx(plain.summary[figure], rel=1e-9)
-    for key, value in plain.summary["itl"].items():
-        assert fast.summary["itl"][key] == (None if value is None else pytest.approx(value, rel=1e-9))
+    one, other = fast.summary, plain.summary
+    assert (one.busy, one.mfu, one.mbu) == pytest.approx((other.busy, other.mfu, other.mbu), rel=1e-9)
+    for key, value in other.itl.levels.items():
+        assert one.itl.levels[key] == (None if value is None else pytest.approx(value, rel=1e-9))
 
 
 @pytest.mark.parametrize("name", [case for case in CASES if "awkward" not in case])
@@ -813,7 +808,7 @@ def test_short_cuts_show_the_same_queues_and_blocks(name: str) -> None:
     fast, plain = both_ways(name)
     assert (np.abs(fast.steps["free_blocks"] - plain.steps["free_blocks"]) <= fast.steps["n_decode"]).all()
     off = np.flatnonzero(fast.steps["running"] != plain.steps["running"])
-    assert not len(off), f"running is off in {len(off)} of {fast.summary['steps']} steps, first in step {off[0]}"
+    assert not len(off), f"running is off in {len(off)} of {fast.summary.steps} steps, first in step {off[0]}"
 
 
 def assert_same(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> None:
@@ -831,7 +826,7 @@ def test_a_whole_rollout_burst_is_a_matter_of_a_moment() -> None:
     clock = os.times()
     result = simulate(run)
     spent = os.times().user - clock.user
-    assert result.summary["outcomes"]["finished"] == 512
+    assert result.summary.outcomes.finished == 512
     assert result.requests["output"].max() > 20_000
     assert spent < 3
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from steelyard.scenario import Scenario, scenario_from_dict
+from steelyard.sim.summary import Cost, Outcomes, Summary
 
 BLOCKS = 27_000
 BLOCK_SIZE = 16
@@ -22,7 +23,7 @@ class SampleResult:
     """The fields of sim.Result."""
 
     scenario: Scenario
-    summary: dict[str, Any]
+    summary: Summary
     requests: dict[str, np.ndarray]
     steps: dict[str, np.ndarray]
     itl: tuple[np.ndarray, np.ndarray]
@@ -77,15 +78,15 @@ def no_steps(result: Any) -> Any:
     result.requests["reason"][:] = "prompt of 99999 tokens is longer than max_model_len 8192"
     result.steps = {key: column[:0] for key, column in result.steps.items()}
     result.itl = (np.empty(0), np.empty(0, dtype=np.int64))
-    total = result.summary["requests"]
-    summary = _summary(result.requests, result.steps, result.itl[0], 1, result.summary["name"], None)
-    result.summary = {
-        **summary,
-        "requests": total,
-        "outcomes": {"finished": 0, "rejected": total, "aborted": 0},
-        "cost": {"usd": 0.0, "usd_per_million_output_tokens": None, "usd_per_million_tokens": None},
-        "mfu": float("nan"),
-    }
+    total = result.summary.requests
+    summary = _summary(result.requests, result.steps, result.itl[0], 1, result.summary.name, None)
+    result.summary = replace(
+        summary,
+        requests=total,
+        outcomes=Outcomes(finished=0, rejected=total, aborted=0),
+        cost=Cost(usd_per_gpu_hour=2.9, usd=0.0, usd_per_million_output_tokens=None, usd_per_million_tokens=None),
+        mfu=float("nan"),
+    )
     return result
 
 
@@ -178,7 +179,7 @@ def _summary(
     replicas: int,
     name: str,
     slo: dict[str, dict[str, Any]] | None,
-) -> dict[str, Any]:
+) -> Summary:
     done = table["status"] == "finished"
     tokens_in, tokens_out = int(table["prompt"][done].sum()), int(table["output"][done].sum())
     duration = float(steps["end"].max()) if len(steps["end"]) else 0.0
@@ -186,7 +187,29 @@ def _summary(
     use = 1 - steps["free_blocks"] / BLOCKS
     latency = {metric: _spread_of(table[metric]) for metric in ("ttft", "attft", "tpot", "e2e", "queue")}
     hours = replicas * duration / 3600
-    return {
+    busy = {"mfu": 0.213, "mbu": 0.61, "busy": 0.94}
+    provenance = {"measured": 0.62, "interpolated": 0.27, "extrapolated": 0.01, "analytic": 0.10}
+    kv = {
+        "blocks_per_replica": BLOCKS,
+        "block_size": BLOCK_SIZE,
+        "mean_use": float(use.mean()) if len(use) else 0.0,
+        "peak_use": float(use.max()) if len(use) else 0.0,
+    }
+    pool = {
+        "name": "serve",
+        "role": "serve",
+        "gpu": "H100-SXM-80GB",
+        "gpus": replicas,
+        "replicas": replicas,
+        "first_replica": 0,
+        "tp": 1,
+        "layout": "tp=1",
+        "steps": len(steps["end"]),
+        "kv": kv,
+        **busy,
+        "provenance": provenance,
+    }
+    summary = {
         "name": name,
         "seed": 1,
         "steelyard": "0.1.0",
@@ -194,6 +217,8 @@ def _summary(
         "gpu": "H100-SXM-80GB",
         "gpus": replicas,
         "replicas": replicas,
+        "tp": 1,
+        "layout": "tp=1",
         "requests": len(done),
         "outcomes": {
             "finished": int(done.sum()),
@@ -218,25 +243,30 @@ def _summary(
         },
         "goodput": {"requests_per_s": 0.9 * int(done.sum()) * per, "share": 0.9 if slo else None},
         "slo": slo or {},
-        "kv": {
-            "blocks_per_replica": BLOCKS,
-            "block_size": BLOCK_SIZE,
-            "mean_use": float(use.mean()) if len(use) else 0.0,
-            "peak_use": float(use.max()) if len(use) else 0.0,
-        },
+        "kv": kv,
         "prefix_cache": {"hit_rate": 0.043, "hit_tokens": 1234, "prompt_tokens": tokens_in},
         "preemptions": int(table["preemptions"].sum()),
-        "mfu": 0.213,
-        "mbu": 0.61,
-        "busy": 0.94,
+        **busy,
         "gpu_hours": hours,
         "cost": {
+            "usd_per_gpu_hour": 2.9,
             "usd": hours * 2.9,
             "usd_per_million_output_tokens": hours * 2.9e6 / max(tokens_out, 1),
             "usd_per_million_tokens": hours * 2.9e6 / max(tokens_in + tokens_out, 1),
         },
-        "provenance": {"measured": 0.62, "interpolated": 0.27, "extrapolated": 0.01, "analytic": 0.10},
-        "memory": {"weights_bytes": 16_060_522_496, "kv_bytes": 56_623_104_000},
+        "provenance": provenance,
+        "memory": {
+            "total_bytes": 85_899_345_920,
+            "usable_bytes": 77_309_411_328,
+            "weights_bytes": 16_060_522_496,
+            "activation_bytes": 3_000_000_000,
+            "runtime_bytes": 1_600_000_000,
+            "kv_bytes": 56_623_104_000,
+            "block_bytes": 2_097_152,
+            "num_gpu_blocks": BLOCKS + 1,
+        },
         "sources": {"qkv_proj": "profile of a GPU", "o_proj": "profile of a GPU", "allreduce": "roofline"},
+        "pools": [pool],
         "intervals": None,
     }
+    return Summary.from_dict(summary)

@@ -132,7 +132,7 @@ def capture(folder: Path) -> Path:
     """Two workloads, one with shared prefixes and one with turns, whose figures are our own."""
     ours = record(folder, "chat", CHAT)
     record(folder, "turns", TURNS)
-    (folder / "meta.json").write_text(json.dumps({**META, "num_gpu_blocks": ours.summary["memory"]["num_gpu_blocks"]}))
+    (folder / "meta.json").write_text(json.dumps({**META, "num_gpu_blocks": ours.summary.memory.num_gpu_blocks}))
     return folder
 
 

@@ -39,7 +39,7 @@ def command(
     folder = choose_output_dir(out, loaded.name, overwrite)
     with LateProgress("simulating") as progress:
         result = simulate(loaded, progress=progress)
-    if intervals or (intervals is None and result.summary["requests"] <= _SMALL):
+    if intervals or (intervals is None and result.summary.requests <= _SMALL):
         with LateProgress("and again, moved") as progress:
             result = with_intervals(result, progress)
     write_result(result, folder, trace=trace)

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
-from steelyard.report.words import count, pick, seconds, significant
+from steelyard.report.words import count, seconds, significant
+
+if TYPE_CHECKING:
+    from steelyard.sim import Summary
+    from steelyard.sim.summary import ModelFigures
 
 MODELS_HEAD = ("Model", "requests", "TTFT p50", "p95", "TPOT p50", "p95", "tokens/s", "end to end p50", "p95")
 ON_A_TERMINAL = 7  # columns that it has room for
 
 
-def model_rows(summary: Mapping[str, Any]) -> list[list[str]]:
+def model_rows(summary: Summary) -> list[list[str]]:
     """One row for each model; none where there is one."""
     return [
         [
             name,
             _requests(model),
-            *(seconds(pick(model, metric, level)) for metric in ("ttft", "tpot") for level in ("p50", "p95")),
-            significant(pick(model, "output_tokens_per_s")),
-            *(seconds(pick(model, "e2e", level)) for level in ("p50", "p95")),
+            *(seconds(level) for spread in (model.ttft, model.tpot) for level in (spread.p50, spread.p95)),
+            significant(model.output_tokens_per_s),
+            *map(seconds, (model.e2e.p50, model.e2e.p95)),
         ]
-        for name, model in summary.get("models", {}).items()
+        for name, model in summary.models.items()
     ]
 
 
-def _requests(model: Mapping[str, Any]) -> str:
-    asked, finished = count(model["requests"]), count(model["finished"])
+def _requests(model: ModelFigures) -> str:
+    asked, finished = count(model.requests), count(model.finished)
     return asked if asked == finished else f"{finished} of {asked}"

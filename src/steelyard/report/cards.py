@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING
 
 from steelyard.report.markup import Part, share_bar
 from steelyard.report.verdict import PROVENANCE, Limit, sources_line
-from steelyard.report.words import UNKNOWN, byte_size, count, dollars, percent, pick, seconds, significant
+from steelyard.report.words import UNKNOWN, byte_size, count, dollars, percent, seconds, significant
 
-Summary = Mapping[str, Any]
+if TYPE_CHECKING:
+    from steelyard.sim import Summary
 
 
 def cards(summary: Summary) -> str:
@@ -35,7 +36,7 @@ def slo_panel(found: Sequence[Limit]) -> str:
 
 def provenance_bar(summary: Summary) -> str:
     """Where the step times come from, as shares of one bar."""
-    shares = {name: pick(summary, "provenance", name) or 0.0 for name in PROVENANCE}
+    shares = summary.provenance.to_dict()
     parts = [Part(name, shares[name], name, meaning) for name, meaning in PROVENANCE.items()]
     return share_bar("Where the step times come from", parts, sources_line(summary))
 
@@ -49,75 +50,75 @@ def _card(title: str, figure: str, unit: str, lines: list[str]) -> str:
 
 
 def _latency(metric: str, title: str, summary: Summary) -> str:
-    p50, p95, p99 = (seconds(pick(summary, metric, name)) for name in ("p50", "p95", "p99"))
-    return _card(title, p50, "median", [*_sure(summary, metric, "p50", seconds), f"p95 {p95}", f"p99 {p99}"])
+    found = summary.latencies[metric]
+    p50, p95, p99 = map(seconds, (found.p50, found.p95, found.p99))
+    return _card(title, p50, "median", [*_sure(summary, f"{metric}.p50", seconds), f"p95 {p95}", f"p99 {p99}"])
 
 
-def _sure(summary: Summary, metric: str, name: str, words: Callable[[float | None], str]) -> list[str]:
+def _sure(summary: Summary, figure: str, words: Callable[[float | None], str]) -> list[str]:
     """Where a figure most likely lies, in a run that looked."""
-    if summary["intervals"] is None or metric not in summary["intervals"]:
+    if summary.intervals is None or figure not in summary.intervals.bounds:
         return []
-    low, high = summary["intervals"][metric][name]
-    return [f"{words(low)} – {words(high)} ({summary['intervals']['share']:.0%} sure)"]
+    low, high = summary.intervals.bounds[figure]
+    return [f"{words(low)} – {words(high)} ({summary.intervals.share:.0%} sure)"]
 
 
 def _throughput(summary: Summary) -> str:
-    rate = {name: significant(pick(summary, "throughput", name)) for name in summary["throughput"]}
+    rate = summary.throughput
     return _card(
         "Throughput",
-        rate["output_tokens_per_s"],
+        significant(rate.output_tokens_per_s),
         "tokens/s out",
         [
-            *_sure(summary, "throughput", "output_tokens_per_s", significant),
-            f"{rate['requests_per_s']} requests/s, {rate['input_tokens_per_s']} tokens/s in",
-            f"{rate['output_tokens_per_s_per_gpu']} tokens/s out per GPU",
+            *_sure(summary, "throughput.output_tokens_per_s", significant),
+            f"{significant(rate.requests_per_s)} requests/s, {significant(rate.input_tokens_per_s)} tokens/s in",
+            f"{significant(rate.output_tokens_per_s_per_gpu)} tokens/s out per GPU",
         ],
     )
 
 
 def _goodput(summary: Summary) -> str:
-    share, rate = pick(summary, "goodput", "share"), pick(summary, "goodput", "requests_per_s")
+    share = summary.goodput.share
     if share is None:
         return _card("Goodput", UNKNOWN, "no limits set", ["slo: in the scenario sets them"])
-    lines = [f"{significant(rate)} requests/s within every limit"]
+    lines = [f"{significant(summary.goodput.requests_per_s)} requests/s within every limit"]
     return _card("Goodput", percent(share), "of requests", lines)
 
 
 def _cost(summary: Summary) -> str:
-    output = dollars(pick(summary, "cost", "usd_per_million_output_tokens"))
+    cost = summary.cost
     return _card(
         "Cost",
-        dollars(pick(summary, "cost", "usd_per_million_tokens")),
+        dollars(cost.usd_per_million_tokens),
         "per million tokens",
         [
-            f"{output} per million output tokens",
-            f"{significant(pick(summary, 'gpu_hours'))} GPU-hours, {dollars(pick(summary, 'cost', 'usd'))}",
+            f"{dollars(cost.usd_per_million_output_tokens)} per million output tokens",
+            f"{significant(summary.gpu_hours)} GPU-hours, {dollars(cost.usd)}",
         ],
     )
 
 
 def _kv(summary: Summary) -> str:
-    blocks = count(pick(summary, "kv", "blocks_per_replica"))
-    room = byte_size(pick(summary, "memory", "kv_bytes"))
+    blocks, room = count(summary.kv.blocks_per_replica), byte_size(summary.memory.kv_bytes)
     return _card(
         "KV cache in use",
-        percent(pick(summary, "kv", "mean_use")),
+        percent(summary.kv.mean_use),
         "mean",
-        [f"peak {percent(pick(summary, 'kv', 'peak_use'))}", f"{blocks} blocks ({room}) per replica"],
+        [f"peak {percent(summary.kv.peak_use)}", f"{blocks} blocks ({room}) per replica"],
     )
 
 
 def _prefix(summary: Summary) -> str:
-    hits, asked = (count(pick(summary, "prefix_cache", name)) for name in ("hit_tokens", "prompt_tokens"))
-    share = percent(pick(summary, "prefix_cache", "hit_rate"))
-    return _card("Prefix cache hits", share, "of prompt tokens", [f"{hits} of {asked} tokens"])
+    found = summary.prefix_cache
+    tokens = f"{count(found.hit_tokens)} of {count(found.prompt_tokens)} tokens"
+    return _card("Prefix cache hits", percent(found.hit_rate), "of prompt tokens", [tokens])
 
 
 def _pressure(summary: Summary) -> str:
-    busy, mfu, mbu = (percent(pick(summary, name)) for name in ("busy", "mfu", "mbu"))
+    busy, mfu, mbu = map(percent, (summary.busy, summary.mfu, summary.mbu))
     return _card(
         "Preemptions",
-        count(pick(summary, "preemptions")),
+        count(summary.preemptions),
         "",
         [f"engines busy {busy} of the time", f"MFU {mfu}, MBU {mbu}"],
     )

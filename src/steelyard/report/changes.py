@@ -5,7 +5,7 @@ The summary says how many replicas served when and what crashes did; the scenari
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +13,13 @@ import numpy as np
 
 from steelyard.report.axis import TimeAxis, time_axis
 from steelyard.report.markup import cut_note, figure_boxes, text_table
-from steelyard.report.words import count, pick, plural, seconds, significant
+from steelyard.report.words import count, plural, seconds, significant
 from steelyard.scenario import ChangeSpec, CrashSpec, LinkSpec, Scenario, SlowSpec
 
 if TYPE_CHECKING:
-    from steelyard.sim import Result
+    from steelyard.sim import Result, Summary
+    from steelyard.sim.summary import Serving
 
-Summary = Mapping[str, Any]
 What = CrashSpec | SlowSpec | LinkSpec
 
 SERVING_HEAD = ("Serving", "at first", "fewest", "most", "at the end", "changes", "GPU-hours up")
@@ -32,9 +32,9 @@ def serving_rows(summary: Summary) -> list[list[str]]:
     """One row for each pool of a fleet that may change: how many of its replicas served."""
     rows = []
     for pool in _pools(summary):
-        counts = [int(served) for _, served in pool["replicas"]]
+        counts = [int(served) for _, served in pool.replicas]
         levels = (counts[0], min(counts), max(counts), counts[-1], len(counts) - 1)
-        rows.append([str(pool["name"]), *map(count, levels), significant(pick(pool, "gpu_hours_up"))])
+        rows.append([pool.name, *map(count, levels), significant(pool.gpu_hours_up)])
     return rows
 
 
@@ -46,22 +46,22 @@ def event_rows(scenario: Scenario) -> list[list[str]]:
 def crash_line(result: Result) -> str:
     """What crashes did; empty where none was to be."""
     planned = sum(change.crash is not None for change in result.scenario.dynamics)
-    if not planned:
+    told = result.summary.dynamics
+    if not planned or told is None:
         return ""
-    told = result.summary["dynamics"]
-    happened = int(told["crashes"])
+    happened = told.crashes
     crashes = plural(happened, "crash") if happened == 1 else f"{count(happened)} crashes"
     among = f" (of {count(planned)}: the others found no engine there)" if happened < planned else ""
-    again = f"{plural(told['retried_requests'], 'request')} started over, {count(told['retries'])} times in all"
+    again = f"{plural(told.retried_requests, 'request')} started over, {count(told.retries)} times in all"
     return f"{crashes}{among}; {again}"
 
 
 def changes_section(result: Result) -> str:
     """Replicas over time, pool by pool, and what happened to them; empty for a fleet that stays as it is."""
-    if "dynamics" not in result.summary:
+    if result.summary.dynamics is None:
         return ""
     changing = _changing(result)
-    figures = [(f"serving-{i}", f"Replicas that serve: {pool['name']}") for i, pool in enumerate(changing)]
+    figures = [(f"serving-{i}", f"Replicas that serve: {pool.name}") for i, pool in enumerate(changing)]
     crashes, events = crash_line(result), event_rows(result.scenario)
     parts = [
         f"<p>{escape(crashes)}.</p>" if crashes else "",
@@ -80,15 +80,13 @@ def serving_over_time(result: Result, axis: TimeAxis) -> list[dict[str, Any]]:
     """For each pool whose replicas come and go, or to which something happens: its replicas and the moments of that."""
     drawn = []
     for pool in _changing(result)[:MOST_FIGURES]:
-        counts = [(max(axis.start, at), int(serving)) for at, serving in pool["replicas"] if at <= axis.end]
+        counts = [(max(axis.start, at), int(serving)) for at, serving in pool.replicas if at <= axis.end]
         points = _thinned(counts, axis)
         drawn.append(
             {
                 "at": [at for at, _ in points],
                 "serving": [serving for _, serving in points],
-                **_marks(
-                    [each for each in _events(result.scenario)[:MOST_EVENTS] if each[1].pool == pool["name"]], axis
-                ),
+                **_marks([each for each in _events(result.scenario)[:MOST_EVENTS] if each[1].pool == pool.name], axis),
             }
         )
     return drawn
@@ -123,15 +121,15 @@ def _thinned(points: list[tuple[float, int]], axis: TimeAxis) -> list[tuple[floa
     return [points[i] for i in sorted(kept)]
 
 
-def _changing(result: Result) -> list[Summary]:
+def _changing(result: Result) -> list[Serving]:
     """Pools whose replicas come and go, or to which something happens."""
     touched = {what.pool for _, what in _events(result.scenario)}
-    return [pool for pool in _pools(result.summary) if len(pool["replicas"]) > 1 or pool["name"] in touched]
+    return [pool for pool in _pools(result.summary) if len(pool.replicas) > 1 or pool.name in touched]
 
 
-def _pools(summary: Summary) -> list[Summary]:
+def _pools(summary: Summary) -> list[Serving]:
     """Those that have replicas of their own: FFN GPUs belong to the units of the attention pool."""
-    return [pool for pool in summary.get("dynamics", {}).get("pools", ()) if pool["replicas"]]
+    return [] if summary.dynamics is None else [pool for pool in summary.dynamics.pools if pool.replicas]
 
 
 def _events(scenario: Scenario) -> list[tuple[ChangeSpec, What]]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -17,7 +17,6 @@ from steelyard.report.tiers import TIERS_HEAD, tier_rows
 from steelyard.report.verdict import (
     METRICS,
     PERCENTILES,
-    PROVENANCE,
     first_uses_line,
     fleet_line,
     limits,
@@ -26,12 +25,11 @@ from steelyard.report.verdict import (
     sources_line,
     workload_line,
 )
-from steelyard.report.words import Share, byte_size, count, dollars, percent, pick, seconds, significant
+from steelyard.report.words import Share, byte_size, count, dollars, percent, seconds, significant
 
 if TYPE_CHECKING:
-    from steelyard.sim import Result
-
-Summary = Mapping[str, Any]
+    from steelyard.sim import Result, Summary
+    from steelyard.sim.summary import Intervals
 
 _MOST_NOTES = 8
 _MOST_EVENTS = 8
@@ -55,7 +53,7 @@ def print_summary(result: Result, console: Console) -> None:
 
 def _parts(result: Result) -> Iterator[RenderableType]:
     summary = result.summary
-    yield Text.assemble(("Steelyard  ", "bold blue"), (str(summary["name"]), "bold"))
+    yield Text.assemble(("Steelyard  ", "bold blue"), (summary.name, "bold"))
     yield Text(fleet_line(summary))
     yield Text(workload_line(result), style="dim")
     yield ""
@@ -71,8 +69,8 @@ def _parts(result: Result) -> Iterator[RenderableType]:
         if remark:
             yield _labelled(label, Text(remark))
     yield _labelled("SLO", _slo(summary))
-    if summary["intervals"] is not None:
-        yield _labelled(f"{summary['intervals']['share']:.0%} sure", _intervals(summary))
+    if summary.intervals is not None:
+        yield _labelled(f"{summary.intervals.share:.0%} sure", _intervals(summary.intervals))
     yield _labelled("Step times", _provenance(summary))
     if result.notes:
         yield _labelled("Notes", _notes(result.notes))
@@ -102,44 +100,42 @@ def _latency(summary: Summary) -> Table:
     for name in PERCENTILES:
         table.add_column(name, justify="right", width=8)
     for metric, (short, _) in metrics(summary).items():
-        table.add_row(short, *(seconds(pick(summary, metric, name)) for name in PERCENTILES))
+        table.add_row(short, *map(seconds, summary.latencies[metric].levels.values()))
     return table
 
 
 def _throughput(summary: Summary) -> Table:
-    outcomes, rates = summary["outcomes"], summary["throughput"]
+    outcomes, rates = summary.outcomes.to_dict(), summary.throughput
     lost = [kind for kind in ("rejected", "aborted") if outcomes[kind]]
     return _facts(
         "Throughput",
         [
-            ("requests", count(summary["requests"])),
+            ("requests", count(summary.requests)),
             *[(f"  {kind}", count(outcomes[kind])) for kind in (["finished", *lost] if lost else [])],
-            ("duration", seconds(pick(summary, "duration_s"))),
-            ("requests/s", significant(pick(rates, "requests_per_s"))),
-            ("tokens/s in", significant(pick(rates, "input_tokens_per_s"))),
-            ("tokens/s out", significant(pick(rates, "output_tokens_per_s"))),
-            ("  per GPU", significant(pick(rates, "output_tokens_per_s_per_gpu"))),
-            ("$/M tokens", dollars(pick(summary, "cost", "usd_per_million_tokens"))),
-            ("  output", dollars(pick(summary, "cost", "usd_per_million_output_tokens"))),
+            ("duration", seconds(summary.duration_s)),
+            ("requests/s", significant(rates.requests_per_s)),
+            ("tokens/s in", significant(rates.input_tokens_per_s)),
+            ("tokens/s out", significant(rates.output_tokens_per_s)),
+            ("  per GPU", significant(rates.output_tokens_per_s_per_gpu)),
+            ("$/M tokens", dollars(summary.cost.usd_per_million_tokens)),
+            ("  output", dollars(summary.cost.usd_per_million_output_tokens)),
         ],
     )
 
 
 def _resources(summary: Summary) -> Table:
-    mean, peak = (percent(pick(summary, "kv", name)) for name in ("mean_use", "peak_use"))
-    blocks, room = pick(summary, "kv", "blocks_per_replica"), pick(summary, "memory", "kv_bytes")
-    usd = dollars(pick(summary, "cost", "usd"))
+    kv = summary.kv
     return _facts(
         "Resources",
         [
-            ("KV use", f"{mean}, peak {peak}"),
-            ("KV blocks", f"{count(blocks)}, {byte_size(room)}"),
-            ("prefix hits", percent(pick(summary, "prefix_cache", "hit_rate"))),
-            ("preemptions", count(pick(summary, "preemptions"))),
-            ("busy", percent(pick(summary, "busy"))),
-            ("MFU, MBU", f"{percent(pick(summary, 'mfu'))}, {percent(pick(summary, 'mbu'))}"),
-            ("GPU-hours", f"{significant(pick(summary, 'gpu_hours'))}, {usd}"),
-            ("steps", count(pick(summary, "steps"))),
+            ("KV use", f"{percent(kv.mean_use)}, peak {percent(kv.peak_use)}"),
+            ("KV blocks", f"{count(kv.blocks_per_replica)}, {byte_size(summary.memory.kv_bytes)}"),
+            ("prefix hits", percent(summary.prefix_cache.hit_rate)),
+            ("preemptions", count(summary.preemptions)),
+            ("busy", percent(summary.busy)),
+            ("MFU, MBU", f"{percent(summary.mfu)}, {percent(summary.mbu)}"),
+            ("GPU-hours", f"{significant(summary.gpu_hours)}, {dollars(summary.cost.usd)}"),
+            ("steps", count(summary.steps)),
         ],
     )
 
@@ -180,7 +176,7 @@ def _labelled(label: str, content: RenderableType) -> Table:
 
 def _slo(summary: Summary) -> RenderableType:
     found = limits(summary)
-    share, rate = pick(summary, "goodput", "share"), pick(summary, "goodput", "requests_per_s")
+    share, rate = summary.goodput.share, summary.goodput.requests_per_s
     if not found and share is None:
         return Text("no limits set", style="dim")
     lines = []
@@ -195,14 +191,13 @@ def _slo(summary: Summary) -> RenderableType:
     return Group(*lines)
 
 
-def _intervals(summary: Summary) -> RenderableType:
-    found = summary["intervals"]
+def _intervals(found: Intervals) -> RenderableType:
     lines = []
     for metric in ("ttft", "tpot", "e2e"):
-        if metric in found:
-            mean, p99 = (_between(found[metric][name], seconds) for name in ("mean", "p99"))
+        if f"{metric}.mean" in found.bounds:
+            mean, p99 = (_between(found.bounds[f"{metric}.{name}"], seconds) for name in ("mean", "p99"))
             lines.append(f"{METRICS[metric][0]} mean {mean}, p99 {p99}")
-    lines.append(f"tokens/s out {_between(found['throughput']['output_tokens_per_s'], significant)}")
+    lines.append(f"tokens/s out {_between(found.bounds['throughput.output_tokens_per_s'], significant)}")
     return Group(*(Text(line) for line in lines))
 
 
@@ -211,7 +206,7 @@ def _between(interval: Sequence[float], words: Callable[[float], str]) -> str:
 
 
 def _provenance(summary: Summary) -> RenderableType:
-    shares = {name: pick(summary, "provenance", name) or 0.0 for name in PROVENANCE}
+    shares: dict[str, float] = summary.provenance.to_dict()
     bar, edge = Text(), 0.0
     for name, share in shares.items():
         cells = round((edge + share) * _BAR_CELLS) - round(edge * _BAR_CELLS)

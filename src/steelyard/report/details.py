@@ -18,15 +18,12 @@ from steelyard.report.words import (
     count,
     dollars,
     percent,
-    pick,
     seconds,
     significant,
 )
 
 if TYPE_CHECKING:
-    from steelyard.sim import Result
-
-Summary = Mapping[str, Any]
+    from steelyard.sim import Result, Summary
 
 # What keeps the page small whatever the run; each cut is announced where it is made.
 _MOST_REPLICAS = 256
@@ -132,14 +129,14 @@ def all_numbers(summary: Summary) -> str:
     latency = [
         [
             f"<th>{short} <small>{meaning}</small></th>",
-            *(seconds(pick(summary, name, p)) for p in PERCENTILES),
-            count(pick(summary, name, "count")),
+            *map(seconds, summary.latencies[name].levels.values()),
+            count(summary.latencies[name].count),
         ]
         for name, (short, meaning) in metrics(summary).items()
     ]
     table = html_table(["Latency", *PERCENTILES, "count"], latency)
     groups: dict[str, list[tuple[str, str]]] = {"Run": []}
-    for key, value in summary.items():
+    for key, value in summary.to_dict().items():
         if key in _SHOWN_ELSEWHERE:
             continue
         if isinstance(value, Mapping):

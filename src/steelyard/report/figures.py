@@ -14,10 +14,9 @@ import numpy as np
 from steelyard.report.axis import TimeAxis, time_axis
 from steelyard.report.changes import serving_over_time
 from steelyard.report.jsontext import short
-from steelyard.report.words import as_number, pick
 
 if TYPE_CHECKING:
-    from steelyard.sim import Result
+    from steelyard.sim import Result, Summary
 
 Columns = Mapping[str, np.ndarray]
 
@@ -36,7 +35,7 @@ def figure_data(result: Result) -> dict[str, Any]:
     """Everything the page draws, ready for JSON."""
     axis = time_axis(result)
     return {
-        "replicas": result.summary["replicas"],
+        "replicas": result.summary.replicas,
         "quantiles": short(_QUANTILES),
         "cdfs": {name: short(_cdf(result, name)) for name in _CDF_METRICS},
         "marks": {name: _marks(result.summary, name) for name in _CDF_METRICS},
@@ -132,13 +131,9 @@ def _load_over_time(result: Result, axis: TimeAxis) -> dict[str, np.ndarray]:
     return load
 
 
-def _blocks_by_replica(summary: Mapping[str, Any]) -> np.ndarray:
+def _blocks_by_replica(summary: Summary) -> np.ndarray:
     """How many KV blocks each replica has: pools differ."""
-    blocks = np.full(int(summary["replicas"]), pick(summary, "kv", "blocks_per_replica") or 0.0)
-    for pool in summary.get("pools", ()):
-        first = int(pool["first_replica"])
-        blocks[first : first + int(pool["replicas"])] = pool["kv"]["blocks_per_replica"]
-    return blocks
+    return np.concatenate([np.full(pool.replicas, pool.kv.blocks_per_replica, dtype=float) for pool in summary.pools])
 
 
 def _raise_peaks(peak: np.ndarray, axis: TimeAxis, start: np.ndarray, end: np.ndarray, value: np.ndarray) -> None:
@@ -167,19 +162,18 @@ def _weighted_quantiles(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return np.asarray(values[np.minimum(rank, len(values) - 1)])
 
 
-def _marks(summary: Mapping[str, Any], metric: str) -> list[tuple[str, float | None, float]]:
+def _marks(summary: Summary, metric: str) -> list[tuple[str, float | None, float]]:
     """The summary's own percentiles, to be marked on the curve."""
-    return [(name, pick(summary, metric, name), share) for name, share in _MARKS.items()]
+    return [(name, summary.latencies[metric].levels[name], share) for name, share in _MARKS.items()]
 
 
-def _limits(summary: Mapping[str, Any]) -> dict[str, list[tuple[str, float]]]:
+def _limits(summary: Summary) -> dict[str, list[tuple[str, float]]]:
     """The SLO's limits in seconds by metric, to be drawn across its distribution."""
     drawn: dict[str, list[tuple[str, float]]] = {name: [] for name in _CDF_METRICS}
-    for name, verdict in summary["slo"].items():
+    for name, verdict in summary.slo.items():
         metric, _, percentile = name.partition("_")
-        limit = as_number(verdict["limit"])
-        if metric in drawn and limit is not None:
-            drawn[metric].append((percentile, limit))
+        if metric in drawn:
+            drawn[metric].append((percentile, verdict.limit))
     return drawn
 
 

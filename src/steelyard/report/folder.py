@@ -98,7 +98,7 @@ def write_whole(path: Path, text: str) -> None:
 
 def summary_json(result: Result) -> str:
     """The text of summary.json: the summary's figures, then the notes that qualify them."""
-    return readable({**result.summary, "notes": result.notes})
+    return readable({**result.summary.to_dict(), "notes": result.notes})
 
 
 def _next_run(parent: Path, name: str) -> Path:

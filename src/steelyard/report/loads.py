@@ -43,7 +43,7 @@ class WorkloadShare:
 
 def replica_loads(result: Result) -> ReplicaLoads:
     """What each replica did, replicas that did nothing included."""
-    replicas, duration = int(result.summary["replicas"]), result.summary["duration_s"] or 0.0
+    replicas, duration = result.summary.replicas, result.summary.duration_s
     served, steps = result.requests["replica"], result.steps
     taken = served >= 0
     finished = taken & (result.requests["status"] == "finished")

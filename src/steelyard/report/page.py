@@ -65,13 +65,13 @@ def render_page(result: Result, notes: Sequence[str]) -> str:
     return _fill(
         _read("page.html"),
         {
-            "title": escape(result.summary["name"]),
+            "title": escape(result.summary.name),
             "fleet": escape(fleet_line(result.summary)),
             "workload": escape(workload_line(result)),
             "nav": "".join(f'<a href="#{title.lower()}">{title}</a>' for title in present),
             "body": "\n".join(body),
-            "version": escape(str(result.summary["steelyard"])),
-            "seed": escape(str(result.summary["seed"])),
+            "version": escape(result.summary.steelyard),
+            "seed": escape(str(result.summary.seed)),
             "data": inside_html(figure_data(result)),
             "css": _read("page.css"),
             "js": _read("page.js"),

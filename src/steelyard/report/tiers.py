@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from steelyard.report.markup import Part, share_bar, text_table
-from steelyard.report.words import Share, byte_size, count, pick
+from steelyard.report.words import Share, byte_size, count
 
-Summary = Mapping[str, Any]
+if TYPE_CHECKING:
+    from steelyard.sim import Summary
+    from steelyard.sim.summary import FoundInTier
 
 TIERS_HEAD = ("Hits in", "tokens", "of prompts", "read", "written", "read use", "write use")
 _MEANINGS = {
@@ -24,10 +26,10 @@ def tier_rows(summary: Summary) -> list[list[str | Share]]:
     return [
         [
             _MEANINGS[kind][0],
-            count(pick(tier, "hit_tokens")),
-            Share(pick(tier, "hit_rate")),
-            *(byte_size(pick(tier, name)) for name in ("bytes_read", "bytes_written")),
-            *(Share(pick(tier, name)) for name in ("read_use", "write_use")),
+            count(tier.hit_tokens),
+            Share(tier.hit_rate),
+            *map(byte_size, (tier.bytes_read, tier.bytes_written)),
+            *map(Share, (tier.read_use, tier.write_use)),
         ]
         for kind, tier in _tiers(summary).items()
     ]
@@ -38,27 +40,25 @@ def tier_section(summary: Summary) -> str:
     tiers = _tiers(summary)
     if not tiers:
         return ""
-    shares = {kind: pick(tier, "hit_rate") or 0.0 for kind, tier in tiers.items()}
+    shares = {kind: tier.hit_rate for kind, tier in tiers.items()}
     parts = [Part(f"tier-{kind}", share, *_MEANINGS[kind]) for kind, share in shares.items()]
     parts.append(Part("tier-none", max(0.0, 1 - sum(shares.values())), "computed", "found nowhere"))
     foot = f"Uses are shares of the run in which a tier's link was sending. {_written(tiers)}"
     return share_bar("Where prompt tokens were found", parts, foot) + text_table(TIERS_HEAD, tier_rows(summary))
 
 
-def _written(tiers: Mapping[str, Summary]) -> str:
+def _written(tiers: Mapping[str, FoundInTier]) -> str:
     """How many blocks went into each tier in the course of the run, and how many it holds."""
     told = []
     for kind, tier in tiers.items():
-        if "blocks" in tier:
-            refused = pick(tier, "blocks_turned_away")
-            away = f", {count(refused)} turned away" if refused else ""
-            stored, room = count(pick(tier, "blocks_stored")), count(pick(tier, "blocks"))
+        if tier.blocks is not None:
+            away = f", {count(tier.blocks_turned_away)} turned away" if tier.blocks_turned_away else ""
+            stored, room = count(tier.blocks_stored), count(tier.blocks)
             told.append(
                 f"{_MEANINGS[kind][0]} {stored} (holds {room}{'' if kind == 'remote' else ' per engine'}{away})"
             )
     return f"Blocks written: {', '.join(told)}."
 
 
-def _tiers(summary: Summary) -> Mapping[str, Summary]:
-    found: Mapping[str, Summary] = summary["prefix_cache"].get("by_tier", {})
-    return found
+def _tiers(summary: Summary) -> Mapping[str, FoundInTier]:
+    return summary.prefix_cache.by_tier

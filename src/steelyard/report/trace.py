@@ -62,7 +62,7 @@ def trace_note(result: Result, cap: int = EVENT_CAP) -> str | None:
 def write_trace(result: Result, path: Path, cap: int = EVENT_CAP) -> None:
     """Stream the trace to a gzipped JSON file, the same bytes for the same run."""
     shown = _choose(result, cap)
-    about = {"name": result.summary["name"], "steelyard": result.summary["steelyard"], "note": shown.note}
+    about = {"name": result.summary.name, "steelyard": result.summary.steelyard, "note": shown.note}
     with (
         path.open("wb") as file,
         gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0, compresslevel=6) as zipped,

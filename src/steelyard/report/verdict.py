@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from steelyard.report.words import as_number, count, pick, plural, seconds, significant
+from steelyard.report.words import count, plural, seconds, significant
 
 if TYPE_CHECKING:
-    from steelyard.sim import Result
-
-Summary = Mapping[str, Any]
+    from steelyard.sim import Result, Summary
 
 METRICS = {
     "ttft": ("TTFT", "time to first token"),
@@ -57,25 +55,21 @@ class Limit:
 
 def metrics(summary: Summary) -> dict[str, tuple[str, str]]:
     """Those worth a line: where every request is answered at once, aTTFT says what TTFT does."""
-    alike = summary.get("attft", summary["ttft"]) == summary["ttft"]
+    alike = summary.attft == summary.ttft
     return {name: words for name, words in METRICS.items() if name != "attft" or not alike}
 
 
 def limits(summary: Summary) -> list[Limit]:
     """The limits on the run's percentiles in the order they were given."""
-    return [
-        Limit(name, float(found["limit"]), as_number(found["value"]), bool(found["met"]))
-        for name, found in summary["slo"].items()
-    ]
+    return [Limit(name, found.limit, found.value, found.met) for name, found in summary.slo.items()]
 
 
 def fleet_line(summary: Summary) -> str:
     """`llama-3.1-8b on 8 × H100, 4 replicas of 2 GPUs`."""
-    gpus, replicas = int(summary["gpus"]), int(summary["replicas"])
-    line = f"{summary['model']} on {count(gpus)} × {summary['gpu']}, {plural(replicas, 'replica')}"
-    pools = summary.get("pools", ())
-    if len(pools) > 1:
-        return f"{line}: " + ", ".join(f"{pool['name']} {count(pool['replicas'])}" for pool in pools)
+    gpus, replicas = summary.gpus, summary.replicas
+    line = f"{summary.model} on {count(gpus)} × {summary.gpu}, {plural(replicas, 'replica')}"
+    if len(summary.pools) > 1:
+        return f"{line}: " + ", ".join(f"{pool.name} {count(pool.replicas)}" for pool in summary.pools)
     return line if gpus == replicas else f"{line} of {plural(gpus // replicas, 'GPU')}"
 
 
@@ -100,20 +94,20 @@ def workload_line(result: Result) -> str:
 
 def outcome(summary: Summary) -> str:
     """What the fleet did with the workload, in one or two sentences."""
-    asked = {"total": summary["requests"], **summary["outcomes"]}
-    if not asked["finished"]:
-        return f"No request finished: of {count(asked['total'])}, {_lost(asked)}."
-    rate = significant(pick(summary, "throughput", "output_tokens_per_s"))
-    median, tail = (seconds(pick(summary, "ttft", name)) for name in ("p50", "p95"))
-    if asked["finished"] == 1:
+    finished = summary.outcomes.finished
+    if not finished:
+        return f"No request finished: of {count(summary.requests)}, {_lost(summary)}."
+    rate = significant(summary.throughput.output_tokens_per_s)
+    median, tail = seconds(summary.ttft.p50), seconds(summary.ttft.p95)
+    if finished == 1:
         first = f"Its first token came after {median}."
     else:
         first = f"Half of them had their first token within {median}, 95 % within {tail}."
     text = (
-        f"Served {plural(asked['finished'], 'request')} in {seconds(pick(summary, 'duration_s'))}, "
+        f"Served {plural(finished, 'request')} in {seconds(summary.duration_s)}, "
         f"writing {rate} tokens a second. {first}"
     )
-    return f"{text} Not served: {_lost(asked)}." if asked["finished"] < asked["total"] else text
+    return f"{text} Not served: {_lost(summary)}." if finished < summary.requests else text
 
 
 def slo_line(found: Sequence[Limit]) -> str:
@@ -125,9 +119,11 @@ def slo_line(found: Sequence[Limit]) -> str:
     return f"Misses {every}." if missed == len(found) else f"Misses {missed} of {len(found)} limits."
 
 
-def _lost(asked: Mapping[str, int]) -> str:
-    parts = [f"{count(asked[kind])} {kind}" for kind in ("rejected", "aborted") if asked[kind]]
-    unfinished = asked["total"] - asked["finished"] - asked["rejected"] - asked["aborted"]
+def _lost(summary: Summary) -> str:
+    outcomes = summary.outcomes
+    lost = {"rejected": outcomes.rejected, "aborted": outcomes.aborted}
+    parts = [f"{count(number)} {kind}" for kind, number in lost.items() if number]
+    unfinished = summary.requests - outcomes.finished - outcomes.rejected - outcomes.aborted
     if unfinished:
         parts.append(f"{count(unfinished)} unfinished")
     return " and ".join(parts) or "none"
@@ -135,15 +131,13 @@ def _lost(asked: Mapping[str, int]) -> str:
 
 def sources_line(summary: Summary) -> str:
     """Which sources answered for how many kinds of operators, the busiest first."""
-    counts = Counter(summary["sources"].values())
+    counts = Counter(summary.sources.values())
     return ", ".join(f"{source} ({count} operators)" for source, count in counts.most_common())
 
 
 def first_uses_line(summary: Summary) -> str:
     """What fresh engines compiled while they served; empty where engines had served before."""
-    found = summary.get("compiled_on_first_use")
+    found = summary.compiled_on_first_use
     if found is None:
         return ""
-    return (
-        f"{plural(found['kernels'], 'kernel')} compiled on first use; steps waited {seconds(found['seconds'])} for that"
-    )
+    return f"{plural(found.kernels, 'kernel')} compiled on first use; steps waited {seconds(found.seconds)} for that"

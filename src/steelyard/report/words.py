@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,16 +10,6 @@ UNKNOWN = "–"
 
 _TIME_UNITS = ((1e-6, "µs"), (1e-3, "ms"), (1.0, "s"))
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-
-
-def pick(summary: Mapping[str, Any], *path: str) -> float | None:
-    """The number at a path of the summary, or None where the run has no such figure."""
-    value: Any = summary
-    for key in path:
-        if not isinstance(value, Mapping) or key not in value:
-            return None
-        value = value[key]
-    return as_number(value)
 
 
 def as_number(value: Any) -> float | None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from steelyard.fleet import Desk, Models
 from steelyard.sim.setup import FleetSetup, Setup
-from steelyard.sim.summary import Column, describe
+from steelyard.sim.spread import Column, spread_of
+from steelyard.sim.summary import ModelFigures
 
 
 def models_at(setup: FleetSetup, stages: Sequence[Sequence[Setup]]) -> Models | None:
@@ -21,24 +21,22 @@ def models_at(setup: FleetSetup, stages: Sequence[Sequence[Setup]]) -> Models | 
     return Models(asked, [[each.serves for each in stage] for stage in stages])
 
 
-def add_models(summary: dict[str, Any], setup: FleetSetup, desk: Desk, requests: dict[str, Column]) -> None:
-    """Tell of each model and of each pool's, where there are several."""
+def figures_by_model(desk: Desk, requests: dict[str, Column], duration: float) -> dict[str, ModelFigures]:
+    """How each model was served; nothing where there is one."""
     if desk.models is None:
-        return
-    for told, each in zip(summary["pools"], setup.pools, strict=True):
-        told["model"] = each.serves
+        return {}
     asked = np.array(desk.models.asked, dtype=object)[desk.workload.label]
-    summary["models"] = {
-        model: _served(requests, asked == model, summary["duration_s"]) for model in dict.fromkeys(desk.models.asked)
-    }
+    return {model: _served(requests, asked == model, duration) for model in dict.fromkeys(desk.models.asked)}
 
 
-def _served(requests: dict[str, Column], rows: Column, duration: float) -> dict[str, Any]:
+def _served(requests: dict[str, Column], rows: Column, duration: float) -> ModelFigures:
     finished = rows & (requests["status"] == "finished")
     tokens = int(requests["output"][finished].sum())
-    return {
-        "requests": int(rows.sum()),
-        "finished": int(finished.sum()),
-        **{name: describe(requests[name][finished]) for name in ("ttft", "tpot", "e2e")},
-        "output_tokens_per_s": tokens / duration if duration > 0 else 0.0,
-    }
+    return ModelFigures(
+        requests=int(rows.sum()),
+        finished=int(finished.sum()),
+        ttft=spread_of(requests["ttft"][finished]),
+        tpot=spread_of(requests["tpot"][finished]),
+        e2e=spread_of(requests["e2e"][finished]),
+        output_tokens_per_s=tokens / duration if duration > 0 else 0.0,
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from math import inf
-from typing import Any
 
 from steelyard.fleet.autoscale import ByQueue, BySlo, Rule, Scaling
 from steelyard.fleet.dynamics import Crash, Dynamics, Narrow, Pool, Slow
@@ -12,6 +11,7 @@ from steelyard.fleet.handover import Handover
 from steelyard.fleet.links import Link
 from steelyard.fleet.uptime import HELD, SERVES, State
 from steelyard.scenario import AutoscaleSpec, ChangeSpec, CrashSpec, LinkSpec, SlowSpec
+from steelyard.sim import summary
 from steelyard.sim.setup import FleetSetup
 
 
@@ -80,24 +80,24 @@ def _share(dynamics: Dynamics, pool: Pool, states: Collection[State], start: flo
     return dynamics.uptime.seconds(pool.replicas, states, start, end) / room if room > 0 else 1.0
 
 
-def dynamics_summary(setup: FleetSetup, dynamics: Dynamics, start: float, end: float) -> dict[str, Any]:
+def dynamics_figures(setup: FleetSetup, dynamics: Dynamics, start: float, end: float) -> summary.Dynamics:
     """Crashes, retries, and how many replicas served when."""
     uptime = dynamics.uptime
-    pools = [
-        {
-            "name": each.pool.name,
-            "replicas": [list(point) for point in uptime.counts(pool.replicas, SERVES)],
-            "gpu_hours_up": (end - start) * each.gpus * _share(dynamics, pool, SERVES, start, end) / 3600,
-        }
+    pools = tuple(
+        summary.Serving(
+            name=each.pool.name,
+            replicas=tuple(uptime.counts(pool.replicas, SERVES)),
+            gpu_hours_up=(end - start) * each.gpus * _share(dynamics, pool, SERVES, start, end) / 3600,
+        )
         for each, pool in zip(setup.pools, dynamics.pools, strict=True)
-    ]
-    return {
-        "crashes": dynamics.crashed,
-        "retried_requests": len(dynamics.retries),
-        "retries": sum(dynamics.retries.values()),
-        "gpu_hours_up": sum(pool["gpu_hours_up"] for pool in pools),
-        "pools": pools,
-    }
+    )
+    return summary.Dynamics(
+        crashes=dynamics.crashed,
+        retried_requests=len(dynamics.retries),
+        retries=sum(dynamics.retries.values()),
+        gpu_hours_up=sum(pool.gpu_hours_up for pool in pools),
+        pools=pools,
+    )
 
 
 def never_happened(dynamics: Dynamics, end: float) -> list[str]:

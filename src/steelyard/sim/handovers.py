@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from steelyard.fleet.handover import Handover, Transfers
 from steelyard.fleet.links import Link, Port, Ports
@@ -11,6 +10,7 @@ from steelyard.hardware import HANDOVER_START_SECONDS, topology_of
 from steelyard.model import kv_bytes_per_token
 from steelyard.sim.routers import router_before
 from steelyard.sim.setup import FleetSetup, Setup
+from steelyard.sim.summary import LinkUse
 
 
 def make_handover(setup: FleetSetup) -> Handover:
@@ -63,7 +63,7 @@ def _ports(setup: FleetSetup) -> Ports:
     return Ports(placed["out"], placed["in"])
 
 
-def link_use(ports: Ports, duration: float) -> dict[str, Any]:
+def link_use(ports: Ports, duration: float) -> dict[str, LinkUse]:
     """How much the links of each side carried, and what share of the time they were in use."""
     found = {"prefill_out": [port.nic for port in ports.out], "decode_in": [port.nic for port in ports.into]}
     found["inside_nodes"] = [port.peer for port in ports.out]
@@ -73,12 +73,12 @@ def link_use(ports: Ports, duration: float) -> dict[str, Any]:
     return {name: _use(links, duration) for name, links in found.items()}
 
 
-def _use(links: Sequence[Link], duration: float) -> dict[str, float]:
+def _use(links: Sequence[Link], duration: float) -> LinkUse:
     per_second = 1 / duration if duration > 0 else 0.0
     shares = [link.carried / link.bandwidth * per_second for link in links]
-    return {
-        "bytes": sum(link.carried for link in links),
-        "mean_use": sum(shares) / len(shares),
-        "peak_use": max(shares),
-        "busy": sum(link.busy for link in links) / len(links) * per_second,
-    }
+    return LinkUse(
+        bytes=sum(link.carried for link in links),
+        mean_use=sum(shares) / len(shares),
+        peak_use=max(shares),
+        busy=sum(link.busy for link in links) / len(links) * per_second,
+    )

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from math import exp, log, sqrt
-from typing import Any
 
 from steelyard.cost import HostTerms
 from steelyard.cost.errors import operator_errors
@@ -19,6 +18,7 @@ from steelyard.scenario import Scenario, TraceArrivals
 from steelyard.sim.result import Result
 from steelyard.sim.run import simulate
 from steelyard.sim.setup import FleetSetup, set_up
+from steelyard.sim.summary import Interval, Intervals, Summary
 
 STATED = 0.90  # share of the truth that the intervals are meant to hold
 _WIDTH = 1.645  # standard errors to either side, for that
@@ -29,7 +29,6 @@ _CALIBRATED_ERROR = 0.05  # of terms fitted to captures of the host itself
 LATENCIES = ("ttft", "tpot", "itl", "e2e", "queue")
 
 Figures = dict[str, float]  # by dotted name, such as ttft.p99
-Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -61,22 +60,17 @@ def intervals(result: Result, progress: Callable[[int, int], None] | None = None
 
 def with_intervals(result: Result, progress: Callable[[int, int], None] | None = None) -> Result:
     """The same result, its summary saying how sure each figure is."""
-    found: dict[str, Any] = {"share": STATED}
-    for name, interval in intervals(result, progress).items():
-        part, _, rest = name.partition(".")
-        if rest:
-            found.setdefault(part, {})[rest] = list(interval)
-        else:
-            found[part] = list(interval)
-    return replace(result, summary={**result.summary, "intervals": found})
+    found = Intervals(STATED, intervals(result, progress))
+    return replace(result, summary=replace(result.summary, intervals=found))
 
 
-def figures(summary: Mapping[str, Any]) -> Figures:
+def figures(summary: Summary) -> Figures:
     """The figures of a summary that get an interval."""
-    found = {f"{metric}.{name}": value for metric in LATENCIES for name, value in summary[metric].items()}
-    found |= {f"throughput.{name}": value for name, value in summary["throughput"].items()}
-    found["duration_s"] = summary["duration_s"]
-    return {name: float(value) for name, value in found.items() if value is not None and not name.endswith(".count")}
+    latencies = ((metric, summary.latencies[metric].levels) for metric in LATENCIES)
+    found = {f"{metric}.{name}": value for metric, levels in latencies for name, value in levels.items()}
+    found |= {f"throughput.{name}": value for name, value in summary.throughput.to_dict().items()}
+    found["duration_s"] = summary.duration_s
+    return {name: float(value) for name, value in found.items() if value is not None}
 
 
 def _run(scenario: Scenario, move: Move) -> Result:

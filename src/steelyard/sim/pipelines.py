@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from steelyard.engine import Engine, Pipeline
 from steelyard.errors import UserError
 from steelyard.scenario import EngineSpec, PoolSpec
-
-BUBBLE = "pipeline_bubble"  # a pool's key for it in the summary
 
 
 def check_pipeline(pool: PoolSpec, engine: EngineSpec) -> None:
@@ -26,11 +23,10 @@ def check_pipeline(pool: PoolSpec, engine: EngineSpec) -> None:
             raise UserError(f"pp: {pool.pp} stages are not simulated together with {name}; use pp: 1, or leave it out")
 
 
-def add_bubbles(summary: dict[str, Any], engines: Sequence[Engine]) -> None:
-    """To each pool of pipelines, the share of time that stages had nothing to do while others had."""
-    for pool in summary["pools"]:
-        first = pool["first_replica"]
-        own = [each.stages for each in engines[first : first + pool["replicas"]] if isinstance(each, Pipeline)]
-        if own:
-            room = sum(each.occupied * len(each.costs) for each in own)
-            pool[BUBBLE] = 1 - sum(each.worked for each in own) / room if room else 0.0
+def bubble(engines: Sequence[Engine]) -> float | None:
+    """The share of time that stages had nothing to do while others had; None for engines without stages."""
+    own = [each.stages for each in engines if isinstance(each, Pipeline)]
+    if not own:
+        return None
+    room = sum(each.occupied * len(each.costs) for each in own)
+    return 1 - sum(each.worked for each in own) / room if room else 0.0

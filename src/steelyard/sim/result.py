@@ -17,6 +17,7 @@ from steelyard.scenario import Scenario
 from steelyard.sim.attempts import Part, add_earlier, settled
 from steelyard.sim.gaps import TokenGaps
 from steelyard.sim.setup import FleetSetup
+from steelyard.sim.summary import Summary
 from steelyard.workload import Workload
 from steelyard.workload.rounds import HIDDEN, VISIBLE, single_rounds
 
@@ -31,7 +32,7 @@ class Result:
     """The outcome of one scenario. Tables of steps are expanded from the engines' logs when first looked at."""
 
     scenario: Scenario
-    summary: dict[str, Any]
+    summary: Summary
     requests: dict[str, Column]
     gaps: TokenGaps = field(repr=False)
     logs: list[EngineLog] = field(repr=False)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 from steelyard.cost import RESTED, HostTerms
 from steelyard.engine import Engine, Pipeline
@@ -14,19 +13,16 @@ from steelyard.fleet import Desk, run_fleet
 from steelyard.fleet.lockstep import Rank, step_together
 from steelyard.scenario import Scenario
 from steelyard.sim.attempts import gaps_between
-from steelyard.sim.by_model import add_models, models_at
-from steelyard.sim.dynamics import dynamics_summary, make_dynamics, never_happened, shares_there
+from steelyard.sim.by_model import models_at
+from steelyard.sim.dynamics import make_dynamics, never_happened
 from steelyard.sim.gaps import TokenGaps
-from steelyard.sim.handovers import link_use, make_handover
-from steelyard.sim.pipelines import add_bubbles
+from steelyard.sim.handovers import make_handover
 from steelyard.sim.result import Result, parts_of, request_table
 from steelyard.sim.routers import router_before
 from steelyard.sim.setup import FleetSetup, Setup, set_up
-from steelyard.sim.summary import span, summarise
-from steelyard.sim.tiers import by_tier, make_tiers
+from steelyard.sim.summarise import span, summarise
+from steelyard.sim.tiers import make_tiers
 from steelyard.workload import build_workload
-
-FIRST_USES = "compiled_on_first_use"  # the summary's key for it, where engines are fresh
 
 
 def simulate(
@@ -64,19 +60,10 @@ def simulate(
     requests = request_table(workload, desk, logs, parts, None if dynamics is None else dynamics.retries_of(total))
     gaps = TokenGaps.of(logs)
     notes = list(workload.notes)
-    there: list[float] | None = None
     if dynamics is not None:
         gaps = gaps.with_further(gaps_between(logs, parts))
-        there = shares_there(dynamics, *span(requests))
-    summary = summarise(setup, requests, gaps, logs, there) | _first_uses(engines)
-    add_bubbles(summary, engines)
-    if dynamics is not None:
-        summary["dynamics"] = dynamics_summary(setup, dynamics, *span(requests))
         notes += never_happened(dynamics, span(requests)[1])
-    summary["prefix_cache"] |= by_tier(setup, engines, summary["prefix_cache"], summary["duration_s"])
-    add_models(summary, setup, desk, requests)
-    if handover is not None:
-        summary["links"] = link_use(handover.transfers.ports, summary["duration_s"])
+    summary = summarise(setup, desk, engines, requests, gaps, dynamics, handover)
     return Result(scenario, summary, requests, gaps, logs, notes=notes)
 
 
@@ -123,19 +110,6 @@ def _pipeline(each: Setup, setup: FleetSetup, desk: Desk, plain: bool) -> Engine
         reactive=bool(desk.followers) or each.pool.role == "prefill",
         plain=plain,
     )
-
-
-def _first_uses(engines: Sequence[Engine]) -> dict[str, Any]:
-    """Kernels that fresh engines compiled, and how long their steps waited for that; nothing where none could be."""
-    counted = [engine.first_uses for engine in engines if engine.first_uses is not None]
-    if not counted:
-        return {}
-    return {
-        FIRST_USES: {
-            "kernels": sum(each.count for each in counted),
-            "seconds": sum(each.waited for each in counted),
-        }
-    }
 
 
 @contextmanager

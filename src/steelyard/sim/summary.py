@@ -1,261 +1,302 @@
-"""The figures of a run that people look at first."""
+"""The figures of a run that people look at first. Keys and order of `summary.json` are those of the fields here.
+
+Fields with a default have no key where they hold it; others are null where they are None.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from importlib.metadata import version
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
 
-import numpy as np
-from numpy.typing import NDArray
+from steelyard.sim.record import Record
 
-from steelyard.cost import PROVENANCES, Stretches
-from steelyard.engine import EngineLog
-from steelyard.scenario import SloSpec
-from steelyard.sim.gaps import TokenGaps
-from steelyard.sim.setup import FleetSetup, Setup
-from steelyard.sim.units import on_one, stalled
-
-Column = NDArray[Any]
-PERCENTILES = (50, 90, 95, 99)
+Interval = tuple[float, float]
 
 
-def summarise(
-    setup: FleetSetup,
-    requests: dict[str, Column],
-    gaps: TokenGaps,
-    logs: list[EngineLog],
-    there: Sequence[float] | None = None,
-) -> dict[str, Any]:
-    """All headline figures, JSON-ready. Where pools differ, those of the engines are of the pools that answer.
+@dataclass(frozen=True)
+class Spread(Record):
+    """Mean and percentiles of something that happened ``count`` times; None where it never did."""
 
-    ``there`` is the share of its replicas that each pool had on average, where they come and go.
-    """
-    scenario, answers = setup.scenario, setup.answers[0]
-    finished = requests["status"] == "finished"
-    latencies = {name: describe(requests[name][finished]) for name in ("ttft", "attft", "tpot", "e2e", "queue")}
-    latencies["itl"] = describe_gaps(gaps)
-    start, end = span(requests)
-    duration = end - start
-    counts = {s: int((requests["status"] == s).sum()) for s in ("finished", "rejected", "aborted")}
-    prompt, output = int(requests["prompt"][finished].sum()), int(requests["output"][finished].sum())
-    there = there or [1.0] * len(setup.pools)
-    gpus = [each.gpus * share for each, share in zip(setup.pools, there, strict=True)]
-    gpu_hours = duration * sum(gpus) / 3600
-    price = sum(count * each.price_per_hour for count, each in zip(gpus, setup.pools, strict=True)) / sum(gpus)
-    pools = _pools(setup, logs, duration, there)
-    return {
-        "name": scenario.name,
-        "seed": scenario.seed,
-        "steelyard": version("steelyard"),
-        "model": " + ".join(dict.fromkeys(each.model.name for each in setup.pools)),
-        "gpu": " + ".join(dict.fromkeys(each.gpu.name for each in setup.pools)),
-        "gpus": setup.gpus,
-        "replicas": len(logs),
-        "tp": answers.pool.tp,
-        "layout": str(answers.layout),
-        "requests": len(requests["id"]),
-        "outcomes": counts,
-        "steps": sum(log.ran for log in logs),
-        "duration_s": duration,
-        **{name: latencies[name] for name in ("ttft", "attft", "tpot", "itl", "e2e", "queue")},
-        "throughput": _throughput(duration, counts["finished"], prompt, output, sum(gpus)),
-        "goodput": _goodput(scenario.slo, requests, finished, duration),
-        "slo": _slo(scenario.slo, requests, finished, gaps),
-        "preemptions": int(requests["preemptions"].sum()),
-        "prefix_cache": _prefix_cache(requests),
-        **_whole(pools, gpus, setup.pools.index(answers)),
-        "gpu_hours": gpu_hours,
-        "cost": _cost(price, gpu_hours, prompt, output),
-        "memory": answers.memory.summary(),
-        "sources": {name: source for each in setup.pools for name, source in sorted(each.cost.chosen.items())},
-        "pools": pools,
-        "intervals": None,
-    }
+    mean: float | None
+    p50: float | None
+    p90: float | None
+    p95: float | None
+    p99: float | None
+    max: float | None
+    count: int
+
+    @property
+    def levels(self) -> dict[str, float | None]:
+        """All of it by name, but the count."""
+        names = ("mean", "p50", "p90", "p95", "p99", "max")
+        return dict(zip(names, (self.mean, self.p50, self.p90, self.p95, self.p99, self.max), strict=True))
 
 
-def _pools(setup: FleetSetup, logs: list[EngineLog], duration: float, there: Sequence[float]) -> list[dict[str, Any]]:
-    """What each pool is and how busy it was."""
-    found = []
-    first = 0
-    own: list[EngineLog] = []
-    for each, share in zip(setup.pools, there, strict=True):
-        pool = each.pool
-        if pool.role != "ffn":  # that works, and counts as busy, in the steps of the attention pool before it
-            own = logs[first : first + each.ranks]
-        found.append(
-            {
-                "name": pool.name,
-                "role": pool.role,
-                "gpu": each.gpu.name,
-                "gpus": each.gpus,
-                "replicas": each.ranks,
-                "first_replica": first,
-                "tp": pool.tp,
-                "layout": str(each.layout),
-                "steps": sum(log.ran for log in own),
-                **_use(each, own, duration * share),
-                **stalled(each, own),
-            }
-        )
-        first += each.ranks
-    return found
+@dataclass(frozen=True)
+class Outcomes(Record):
+    """What became of the requests."""
+
+    finished: int
+    rejected: int
+    aborted: int
 
 
-def _whole(pools: list[dict[str, Any]], gpus: list[float], answers: int) -> dict[str, Any]:
-    """The fleet's use, by GPUs; its blocks are those of the pool that answers."""
+@dataclass(frozen=True)
+class Throughput(Record):
+    """What finished requests amount to, by second."""
 
-    def mean(values: list[float]) -> float:
-        return sum(value * count for value, count in zip(values, gpus, strict=True)) / sum(gpus)
-
-    return {
-        "kv": pools[answers]["kv"],
-        **{name: mean([pool[name] for pool in pools]) for name in ("mfu", "mbu", "busy")},
-        "provenance": {kind: mean([pool["provenance"][kind] for pool in pools]) for kind in PROVENANCES},
-    }
-
-
-def describe(values: Column) -> dict[str, float | int | None]:
-    """Mean and percentiles of what happened; null where nothing did."""
-    values = values[np.isfinite(values)]
-    if not len(values):
-        return {"mean": None, **{f"p{p}": None for p in PERCENTILES}, "max": None, "count": 0}
-    levels = np.percentile(values, PERCENTILES)
-    return {
-        "mean": float(values.mean()),
-        **{f"p{p}": float(level) for p, level in zip(PERCENTILES, levels, strict=True)},
-        "max": float(values.max()),
-        "count": len(values),
-    }
+    requests_per_s: float
+    input_tokens_per_s: float
+    output_tokens_per_s: float
+    total_tokens_per_s: float
+    output_tokens_per_s_per_gpu: float
+    total_tokens_per_s_per_gpu: float
 
 
-def describe_gaps(gaps: TokenGaps) -> dict[str, float | int | None]:
-    """The same of the gaps between tokens."""
-    if not gaps.total:
-        return describe(np.empty(0))
-    levels = gaps.percentiles(PERCENTILES)
-    return {
-        "mean": gaps.mean,
-        **{f"p{p}": level for p, level in zip(PERCENTILES, levels, strict=True)},
-        "max": gaps.longest,
-        "count": gaps.total,
-    }
+@dataclass(frozen=True)
+class Goodput(Record):
+    """Requests that met every limit on a single request; None where the scenario sets none."""
+
+    requests_per_s: float | None
+    share: float | None
 
 
-def span(requests: dict[str, Column]) -> tuple[float, float]:
-    """First submission to last end."""
-    arrivals = requests["arrival"][np.isfinite(requests["arrival"])]
-    ends = requests["finish"][np.isfinite(requests["finish"])]
-    if not len(arrivals) or not len(ends):
-        return 0.0, 0.0
-    return float(arrivals.min()), float(ends.max())
+@dataclass(frozen=True)
+class Verdict(Record):
+    """A limit on a percentile in seconds, and what the run had instead."""
+
+    limit: float
+    value: float | None
+    met: bool
 
 
-def _throughput(duration: float, finished: int, prompt: int, output: int, gpus: float) -> dict[str, float]:
-    per = 1 / duration if duration > 0 else 0.0
-    return {
-        "requests_per_s": finished * per,
-        "input_tokens_per_s": prompt * per,
-        "output_tokens_per_s": output * per,
-        "total_tokens_per_s": (prompt + output) * per,
-        "output_tokens_per_s_per_gpu": output * per / gpus,
-        "total_tokens_per_s_per_gpu": (prompt + output) * per / gpus,
-    }
+@dataclass(frozen=True)
+class FoundInTier(Record):
+    """Prompt tokens that one tier of memory held, and its traffic; the GPU's own has no traffic to count."""
+
+    hit_rate: float
+    hit_tokens: int
+    blocks: int | None = None
+    blocks_stored: int | None = None
+    blocks_turned_away: int | None = None
+    bytes_read: float | None = None
+    bytes_written: float | None = None
+    read_use: float | None = None
+    write_use: float | None = None
 
 
-def _goodput(slo: SloSpec, requests: dict[str, Column], finished: Column, duration: float) -> dict[str, Any]:
-    """Requests that met every per-request limit; null when the scenario sets none."""
-    limits = slo.per_request()
-    if not limits:
-        return {"requests_per_s": None, "share": None}
-    good = finished.copy()
-    for metric, limit in limits.items():
-        value = requests[metric]
-        good &= ~(value > limit)  # an output of one token has no tpot and cannot miss it
-    count = int(good.sum())
-    return {"requests_per_s": count / duration if duration > 0 else 0.0, "share": count / len(good)}
+@dataclass(frozen=True)
+class PrefixCache(Record):
+    """Prompt tokens that did not have to be computed again."""
+
+    hit_rate: float
+    hit_tokens: int
+    prompt_tokens: int
+    by_tier: dict[str, FoundInTier] = field(default_factory=dict)
 
 
-def _slo(slo: SloSpec, requests: dict[str, Column], finished: Column, gaps: TokenGaps) -> dict[str, dict[str, Any]]:
-    verdicts: dict[str, dict[str, Any]] = {}
-    for limit in slo.percentiles():
-        value: float | None = None
-        if limit.metric == "itl":
-            value = gaps.percentiles([limit.percentile])[0] if gaps.total else None
-        else:
-            seen = requests[limit.metric][finished]
-            seen = seen[np.isfinite(seen)]
-            value = float(np.percentile(seen, limit.percentile)) if len(seen) else None
-        met = value is not None and value <= limit.seconds
-        verdicts[limit.name] = {"limit": limit.seconds, "value": value, "met": met}
-    return verdicts
+@dataclass(frozen=True)
+class KvUse(Record):
+    """Blocks of the KV cache, and the share of them that was held."""
+
+    blocks_per_replica: int
+    block_size: int
+    mean_use: float
+    peak_use: float
 
 
-def _prefix_cache(requests: dict[str, Column]) -> dict[str, float | int]:
-    served = np.isfinite(requests["scheduled"])
-    hits, prompts = int(requests["cached"][served].sum()), int(requests["prompt"][served].sum())
-    return {"hit_rate": hits / prompts if prompts else 0.0, "hit_tokens": hits, "prompt_tokens": prompts}
+@dataclass(frozen=True)
+class Provenance(Record):
+    """Which shares of step time are of which kind of figure."""
+
+    measured: float
+    interpolated: float
+    extrapolated: float
+    analytic: float
 
 
-def _use(setup: Setup, logs: list[EngineLog], duration: float) -> dict[str, Any]:
-    """How busy GPUs and KV blocks were, weighted by time; idle time counts as unused."""
-    total = setup.limits.blocks
-    busy = held = 0.0
-    fewest = total
-    tables = []
-    for log in logs:
-        if not len(log.ends):
-            continue
-        rows = log.stretches()
-        ran = rows["n_decode"] + rows["prefill_requests"] > 0
-        tables.append({name: column[ran] for name, column in rows.items()})
-        took = log.end[rows["step"] + rows["steps"] - 1] - log.start()[rows["step"]]
-        busy += float(took.sum())
-        free = (rows["free_blocks"] + rows["free_after"]) / 2
-        held += float(((total - free) * took).sum())
-        fewest = min(fewest, int(rows["free_blocks"].min()), int(rows["free_after"].min()))
-    done = _work_done(tables)
-    room = duration * len(logs)
-    return {
-        "kv": {
-            "blocks_per_replica": total,
-            "block_size": setup.limits.block_size,
-            "mean_use": held / (total * room) if total and room > 0 else 0.0,
-            "peak_use": 1 - fewest / total if total else 0.0,
-        },
-        "mfu": setup.work.seconds_at_peak(done) / room if room > 0 else 0.0,
-        "mbu": setup.work.bytes(done) / (setup.gpu.memory_bandwidth * room) if room > 0 else 0.0,
-        "busy": busy / room if room > 0 else 0.0,
-        "provenance": _shares(setup.cost.by_provenance(on_one(done, setup.spread))),
-    }
+@dataclass(frozen=True)
+class Cost(Record):
+    """US dollars."""
+
+    usd_per_gpu_hour: float
+    usd: float
+    usd_per_million_tokens: float | None
+    usd_per_million_output_tokens: float | None
 
 
-def _work_done(tables: list[dict[str, Column]]) -> Stretches:
-    def column(name: str) -> Column:
-        return np.concatenate([table[name] for table in tables]) if tables else np.empty(0, dtype=np.int64)
+@dataclass(frozen=True)
+class Memory(Record):
+    """Where the bytes of a GPU go."""
 
-    steps, decodes = column("steps"), column("n_decode")
-    return Stretches(
-        steps=steps,
-        decodes=decodes,
-        decode_keys=column("kv_decode") * steps + decodes * (steps * (steps - 1) // 2),
-        prefill_tokens=column("prefill_tokens"),
-        prefill_requests=column("prefill_requests"),
-        prefill_pairs=column("prefill_pairs"),
-    )
-
-
-def _shares(seconds: Column) -> dict[str, float]:
-    """What share of the GPU's time each kind of figure stands for."""
-    total = float(seconds.sum())
-    return {name: float(part) / total if total else 0.0 for name, part in zip(PROVENANCES, seconds, strict=True)}
+    total_bytes: int
+    usable_bytes: int
+    weights_bytes: int
+    activation_bytes: int
+    runtime_bytes: int
+    kv_bytes: int
+    block_bytes: int
+    num_gpu_blocks: int
+    draft_bytes: int | None = None
+    kv_groups: int | None = None
 
 
-def _cost(price: float, gpu_hours: float, prompt: int, output: int) -> dict[str, float | None]:
-    usd = price * gpu_hours
-    return {
-        "usd_per_gpu_hour": price,
-        "usd": usd,
-        "usd_per_million_tokens": usd / (prompt + output) * 1e6 if prompt + output else None,
-        "usd_per_million_output_tokens": usd / output * 1e6 if output else None,
-    }
+@dataclass(frozen=True)
+class PoolFigures(Record):
+    """What a pool is and how busy it was."""
+
+    name: str
+    role: str
+    gpu: str
+    gpus: int
+    replicas: int
+    first_replica: int
+    tp: int
+    layout: str
+    steps: int
+    kv: KvUse
+    mfu: float
+    mbu: float
+    busy: float
+    provenance: Provenance
+    stalled: float | None = None  # share of decode-only steps, waiting for the other side of an AFD unit
+    pipeline_bubble: float | None = None  # share of time that stages idled while others worked
+    model: str | None = None  # where there are several
+
+
+@dataclass(frozen=True)
+class ModelFigures(Record):
+    """How one of several models was served."""
+
+    requests: int
+    finished: int
+    ttft: Spread
+    tpot: Spread
+    e2e: Spread
+    output_tokens_per_s: float
+
+
+@dataclass(frozen=True)
+class LinkUse(Record):
+    """What the links of one kind carried, as bytes and as shares of what they could have."""
+
+    bytes: float
+    mean_use: float
+    peak_use: float
+    busy: float
+
+
+@dataclass(frozen=True)
+class Serving(Record):
+    """How many replicas of a pool served, as (second, replicas from then on)."""
+
+    name: str
+    replicas: tuple[tuple[float, int], ...]
+    gpu_hours_up: float
+
+
+@dataclass(frozen=True)
+class Dynamics(Record):
+    """What crashes did, and how many replicas served when."""
+
+    crashes: int
+    retried_requests: int
+    retries: int
+    gpu_hours_up: float
+    pools: tuple[Serving, ...]
+
+
+@dataclass(frozen=True)
+class FirstUses(Record):
+    """Kernels that fresh engines compiled while serving, and how long their steps waited for that."""
+
+    kernels: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Intervals(Record):
+    """Where figures lie with the stated certainty, by dotted name such as ``ttft.p99``."""
+
+    share: float
+    bounds: Mapping[str, Interval]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Bounds nested as the figures themselves are."""
+        found: dict[str, Any] = {"share": self.share}
+        for name, interval in self.bounds.items():
+            part, _, rest = name.partition(".")
+            if rest:
+                found.setdefault(part, {})[rest] = list(interval)
+            else:
+                found[part] = list(interval)
+        return found
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """What ``to_dict`` wrote."""
+        bounds: dict[str, Interval] = {}
+        for part, value in data.items():
+            if isinstance(value, Mapping):
+                bounds |= {f"{part}.{rest}": (low, high) for rest, (low, high) in value.items()}
+            elif part != "share":
+                bounds[part] = (value[0], value[1])
+        return cls(data["share"], bounds)
+
+
+@dataclass(frozen=True)
+class Summary(Record):
+    """All headline figures. Where pools differ, those of engines are of the pools that answer."""
+
+    name: str
+    seed: int
+    steelyard: str
+    model: str
+    gpu: str
+    gpus: int
+    replicas: int
+    tp: int
+    layout: str
+    requests: int
+    outcomes: Outcomes
+    steps: int
+    duration_s: float
+    ttft: Spread
+    attft: Spread
+    tpot: Spread
+    itl: Spread
+    e2e: Spread
+    queue: Spread
+    throughput: Throughput
+    goodput: Goodput
+    slo: dict[str, Verdict]  # by limit, such as ttft_p95
+    preemptions: int
+    prefix_cache: PrefixCache
+    kv: KvUse
+    mfu: float
+    mbu: float
+    busy: float
+    provenance: Provenance
+    gpu_hours: float
+    cost: Cost
+    memory: Memory
+    sources: dict[str, str]  # which answered, by operator
+    pools: tuple[PoolFigures, ...]
+    intervals: Intervals | None
+    compiled_on_first_use: FirstUses | None = None
+    dynamics: Dynamics | None = None
+    models: dict[str, ModelFigures] = field(default_factory=dict)  # where there are several
+    links: dict[str, LinkUse] = field(default_factory=dict)
+
+    @property
+    def latencies(self) -> dict[str, Spread]:
+        """By metric."""
+        return {
+            "ttft": self.ttft,
+            "attft": self.attft,
+            "tpot": self.tpot,
+            "itl": self.itl,
+            "e2e": self.e2e,
+            "queue": self.queue,
+        }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 from steelyard.engine import Engine
 from steelyard.engine.tiers import Lane, Tier, Tiers
@@ -11,6 +11,7 @@ from steelyard.errors import UserError
 from steelyard.model import kv_bytes_per_token
 from steelyard.scenario import TierSpec
 from steelyard.sim.setup import FleetSetup, Setup
+from steelyard.sim.summary import FoundInTier, PrefixCache
 
 REMOTE = "remote"
 
@@ -58,10 +59,10 @@ def _tier(setup: FleetSetup, each: Setup, place: int, spec: TierSpec) -> Tier:
     return Tier(spec.kind, blocks, bytes_each, read, write, spec.write == "through", spec.kind == REMOTE)
 
 
-def by_tier(setup: FleetSetup, engines: Sequence[Engine], whole: Mapping[str, Any], duration: float) -> dict[str, Any]:
-    """Prompt tokens found in each tier, and its traffic; nothing where no engine has any.
+def by_tier(setup: FleetSetup, engines: Sequence[Engine], whole: PrefixCache, duration: float) -> PrefixCache:
+    """``whole``, which is what all tiers found together, by tier; the same where no engine has any.
 
-    ``whole`` is what all of them found together. A use is the share of the time that a tier's link was sending.
+    A use is the share of the time that a tier's link was sending.
     """
     first = sum(each.ranks for each in setup.takes_requests)  # replicas after these take over what others have counted
     tiers: dict[str, list[Tier]] = {}
@@ -75,25 +76,24 @@ def by_tier(setup: FleetSetup, engines: Sequence[Engine], whole: Mapping[str, An
             for kind, tokens in engine.tiers.hits.items():
                 hits[kind] = hits.get(kind, 0) + tokens
     if not tiers:
-        return {}
-    here = max(0, whole["hit_tokens"] - sum(hits.values()))
-    prompts = whole["prompt_tokens"]
-    found: dict[str, Any] = {"gpu": _found(here, prompts)}
+        return whole
+    here = max(0, whole.hit_tokens - sum(hits.values()))
+    prompts = whole.prompt_tokens
+    found = {"gpu": FoundInTier(hit_rate=here / prompts if prompts else 0.0, hit_tokens=here)}
     for kind, known in tiers.items():
-        found[kind] = _found(hits.get(kind, 0), prompts) | {
-            "blocks": known[0].size,
-            "blocks_stored": sum(tier.stored for tier in known),
-            "blocks_turned_away": sum(tier.turned_away for tier in known),
-            "bytes_read": sum(tier.read.carried for tier in known),
-            "bytes_written": sum(tier.write.carried for tier in known),
-            "read_use": _use([tier.read for tier in known], duration),
-            "write_use": _use([tier.write for tier in known], duration),
-        }
-    return {"by_tier": found}
-
-
-def _found(tokens: int, prompts: int) -> dict[str, Any]:
-    return {"hit_rate": tokens / prompts if prompts else 0.0, "hit_tokens": tokens}
+        tokens = hits.get(kind, 0)
+        found[kind] = FoundInTier(
+            hit_rate=tokens / prompts if prompts else 0.0,
+            hit_tokens=tokens,
+            blocks=known[0].size,
+            blocks_stored=sum(tier.stored for tier in known),
+            blocks_turned_away=sum(tier.turned_away for tier in known),
+            bytes_read=sum(tier.read.carried for tier in known),
+            bytes_written=sum(tier.write.carried for tier in known),
+            read_use=_use([tier.read for tier in known], duration),
+            write_use=_use([tier.write for tier in known], duration),
+        )
+    return replace(whole, by_tier=found)
 
 
 def _use(lanes: Sequence[Lane], duration: float) -> float:

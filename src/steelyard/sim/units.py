@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from steelyard.cost import Stretches
@@ -25,13 +27,13 @@ def on_one(done: Stretches, instances: int) -> Stretches:
     )
 
 
-def stalled(setup: Setup, logs: list[EngineLog]) -> dict[str, float]:
+def stalled(setup: Setup, logs: Sequence[EngineLog]) -> float | None:
     """The share of decode-only steps in which a pool's side waited for the other, from moments evenly spread over them.
 
-    Nothing for pools whose GPUs have all of a layer. Requests of a stretch are taken to be as long as each other.
+    None for pools whose GPUs have all of a layer. Requests of a stretch are taken to be as long as each other.
     """
     if setup.unit is None:
-        return {}
+        return None
     count = max(_FEWEST, _MOMENTS // max(1, len(logs)))
     waited = took = 0.0
     for log in logs:
@@ -47,4 +49,4 @@ def stalled(setup: Setup, logs: list[EngineLog]) -> dict[str, float]:
             stalls = setup.unit.stalls(n, kv, -(-kv // n))
             waited += (stalls.ffn if setup.pool.role == "ffn" else stalls.attention) * until[-1] / count
         took += until[-1]
-    return {"stalled": float(waited / took) if took else 0.0}
+    return float(waited / took) if took else 0.0

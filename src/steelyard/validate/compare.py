@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from steelyard.cost import graph_plan
 from steelyard.scenario import CostSpec
 from steelyard.sim import Result, simulate
-from steelyard.sim.intervals import STATED, Interval, figures, intervals
-from steelyard.sim.run import FIRST_USES
-from steelyard.sim.summary import PERCENTILES, describe
+from steelyard.sim.intervals import STATED, figures, intervals
+from steelyard.sim.spread import PERCENTILES, spread_of
+from steelyard.sim.summary import FirstUses, Interval, Summary
 from steelyard.validate.capture import Capture, CapturedRun, Load, read_capture_folder
 from steelyard.validate.settings import gpu_of, scenario_of, unheeded
 from steelyard.validate.steps import kernel_by_kernel, read_steps
@@ -136,7 +136,7 @@ def validate(
     ran: set[int] = set()
     for run in capture.runs:
         result = simulate(scenario_of(capture, run, name, given_cache=given_cache, cost=cost, warm_up=ran))
-        if FIRST_USES in result.summary:
+        if result.summary.compiled_on_first_use is not None:
             ran |= _ran(run, result, given_cache)
         compared.append(compare_run(capture, run, result, intervals(result)))
         if progress is not None:
@@ -162,7 +162,7 @@ def compare_run(
         figures=_figures(capture, run, result, widths),
         samples=samples,
         load=(run.load, Load(steps["start"], steps["end"], steps["running"], steps["waiting"])),
-        provenance=result.summary["provenance"],
+        provenance=result.summary.provenance.to_dict(),
         notes=(*unheeded(capture), *_stalls(run.load, result.summary), *result.notes),
     )
 
@@ -177,19 +177,19 @@ def _ran(run: CapturedRun, result: Result, recorded: bool) -> set[int]:
     return {count for count, alone in kinds if graphs.launch(count, decode_only=alone) == "eager"}
 
 
-def _stalls(load: Load, summary: Mapping[str, Any]) -> list[str]:
+def _stalls(load: Load, summary: Summary) -> list[str]:
     """Launches of half a second and more, in which an engine compiles a kernel, and how many were simulated."""
     in_flight = np.append(False, load.start[1:] < load.end[:-1])
     before, after = np.append(0.0, load.end[:-1]), np.append(load.start[1:], np.inf)
     # The result of a step waits for the launch of the next; with none in flight the next step does.
     took = np.where(in_flight, before, np.minimum(load.end, after)) - load.start
     stalls = took[(took > _STALL_SECONDS) & load.by_step]
-    found = summary.get(FIRST_USES, {"kernels": 0, "seconds": 0.0})
-    if not len(stalls) and not found["kernels"]:
+    found = summary.compiled_on_first_use or FirstUses(kernels=0, seconds=0.0)
+    if not len(stalls) and not found.kernels:
         return []
     return [
         f"stalls in launches: {len(stalls)} of {stalls.sum():.1f} s in all in the capture, "
-        f"{found['kernels']} of {found['seconds']:.1f} s foretold (kernels compiled on first use)"
+        f"{found.kernels} of {found.seconds:.1f} s foretold (kernels compiled on first use)"
     ]
 
 
@@ -208,7 +208,7 @@ def _around(value: float | None, width: Interval | None) -> Interval | None:
 
 
 def _statistics(metric: str, measured: Floats, simulated: Floats, widths: Mapping[str, Interval]) -> dict[str, Pair]:
-    theirs, ours = describe(measured), describe(simulated)
+    theirs, ours = spread_of(measured).levels, spread_of(simulated).levels
     return {
         name: Pair(theirs[name], ours[name], _around(ours[name], widths.get(f"{metric}.{name}"))) for name in STATISTICS
     }
@@ -222,15 +222,15 @@ def _figures(capture: Capture, run: CapturedRun, result: Result, widths: Mapping
     pairs = {
         "throughput": (
             float(answers.output.sum()) / makespan if makespan > 0 else None,
-            summary["throughput"]["output_tokens_per_s"],
+            summary.throughput.output_tokens_per_s,
         ),
-        "makespan": (makespan, summary["duration_s"]),
-        "kv_blocks": (blocks, summary["memory"]["num_gpu_blocks"]),
-        "finished": (len(answers.at), summary["outcomes"]["finished"]),
-        "preemptions": (run.preemptions, summary["preemptions"]),
+        "makespan": (makespan, summary.duration_s),
+        "kv_blocks": (blocks, summary.memory.num_gpu_blocks),
+        "finished": (len(answers.at), summary.outcomes.finished),
+        "preemptions": (run.preemptions, summary.preemptions),
         "prefix_hit_tokens": (
             None if answers.cached is None else int(answers.cached.sum()),
-            summary["prefix_cache"]["hit_tokens"],
+            summary.prefix_cache.hit_tokens,
         ),
     }
     of = {"throughput": widths.get("throughput.output_tokens_per_s"), "makespan": widths.get("duration_s")}

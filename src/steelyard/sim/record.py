@@ -1,0 +1,54 @@
+"""Figures as frozen dataclasses that go to JSON and come back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from types import NoneType, UnionType
+from typing import Any, Self, get_args, get_origin, get_type_hints
+
+
+class Record:
+    """What every part of a summary can do. Subclasses are frozen dataclasses."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready, keys in the order of the fields; a field that holds its default has none."""
+        assert is_dataclass(self)
+        own = [(each, getattr(self, each.name)) for each in fields(self)]
+        return {each.name: _plain(value) for each, value in own if value != _default(each)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The record that ``to_dict`` wrote."""
+        hints = get_type_hints(cls)
+        return cls(**{name: _typed(hints[name], value) for name, value in data.items()})
+
+
+def _default(each: Field[Any]) -> Any:
+    return each.default if each.default_factory is MISSING else each.default_factory()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Record):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value
+
+
+def _typed(hint: Any, value: Any) -> Any:
+    """The value as the hint wants it: a record, a mapping or tuple of them, or as it is."""
+    if value is None:
+        return None
+    if get_origin(hint) is UnionType:
+        hint = next(each for each in get_args(hint) if each is not NoneType)
+    of = get_args(hint)
+    if isinstance(hint, type) and issubclass(hint, Record):
+        return hint.from_dict(value)
+    if isinstance(value, Mapping):
+        return {name: _typed(of[1], each) for name, each in value.items()}
+    if isinstance(value, list):
+        return tuple(_typed(of[0], each) for each in value)
+    return value

@@ -1,0 +1,195 @@
+"""From a run to its summary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import version
+
+import numpy as np
+
+from steelyard.cost import PROVENANCES
+from steelyard.engine import Engine
+from steelyard.fleet import Desk
+from steelyard.fleet.dynamics import Dynamics as FleetDynamics
+from steelyard.fleet.handover import Handover
+from steelyard.scenario import SloSpec
+from steelyard.sim.by_model import figures_by_model
+from steelyard.sim.dynamics import dynamics_figures, shares_there
+from steelyard.sim.gaps import TokenGaps
+from steelyard.sim.handovers import link_use
+from steelyard.sim.setup import FleetSetup
+from steelyard.sim.spread import Column, spread_of, spread_of_gaps
+from steelyard.sim.summary import (
+    Cost,
+    FirstUses,
+    Goodput,
+    KvUse,
+    Memory,
+    Outcomes,
+    PoolFigures,
+    PrefixCache,
+    Provenance,
+    Summary,
+    Throughput,
+    Verdict,
+)
+from steelyard.sim.tiers import by_tier
+from steelyard.sim.usage import pool_figures
+
+
+def summarise(
+    setup: FleetSetup,
+    desk: Desk,
+    engines: Sequence[Engine],
+    requests: dict[str, Column],
+    gaps: TokenGaps,
+    dynamics: FleetDynamics | None = None,
+    handover: Handover | None = None,
+) -> Summary:
+    """All headline figures of a run that has ended."""
+    scenario, answers = setup.scenario, setup.answers[0]
+    finished = requests["status"] == "finished"
+    start, end = span(requests)
+    duration = end - start
+    outcomes = Outcomes(*(int((requests["status"] == s).sum()) for s in ("finished", "rejected", "aborted")))
+    prompt, output = int(requests["prompt"][finished].sum()), int(requests["output"][finished].sum())
+    # The share of its replicas that each pool had on average, where they come and go.
+    there = [1.0] * len(setup.pools) if dynamics is None else shares_there(dynamics, start, end)
+    gpus = [each.gpus * share for each, share in zip(setup.pools, there, strict=True)]
+    gpu_hours = duration * sum(gpus) / 3600
+    price = sum(count * each.price_per_hour for count, each in zip(gpus, setup.pools, strict=True)) / sum(gpus)
+    pools = pool_figures(setup, engines, duration, there)
+    kv, mfu, mbu, busy, provenance = _whole(pools, gpus, setup.pools.index(answers))
+    cached = _prefix_cache(requests)
+    return Summary(
+        name=scenario.name,
+        seed=scenario.seed,
+        steelyard=version("steelyard"),
+        model=" + ".join(dict.fromkeys(each.model.name for each in setup.pools)),
+        gpu=" + ".join(dict.fromkeys(each.gpu.name for each in setup.pools)),
+        gpus=setup.gpus,
+        replicas=len(engines),
+        tp=answers.pool.tp,
+        layout=str(answers.layout),
+        requests=len(requests["id"]),
+        outcomes=outcomes,
+        steps=sum(engine.log.ran for engine in engines),
+        duration_s=duration,
+        ttft=spread_of(requests["ttft"][finished]),
+        attft=spread_of(requests["attft"][finished]),
+        tpot=spread_of(requests["tpot"][finished]),
+        itl=spread_of_gaps(gaps),
+        e2e=spread_of(requests["e2e"][finished]),
+        queue=spread_of(requests["queue"][finished]),
+        throughput=_throughput(duration, outcomes.finished, prompt, output, sum(gpus)),
+        goodput=_goodput(scenario.slo, requests, finished, duration),
+        slo=_slo(scenario.slo, requests, finished, gaps),
+        preemptions=int(requests["preemptions"].sum()),
+        prefix_cache=by_tier(setup, engines, cached, duration),
+        kv=kv,
+        mfu=mfu,
+        mbu=mbu,
+        busy=busy,
+        provenance=provenance,
+        gpu_hours=gpu_hours,
+        cost=_cost(price, gpu_hours, prompt, output),
+        memory=Memory(**answers.memory.summary()),
+        sources={name: source for each in setup.pools for name, source in sorted(each.cost.chosen.items())},
+        pools=pools,
+        intervals=None,
+        compiled_on_first_use=_first_uses(engines),
+        dynamics=None if dynamics is None else dynamics_figures(setup, dynamics, start, end),
+        models=figures_by_model(desk, requests, duration),
+        links={} if handover is None else link_use(handover.transfers.ports, duration),
+    )
+
+
+def span(requests: dict[str, Column]) -> tuple[float, float]:
+    """First submission to last end."""
+    arrivals = requests["arrival"][np.isfinite(requests["arrival"])]
+    ends = requests["finish"][np.isfinite(requests["finish"])]
+    if not len(arrivals) or not len(ends):
+        return 0.0, 0.0
+    return float(arrivals.min()), float(ends.max())
+
+
+def _whole(
+    pools: Sequence[PoolFigures], gpus: list[float], answers: int
+) -> tuple[KvUse, float, float, float, Provenance]:
+    """The fleet's use, by GPUs; its blocks are those of the pool that answers."""
+
+    def mean(values: list[float]) -> float:
+        return sum(value * count for value, count in zip(values, gpus, strict=True)) / sum(gpus)
+
+    by_pool = [pool.provenance.to_dict() for pool in pools]
+    return (
+        pools[answers].kv,
+        mean([pool.mfu for pool in pools]),
+        mean([pool.mbu for pool in pools]),
+        mean([pool.busy for pool in pools]),
+        Provenance(**{kind: mean([each[kind] for each in by_pool]) for kind in PROVENANCES}),
+    )
+
+
+def _throughput(duration: float, finished: int, prompt: int, output: int, gpus: float) -> Throughput:
+    per = 1 / duration if duration > 0 else 0.0
+    return Throughput(
+        requests_per_s=finished * per,
+        input_tokens_per_s=prompt * per,
+        output_tokens_per_s=output * per,
+        total_tokens_per_s=(prompt + output) * per,
+        output_tokens_per_s_per_gpu=output * per / gpus,
+        total_tokens_per_s_per_gpu=(prompt + output) * per / gpus,
+    )
+
+
+def _goodput(slo: SloSpec, requests: dict[str, Column], finished: Column, duration: float) -> Goodput:
+    """Requests that met every per-request limit; null when the scenario sets none."""
+    limits = slo.per_request()
+    if not limits:
+        return Goodput(requests_per_s=None, share=None)
+    good = finished.copy()
+    for metric, limit in limits.items():
+        value = requests[metric]
+        good &= ~(value > limit)  # an output of one token has no tpot and cannot miss it
+    count = int(good.sum())
+    return Goodput(requests_per_s=count / duration if duration > 0 else 0.0, share=count / len(good))
+
+
+def _slo(slo: SloSpec, requests: dict[str, Column], finished: Column, gaps: TokenGaps) -> dict[str, Verdict]:
+    verdicts: dict[str, Verdict] = {}
+    for limit in slo.percentiles():
+        value: float | None = None
+        if limit.metric == "itl":
+            value = gaps.percentiles([limit.percentile])[0] if gaps.total else None
+        else:
+            seen = requests[limit.metric][finished]
+            seen = seen[np.isfinite(seen)]
+            value = float(np.percentile(seen, limit.percentile)) if len(seen) else None
+        met = value is not None and value <= limit.seconds
+        verdicts[limit.name] = Verdict(limit=limit.seconds, value=value, met=met)
+    return verdicts
+
+
+def _prefix_cache(requests: dict[str, Column]) -> PrefixCache:
+    served = np.isfinite(requests["scheduled"])
+    hits, prompts = int(requests["cached"][served].sum()), int(requests["prompt"][served].sum())
+    return PrefixCache(hit_rate=hits / prompts if prompts else 0.0, hit_tokens=hits, prompt_tokens=prompts)
+
+
+def _cost(price: float, gpu_hours: float, prompt: int, output: int) -> Cost:
+    usd = price * gpu_hours
+    return Cost(
+        usd_per_gpu_hour=price,
+        usd=usd,
+        usd_per_million_tokens=usd / (prompt + output) * 1e6 if prompt + output else None,
+        usd_per_million_output_tokens=usd / output * 1e6 if output else None,
+    )
+
+
+def _first_uses(engines: Sequence[Engine]) -> FirstUses | None:
+    """What fresh engines compiled; None where none is fresh."""
+    counted = [engine.first_uses for engine in engines if engine.first_uses is not None]
+    if not counted:
+        return None
+    return FirstUses(kernels=sum(each.count for each in counted), seconds=sum(each.waited for each in counted))

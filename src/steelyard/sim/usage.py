@@ -1,0 +1,108 @@
+"""How busy pools were: GPUs, KV blocks, and where their step times come from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from steelyard.cost import PROVENANCES, Stretches
+from steelyard.engine import Engine, EngineLog
+from steelyard.sim.pipelines import bubble
+from steelyard.sim.setup import FleetSetup, Setup
+from steelyard.sim.spread import Column
+from steelyard.sim.summary import KvUse, PoolFigures, Provenance
+from steelyard.sim.units import on_one, stalled
+
+
+def pool_figures(
+    setup: FleetSetup, engines: Sequence[Engine], duration: float, there: Sequence[float]
+) -> tuple[PoolFigures, ...]:
+    """What each pool is and how busy it was. ``there`` is the share of its replicas that it had on average."""
+    found = []
+    first = 0
+    own: Sequence[Engine] = []
+    for each, share in zip(setup.pools, there, strict=True):
+        if each.pool.role != "ffn":  # that works, and counts as busy, in the steps of the attention pool before it
+            own = engines[first : first + each.ranks]
+        found.append(_pool(setup, each, own, first, duration * share))
+        first += each.ranks
+    return tuple(found)
+
+
+def _pool(setup: FleetSetup, each: Setup, engines: Sequence[Engine], first: int, duration: float) -> PoolFigures:
+    """Time without steps counts as unused."""
+    logs = [engine.log for engine in engines]
+    total, room = each.limits.blocks, duration * len(logs)
+    busy, held, fewest = _blocks(logs, total)
+    done = work_done(logs)
+    return PoolFigures(
+        name=each.pool.name,
+        role=each.pool.role,
+        gpu=each.gpu.name,
+        gpus=each.gpus,
+        replicas=each.ranks,
+        first_replica=first,
+        tp=each.pool.tp,
+        layout=str(each.layout),
+        steps=sum(log.ran for log in logs),
+        kv=KvUse(
+            blocks_per_replica=total,
+            block_size=each.limits.block_size,
+            mean_use=held / (total * room) if total and room > 0 else 0.0,
+            peak_use=1 - fewest / total if total else 0.0,
+        ),
+        mfu=each.work.seconds_at_peak(done) / room if room > 0 else 0.0,
+        mbu=each.work.bytes(done) / (each.gpu.memory_bandwidth * room) if room > 0 else 0.0,
+        busy=busy / room if room > 0 else 0.0,
+        provenance=_provenance(each.cost.by_provenance(on_one(done, each.spread))),
+        stalled=stalled(each, logs),
+        pipeline_bubble=bubble(engines) if each.ranks else None,
+        model=each.serves if len(setup.models) > 1 else None,
+    )
+
+
+def _blocks(logs: Sequence[EngineLog], total: int) -> tuple[float, float, int]:
+    """Seconds in steps, block-seconds held in them, and the fewest blocks that were ever free."""
+    busy = held = 0.0
+    fewest = total
+    for log in logs:
+        if not len(log.ends):
+            continue
+        rows = log.stretches()
+        took = log.end[rows["step"] + rows["steps"] - 1] - log.start()[rows["step"]]
+        busy += float(took.sum())
+        free = (rows["free_blocks"] + rows["free_after"]) / 2
+        held += float(((total - free) * took).sum())
+        fewest = min(fewest, int(rows["free_blocks"].min()), int(rows["free_after"].min()))
+    return busy, held, fewest
+
+
+def work_done(logs: Sequence[EngineLog]) -> Stretches:
+    """All steps that ran anything."""
+    tables = []
+    for log in logs:
+        if len(log.ends):
+            rows = log.stretches()
+            ran = rows["n_decode"] + rows["prefill_requests"] > 0
+            tables.append({name: column[ran] for name, column in rows.items()})
+
+    def column(name: str) -> Column:
+        return np.concatenate([table[name] for table in tables]) if tables else np.empty(0, dtype=np.int64)
+
+    steps, decodes = column("steps"), column("n_decode")
+    return Stretches(
+        steps=steps,
+        decodes=decodes,
+        decode_keys=column("kv_decode") * steps + decodes * (steps * (steps - 1) // 2),
+        prefill_tokens=column("prefill_tokens"),
+        prefill_requests=column("prefill_requests"),
+        prefill_pairs=column("prefill_pairs"),
+    )
+
+
+def _provenance(seconds: Column) -> Provenance:
+    """What share of the GPU's time each kind of figure stands for."""
+    total = float(seconds.sum())
+    shares = [float(part) / total if total else 0.0 for part in seconds]
+    return Provenance(**dict(zip(PROVENANCES, shares, strict=True)))
