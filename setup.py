@@ -10,6 +10,7 @@ from setuptools import setup
 HOT = (
     "engine/*",
     "engine/policies/*",
+    "fleet/environment",
     "fleet/lockstep",  # has a kind of engine
     "cost/compiled",
     "balance/beginnings",

@@ -45,12 +45,13 @@ class Environment(Generic[Event]):
     def run(self, until: float = inf, enough: Callable[[], bool] | None = None) -> None:
         """Handle events up to and including a second, until there are none, until `stop`, or until it is ``enough``,
         which is asked before each of them."""
-        self.until = until
+        before, self.until = self.until, until
         agenda, handlers = self.agenda, self._handlers
         while agenda and agenda[0][0] <= self.until and not (enough is not None and enough()):
             event = heappop(agenda)  # as `step` does, without the call
             self.now = event[0]
             handlers[event[1]](event)
+        self.until = before
 
     def stop(self) -> None:
         """End the run after the event that is being handled."""

@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from heapq import heappush
 from math import inf, nextafter
 
 from steelyard.balance.events import ReplicaUp
 from steelyard.engine import ABORTED, FINISHED, BlockNames, Engine, Request
+from steelyard.fleet.environment import Environment
 from steelyard.posttrain.attempt import Attempt
 from steelyard.posttrain.engines import EngineKind
 
-# What an agenda has, in the order in which it happens when it falls together; engines decide after all else.
+# What happens, in the order of priority when it falls together; engines decide after all else.
 DUE, END, RETURN, MOVED, SUBMIT, WAKE = range(6)
-Agenda = list[tuple[float, int, int, str, int]]
-"""A heap of (second, what, replica, trajectory, ticket)."""
+Happening = tuple[float, int, int, str, int]
+"""(second, which of the above, replica, trajectory, ticket)."""
 
 
 class Replicas:
     """Engines by number. Those whose requests end put that on the agenda, and when it may next be so."""
 
-    def __init__(self, kinds: Mapping[int, EngineKind], names: BlockNames, agenda: Agenda) -> None:
+    def __init__(self, kinds: Mapping[int, EngineKind], names: BlockNames, clock: Environment[Happening]) -> None:
         self.kinds = kinds
         self.engines: dict[int, Engine] = {}
         self.tp: dict[int, int] = {}
         self.requests: dict[int, Attempt] = {}  # whose each request is that somebody waits for
         self._names = names
-        self._agenda = agenda
+        self._clock = clock
         self.wakes: dict[int, int] = {}  # tickets of the last wake-up; one with another ticket is out of date
         self._bounds: dict[int, float] = {}  # and the second of it, until it has come
         self._closed: dict[int, float] = {}  # since when nobody is placed there
@@ -87,11 +87,10 @@ class Replicas:
             self._collect(number)
         return engine
 
-    def wake(self, number: int, now: float, until: float) -> None:
+    def wake(self, number: int, now: float) -> None:
         """Run an engine up to the next event of any other, or at least through its next decision."""
         del self._bounds[number]
-        if self._agenda and self._agenda[0][0] < until:
-            until = self._agenda[0][0]
+        until = self._clock.horizon
         engine = self.engines[number]
         engine.advance(until if until > now else nextafter(now, inf))
         if engine.finished:
@@ -106,7 +105,7 @@ class Replicas:
         self._bounds[number] = bound
         ticket = self.wakes[number] = self.wakes[number] + 1
         if bound < inf:
-            heappush(self._agenda, (bound, WAKE, number, "", ticket))
+            self._clock.schedule((bound, WAKE, number, "", ticket))
 
     def outputs(self, number: int, r: Request) -> int:
         """Tokens that a request has been given, without stopping those it decodes together with."""
@@ -117,7 +116,7 @@ class Replicas:
         for r in engine.finished:
             attempt = self.requests.get(r.index)
             if attempt is not None and r.status in (FINISHED, ABORTED):
-                heappush(self._agenda, (engine.end_of(r), END, number, attempt.trajectory.id, r.index))
+                self._clock.schedule((engine.end_of(r), END, number, attempt.trajectory.id, r.index))
         engine.finished.clear()
 
     def _up(self, number: int, at: float) -> ReplicaUp:

@@ -7,7 +7,7 @@ engine's own prefix cache still holds, unless the core has it moved, kept in the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from heapq import heappop, heappush
+from functools import partial
 from itertools import count
 from math import inf
 
@@ -29,10 +29,11 @@ from steelyard.balance.events import (
 )
 from steelyard.balance.log import Journal, noted
 from steelyard.engine import Request
+from steelyard.fleet.environment import Environment
 from steelyard.posttrain.attempt import Attempt
 from steelyard.posttrain.engines import EngineKind
 from steelyard.posttrain.moves import Moves
-from steelyard.posttrain.replicas import DUE, END, MOVED, RETURN, WAKE, Agenda, Replicas
+from steelyard.posttrain.replicas import DUE, RETURN, Happening, Replicas
 from steelyard.posttrain.turns import Turns
 from steelyard.records import Trajectory
 
@@ -63,8 +64,10 @@ class RolloutStage:
         self.cap: int | None = None  # trajectories pause when they have generated so many tokens in one go
         self.watch: Callable[[StageEvent], None] | None = None  # told of everything, after the core
         self._turns = Turns(block_size, min(kind.limits.max_model_len for kind in kinds.values()))
-        self._agenda: Agenda = []
-        self.replicas = Replicas(kinds, self._turns.names, self._agenda)
+        self._clock: Environment[Happening] = Environment(
+            (self._on_due, self._on_end, self._on_return, self._on_moved, self._on_submit, self._on_wake)
+        )
+        self.replicas = Replicas(kinds, self._turns.names, self._clock)
         self.engines, self.tp = self.replicas.engines, self.replicas.tp
         self.moves = Moves(self.replicas)
         self._indices = count()
@@ -177,36 +180,53 @@ class RolloutStage:
         """Have something done when the clock gets there: engines that come or go while others run."""
         ticket = next(self._indices)
         self._due[ticket] = action
-        heappush(self._agenda, (at, DUE, -1, "", ticket))
+        self._clock.schedule((at, DUE, -1, "", ticket))
 
     def run(self, until: float = inf, wanted: int | None = None, enough: Callable[[], bool] | None = None) -> float:
         """Go on until a second, until so many are in ``done``, until somebody has enough, or until nothing is left;
         where that was."""
-        heap, running, wakes = self._agenda, self.running, self.replicas.wakes
-        now = 0.0
-        while heap and heap[0][0] <= until:
-            if wanted is not None and len(self.done) >= wanted:
-                return now
-            if enough is not None and enough():
-                return now
-            now, kind, number, name, ticket = heappop(heap)
-            if kind == WAKE:
-                if ticket == wakes[number]:
-                    self.replicas.wake(number, now, until)
-            elif kind == END:
-                self._turn_over(number, name, ticket, now)
-            elif kind == DUE:
-                self._due.pop(ticket)(now)
-            elif (attempt := running.get(name)) is not None and attempt.ticket == ticket:
-                if kind == RETURN:
-                    self._returned(attempt, now)
-                    continue
-                if kind == MOVED:
-                    self._tell(Moved(now, name))
-                    if name not in running or attempt.ticket != ticket:  # given up, or sent on
-                        continue
-                self._submit(number, attempt, now)
-        return now if until == inf else until
+        if wanted is not None:
+            enough = partial(self._has_done, wanted)
+        self._clock.run(until, enough)
+        return self._clock.now if until == inf else until
+
+    def _has_done(self, wanted: int) -> bool:
+        return len(self.done) >= wanted
+
+    # -- what happens, in the order of its priority -------------------------------------------------------------
+
+    def _on_due(self, event: Happening) -> None:
+        self._due.pop(event[4])(event[0])
+
+    def _on_end(self, event: Happening) -> None:
+        now, _, number, name, index = event
+        self._turn_over(number, name, index, now)
+
+    def _on_return(self, event: Happening) -> None:
+        attempt = self._awaited(event)
+        if attempt is not None:
+            self._returned(attempt, event[0])
+
+    def _on_moved(self, event: Happening) -> None:
+        if self._awaited(event) is not None:
+            self._tell(Moved(event[0], event[3]))
+            self._on_submit(event)  # unless it was given up just now, or sent on
+
+    def _on_submit(self, event: Happening) -> None:
+        attempt = self._awaited(event)
+        if attempt is not None:
+            self._submit(event[2], attempt, event[0])
+
+    def _on_wake(self, event: Happening) -> None:
+        now, _, number, _, ticket = event
+        if ticket == self.replicas.wakes[number]:
+            self.replicas.wake(number, now)
+
+    def _awaited(self, event: Happening) -> Attempt | None:
+        """The trajectory that an event is about; None if it has been given up or sent elsewhere since."""
+        _, _, _, name, ticket = event
+        attempt = self.running.get(name)
+        return attempt if attempt is not None and attempt.ticket == ticket else None
 
     # -- carrying out commands ----------------------------------------------------------------------------------
 
@@ -234,7 +254,7 @@ class RolloutStage:
         self.replicas.requests[r.index] = attempt
         ready, event = self.moves.bring(attempt, command, at)
         attempt.ticket = next(self._indices)
-        heappush(self._agenda, (ready, event, command.replica, command.trajectory, attempt.ticket))
+        self._clock.schedule((ready, event, command.replica, command.trajectory, attempt.ticket))
 
     def _submit(self, number: int, attempt: Attempt, now: float) -> None:
         r = attempt.request
@@ -271,7 +291,7 @@ class RolloutStage:
             self._tell(Ended(now, name, turn))
             return
         attempt.ticket = next(self._indices)
-        heappush(self._agenda, (now + (turn.latency or 0.0), RETURN, number, name, attempt.ticket))
+        self._clock.schedule((now + (turn.latency or 0.0), RETURN, number, name, attempt.ticket))
         self._tell(Called(now, name, turn.generated))
 
     def _returned(self, attempt: Attempt, now: float) -> None:
