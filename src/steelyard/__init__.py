@@ -3,17 +3,16 @@
 >>> from steelyard import load_scenario, simulate
 >>> result = simulate(load_scenario("scenario.yaml"))
 >>> print(result.summary.ttft.p95)
-
-Names are imported when they are first used, so that `import steelyard` and the command line cost next to nothing.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from steelyard.errors import UserError
+from steelyard.lazy import lazily
 
 if TYPE_CHECKING:
-    from steelyard.scenario import Scenario, load_posttrain, load_scenario, posttrain_from_dict, scenario_from_dict
+    from steelyard.scenario import Scenario, load_scenario, scenario_from_dict
+    from steelyard.scenario.load_posttrain import load_posttrain, posttrain_from_dict
     from steelyard.scenario.posttrain import PosttrainScenario
     from steelyard.sim import Result, simulate
 
@@ -32,21 +31,15 @@ __all__ = [
     "simulate",
 ]
 
-_HOME = {
-    **dict.fromkeys(("Result", "simulate"), "steelyard.sim"),
-    **dict.fromkeys(("Scenario", "load_scenario", "scenario_from_dict"), "steelyard.scenario"),
-    **dict.fromkeys(("load_posttrain", "posttrain_from_dict"), "steelyard.scenario"),
-    "PosttrainScenario": "steelyard.scenario.posttrain",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """A public name on its first use (PEP 562); from then on it is an ordinary one."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(_HOME[name]), name)
-    globals()[name] = found
-    return found
+__getattr__ = lazily(
+    __name__,
+    {
+        **dict.fromkeys(("Result", "simulate"), "steelyard.sim"),
+        **dict.fromkeys(("Scenario", "load_scenario", "scenario_from_dict"), "steelyard.scenario"),
+        **dict.fromkeys(("load_posttrain", "posttrain_from_dict"), "steelyard.scenario.load_posttrain"),
+        "PosttrainScenario": "steelyard.scenario.posttrain",
+    },
+)
 
 
 def __dir__() -> list[str]:

@@ -14,7 +14,7 @@ from steelyard.posttrain.planning import longest_sequence
 from steelyard.posttrain.setup import DEGREES, PosttrainSetup, set_up_posttrain, train_settings
 from steelyard.posttrain.training import TrainLayout, refusal
 from steelyard.records import Trajectory
-from steelyard.scenario.load import posttrain_from_dict
+from steelyard.scenario.load_posttrain import posttrain_from_dict
 from steelyard.scenario.posttrain import USUAL_STALENESS, BucketSpec, PosttrainScenario, TrainingSpec
 
 _STAGES = (1, 2, 3, 4, 5, 8)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 if TYPE_CHECKING:
     from steelyard.sim import Result
@@ -67,9 +67,9 @@ def replica_loads(result: Result) -> ReplicaLoads:
 
 def workload_shares(requests: Columns, most: int) -> tuple[list[WorkloadShare], int]:
     """The first `most` workloads of a mix in order of appearance, and how many there are in all."""
-    coded = pa.array(requests["label"], type=pa.string()).dictionary_encode()
-    member = coded.indices.to_numpy()
-    labels = [str(label) for label in coded.dictionary.to_pylist()]
+    codes: dict[str, int] = {}
+    member = np.array([codes.setdefault(label, len(codes)) for label in requests["label"].tolist()])
+    labels = list(codes)
     shown = [_share(requests, label, member == index) for index, label in enumerate(labels[:most])]
     return shown, len(labels)
 
@@ -77,9 +77,8 @@ def workload_shares(requests: Columns, most: int) -> tuple[list[WorkloadShare], 
 def unserved_reasons(requests: Columns) -> list[tuple[str, str, int]]:
     """(status, reason, requests) of those that did not finish, most frequent first."""
     lost = requests["status"] != "finished"
-    columns = {name: pa.array(requests[name][lost], type=pa.string()) for name in ("status", "reason")}
-    groups = pa.table(columns).group_by(["status", "reason"]).aggregate([([], "count_all")]).to_pylist()
-    rows = [(row["status"], row["reason"], row["count_all"]) for row in groups]
+    found = Counter(zip(requests["status"][lost].tolist(), requests["reason"][lost].tolist(), strict=True))
+    rows = [(status, reason, count) for (status, reason), count in found.items()]
     return sorted(rows, key=lambda row: (-row[2], row[0], row[1]))
 
 

@@ -1,5 +1,8 @@
 """What a user writes: one file that says everything a run depends on."""
 
+from typing import TYPE_CHECKING
+
+from steelyard.lazy import lazily
 from steelyard.scenario.arrivals import (
     ArrivalsSpec,
     BurstArrivals,
@@ -27,7 +30,7 @@ from steelyard.scenario.distributions import (
 from steelyard.scenario.dynamics import ChangeSpec, CrashSpec, LinkSpec, SlowSpec
 from steelyard.scenario.engine import EngineSpec
 from steelyard.scenario.fleet import FleetSpec, PoolSpec, Role, RouterName, TransferSpec
-from steelyard.scenario.load import json_schema, load_posttrain, load_scenario, posttrain_from_dict, scenario_from_dict
+from steelyard.scenario.load import json_schema, load_scenario, scenario_from_dict
 from steelyard.scenario.model import FileRouting, ModelRef, RoutingSpec, UniformRouting, ZipfRouting
 from steelyard.scenario.scenario import CostSpec, Scenario
 from steelyard.scenario.sessions import PrefixSpec, SessionSpec, StageSpec
@@ -44,6 +47,10 @@ from steelyard.scenario.workload import (
     TraceSpec,
     WorkloadSpec,
 )
+
+if TYPE_CHECKING:
+    from steelyard.scenario.load_posttrain import load_posttrain, posttrain_from_dict
+    from steelyard.scenario.posttrain import PosttrainScenario
 
 __all__ = [
     "AcceptSpec",
@@ -73,6 +80,7 @@ __all__ = [
     "PercentileLimit",
     "PoissonArrivals",
     "PoolSpec",
+    "PosttrainScenario",
     "PrefixSpec",
     "PrioritySpec",
     "Role",
@@ -105,3 +113,11 @@ __all__ = [
     "posttrain_from_dict",
     "scenario_from_dict",
 ]
+
+__getattr__ = lazily(
+    __name__,
+    {
+        **dict.fromkeys(("load_posttrain", "posttrain_from_dict"), "steelyard.scenario.load_posttrain"),
+        "PosttrainScenario": "steelyard.scenario.posttrain",
+    },
+)

@@ -10,6 +10,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr,
 from pydantic_core import PydanticCustomError
 
 from steelyard.errors import did_you_mean
+from steelyard.scenario.checking import checked
+from steelyard.scenario.problems import Path as KeyPath
 
 
 def mistake(message: str, *path: str | int) -> PydanticCustomError:
@@ -20,7 +22,7 @@ def mistake(message: str, *path: str | int) -> PydanticCustomError:
 class Spec(BaseModel):
     """A part of a scenario. Immutable; an unknown key is an error that offers the nearest known one."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -53,11 +55,27 @@ class Written(Spec):
         copy._source = source or self._source
         return copy
 
+    def replace(self, **changes: Any) -> Self:
+        """The same with some of its keys given anew, in plain data or as parts of a scenario; checked like a file."""
+        given = {key: _plain(value) for key, value in changes.items()}
+        data = {**self.model_dump(exclude_unset=True), **given}
+
+        def place(path: KeyPath) -> str:
+            replaced = str(path[0]) if path else ""
+            return f"{self._source} with {replaced} replaced" if replaced in changes else self._source
+
+        return checked(type(self), data, place).based_in(self._base_dir, self._source)
+
     @model_validator(mode="after")
     def _names_a_folder(self) -> Self:
         if {"/", "\\"} & set(self.name) or self.name in (".", ".."):
             raise mistake("must be usable as a folder's name: no slashes", "name")
         return self
+
+
+def _plain(value: Any) -> Any:
+    """A part of a scenario as a user would write it."""
+    return value.model_dump(exclude_unset=True) if isinstance(value, Spec) else value
 
 
 def refuse_unknown_keys(data: Any, known: Mapping[str, Any]) -> Any:

@@ -10,7 +10,8 @@ Batches like that are played through for a table.
 from __future__ import annotations
 
 import random
-from functools import lru_cache
+from bisect import bisect_left
+from functools import cache
 
 import numpy as np
 
@@ -28,20 +29,29 @@ _MOST_REQUESTS = 1024
 
 def unevenness(shape: HeadShape, requests: int, lengths: Floats, sms: int) -> Floats:
     """The factor over the smooth time of decodes of so many tokens on average."""
-    counts, table = _table(shape.kv_heads, shape.dim, sms)
-    at = np.array([np.interp(np.log(requests), counts, column) for column in table.T])
+    counts = _counts(shape.kv_heads, sms)
+    above = bisect_left(counts, requests)
+    near = counts[max(0, above - 1) : above + 1]
+    table = np.array([_factors(shape.kv_heads, shape.dim, count, sms) for count in near])
+    at = np.array([np.interp(np.log(requests), np.log(near), column) for column in table.T])
     factors: Floats = np.interp(np.log(lengths), np.log(_LENGTHS), at)
     return factors
 
 
-@lru_cache(maxsize=64)
-def _table(kv_heads: int, dim: int, sms: int) -> tuple[Floats, Floats]:
-    """Log of requests, and the factor by them and by mean length."""
+@cache
+def _counts(kv_heads: int, sms: int) -> list[int]:
+    """Numbers of requests that the factor is known at."""
+    counts = sorted({1, *(max(2, round(waves * sms / kv_heads)) for waves in _WAVES)})
+    return [count for count in counts if count <= _MOST_REQUESTS]
+
+
+@cache
+def _factors(kv_heads: int, dim: int, requests: int, sms: int) -> tuple[float, ...]:
+    """The factor of so many requests by mean length; played through when it is first asked for."""
+    if requests == 1:
+        return (1.0,) * len(_LENGTHS)
     shape = HeadShape(kv_heads, kv_heads, dim)
-    counts = sorted({max(2, round(waves * sms / kv_heads)) for waves in _WAVES})
-    counts = [count for count in counts if count <= _MOST_REQUESTS]
-    table = [[1.0] * len(_LENGTHS), *([_factor(shape, count, mean, sms) for mean in _LENGTHS] for count in counts)]
-    return np.log([1, *counts]), np.array(table)
+    return tuple(_factor(shape, requests, mean, sms) for mean in _LENGTHS)
 
 
 def _factor(shape: HeadShape, requests: int, mean: int, sms: int) -> float:

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 PACKAGE = "aiconfigurator_core"
@@ -42,12 +40,17 @@ class Origin:
 
     def read(self, *columns: str, **where: Value) -> dict[str, Column]:
         """Columns of the rows in which every given column has the given value."""
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
         wanted = [pc.field(key) == pc.scalar(value) for key, value in where.items()]
         table = pq.read_table(self.path, columns=list(columns), filters=reduce(and_, wanted) if wanted else None)
         return {name: table[name].to_numpy() for name in columns}
 
     def has(self, column: str) -> bool:
         """Whether the table knows a column."""
+        import pyarrow.parquet as pq
+
         return column in pq.read_schema(self.path).names
 
 
