@@ -243,6 +243,7 @@ def test_seeds_are_compared_pair_by_pair_and_a_lead_that_changes_sides_is_none()
     said = " ".join(verdict(Comparison(tiny(), [*found.outcomes, even])))
     assert "+2.6% against the next, b, ahead with 1 of 2 seeds, so the two are even" in said
     page = comparison_page([found], "steelyard compare tiny.yaml", "images")
+    assert "Provisional" in page.split("Made by")[0]
     assert "| ours | 200 | 200 | 2, ±50.0% |" in page
 
 
