@@ -110,13 +110,13 @@ def test_a_pool_that_grows_and_shrinks() -> None:
 
 
 def test_links_and_what_makes_them_narrow() -> None:
-    narrow = "dynamics=[{at: 1, until: 99, link: {pool: prefill, of: nvlink, factor: 0.1}}]"
+    narrow = "dynamics=[{at: 1, until: 99, link: {pool: prefill, factor: 0.1}}]"
     result = example("pdd", "workload.requests=60", narrow)
-    use = result.summary.links["inside_nodes"]
+    use = result.summary.links["prefill_out"]
     assert use.bytes > 0
     shares = " ".join(percent(share) for share in (use.mean_use, use.peak_use, use.busy))
-    both(result, "pools", f"inside nodes {byte_size(use.bytes)} {shares}")
-    both(result, "changes", "narrow NVLink, 0.1 × the bandwidth prefill all 1.00 s 99.0 s", "decode 2 2 2 2 0")
+    both(result, "pools", f"prefill out {byte_size(use.bytes)} {shares}")
+    both(result, "changes", "narrow NIC, 0.1 × the bandwidth prefill all 1.00 s 99.0 s", "decode 2 2 2 2 0")
     (drawn,) = data_of(render_page(result, []))["serving"]
     assert drawn["narrow"] == [[1, pytest.approx(result.requests["finish"].max())]], "only what happens in the run"
 

@@ -60,6 +60,32 @@ CASES = [
         "varying, closed, trace",
     ),
     ("requests: 100", "requests: 0", "bad.yaml:5: workload.requests: must be at least 1 (found 0)"),
+    (
+        "requests: 100",
+        "requests: 100000000",
+        "bad.yaml:5: workload.requests: must be at most 10,000,000 (found 100000000)",
+    ),
+    (
+        "requests: 100",
+        "duration: 1000000000",
+        "bad.yaml:5: workload.duration: more than 10,000,000 requests; at most 1e+06 s at 10 requests/s"
+        " (found 1000000000)",
+    ),
+    (
+        "replicas: 2",
+        "replicas: 1000000000",
+        "bad.yaml:2: fleet.replicas: must be at most 65,536 (found 1000000000)",
+    ),
+    (
+        "output: 192\n",
+        "output: 192\nengine: {block_size: 7}\n",
+        "bad.yaml:8: engine.block_size: engines have blocks of 1, 8, 16, 32, 64, 128 or 256 tokens (found 7)",
+    ),
+    (
+        "output: 192\n",
+        "output: 192\nengine: {enforce_eager: true, cudagraph: full}\n",
+        "bad.yaml:8: engine.enforce_eager: an eager engine has no graphs (full); give one of the two (found True)",
+    ),
     ("requests: 100", "requests: 2.5", "bad.yaml:5: workload.requests: must be a whole number (found 2.5)"),
     (
         "requests: 100",

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from steelyard.errors import UserError
 from steelyard.scenario import (
     AcceptSpec,
+    EngineSpec,
     FixedTokens,
     Lognormal,
     PoissonArrivals,
@@ -18,6 +21,7 @@ from steelyard.scenario import (
     TraceArrivals,
     json_schema,
     load_scenario,
+    posttrain_from_dict,
     scenario_from_dict,
 )
 from support.paths import EXAMPLES
@@ -212,3 +216,26 @@ def test_schema_documents_both_forms() -> None:
     assert any(each.get("type") == "integer" for each in _nodes(prompt))
     assert any(each.get("$ref") == "#/$defs/Lognormal" for each in _nodes(prompt))
     assert any(key.startswith("^(ttft|attft|tpot") for key in schema["$defs"]["SloSpec"]["patternProperties"])
+
+
+def test_an_eager_engine_says_that_it_has_no_graphs_and_reads_back() -> None:
+    engine = EngineSpec(enforce_eager=True)
+    assert engine.cudagraph == "none" and EngineSpec.model_validate(engine.model_dump()) == engine
+    assert "cudagraph" not in engine.model_dump(exclude_unset=True), "a pool may have some"
+
+
+def test_a_mix_has_no_more_requests_than_can_be_simulated() -> None:
+    one = {"arrivals": {"kind": "poisson", "rate": 1}, "requests": 6_000_000, "prompt": 1, "output": 1}
+    with pytest.raises(UserError, match="12,000,000 requests in all; at most 10,000,000"):
+        scenario_from_dict({"model": "llama-3.1-8b", "fleet": {"gpu": "h100"}, "workload": [one, one]})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("scheduler", "sarathi"), ("tiers", [{"kind": "host", "size": "10GB", "bandwidth": "20GB"}])],
+)
+def test_post_training_refuses_what_its_engines_would_ignore(key: str, value: Any) -> None:
+    written = yaml.safe_load((EXAMPLES / "posttrain" / "search-48.yaml").read_text())
+    written["engine"] = {**written.get("engine", {}), key: value}
+    with pytest.raises(UserError, match=rf"engine\.{key}: roll"):
+        posttrain_from_dict(written)

@@ -560,7 +560,7 @@ def test_who_never_ran_found_nothing_in_the_cache(plain: bool) -> None:
 
 def test_a_request_given_up_after_a_preemption_leaves_no_gap() -> None:
     """Between its last token before the preemption and nothing after it there is no gap to count."""
-    fast, plain = both_ways("awkward:257")
+    fast, plain = both_ways("awkward:48")
     assert fast.summary.preemptions > 0 and fast.summary.outcomes.aborted > 0
     assert ((fast.requests["status"] == "aborted") & (fast.requests["preemptions"] > 0)).any()
     assert fast.summary.itl.count
@@ -729,7 +729,7 @@ def awkward(seed: int) -> dict[str, Any]:
     engine: dict[str, Any] = {
         "max_num_seqs": dice.choice([2, 8, 64, 256]),
         "max_num_batched_tokens": dice.choice([256, 512, 2048]),
-        "block_size": dice.choice([4, 16]),
+        "block_size": dice.choice([8, 16]),
         "async_scheduling": dice.random() < 0.6,
         "enable_prefix_caching": dice.random() < 0.7,
         "watermark": dice.choice([0, 0, 0.05]),

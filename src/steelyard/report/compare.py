@@ -162,9 +162,9 @@ def _described(choice: Choice) -> str:
 
 _INTRODUCTION = """# Ways to run post-training, compared
 
-> **Provisional: do not quote the figures of other systems.** Synchronous systems run here on a split of the GPUs, though theirs
-> are co-located, and others run with queue caps and staleness budgets that are not theirs. The page will be made again with each
-> system as its authors run it.
+> **Provisional: do not quote the figures of other systems.** Synchronous systems run here on a split of the GPUs, while
+> theirs are co-located, and others run with queue caps and budgets that are not theirs. The page will be made again,
+> with each system as its authors run it.
 
 Made by `{command}`.
 Every way runs on the same simulator with the same costs and the same trajectories; [posttrain.md](posttrain.md) says

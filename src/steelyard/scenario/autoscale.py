@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from steelyard.scenario.base import Count, NonNegative, Positive, Spec, mistake
+from steelyard.scenario.base import Count, NonNegative, Positive, Replicas, Spec, mistake
 
 _OF = {
     "queue": ("target",),
@@ -19,14 +19,14 @@ class ScheduledSpec(Spec):
     """How many replicas there should be from some moment on."""
 
     at: NonNegative = Field(description="Seconds since the start.")
-    replicas: Count = Field(description="Engines wanted from then on.")
+    replicas: Replicas = Field(description="Engines wanted from then on.")
 
 
 class AutoscaleSpec(Spec):
     """A pool that begins with its `replicas` and changes their number as it goes; one that is dropped drains first."""
 
-    min: Count = Field(default=1, description="Fewest replicas.")
-    max: Count = Field(description="Most replicas, of which some may still be draining.")
+    min: Replicas = Field(default=1, description="Fewest replicas.")
+    max: Replicas = Field(description="Most replicas, of which some may still be draining.")
     by: Literal["queue", "slo", "schedule"] = Field(
         default="queue", description="What decides: unfinished requests per replica, latencies, or the time."
     )

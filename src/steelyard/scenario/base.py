@@ -98,6 +98,10 @@ MOST = 1_000_000_000  # of anything that is counted; far beyond sense, well with
 
 _Number = BeforeValidator(_refuse_bool)
 Count = Annotated[int, Field(ge=1, le=MOST), _Number]
+# What a machine with 32 GB can simulate: measured, an idle replica takes 12 kB and a request 2.4 kB.
+MOST_REPLICAS, MOST_REQUESTS = 65_536, 10_000_000
+Replicas = Annotated[int, Field(ge=1, le=MOST_REPLICAS), _Number]
+Requests = Annotated[int, Field(ge=1, le=MOST_REQUESTS), _Number]
 Whole = Annotated[int, Field(ge=0), _Number]
 Integer = Annotated[int, Field(ge=-MOST, le=MOST), _Number]
 Positive = Annotated[float, Field(gt=0), _Number]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -19,6 +19,13 @@ _NAMED: dict[str, dict[str, Any]] = {  # what each is known by; what the scenari
     "static": {"enable_chunked_prefill": False, "enable_prefix_caching": False},
     "sglang": {"block_size": 1},
 }
+
+
+_BLOCK_SIZES = (1, 8, 16, 32, 64, 128, 256)  # that vLLM takes
+
+
+def _listed(sizes: Sequence[int]) -> str:
+    return ", ".join(map(str, sizes[:-1])) + f" or {sizes[-1]}"
 
 
 class SglangSpec(Spec):
@@ -51,7 +58,9 @@ class EngineSpec(Spec):
     max_model_len: Count | None = Field(
         default=None, description="Longest prompt plus output; the model's own if not given."
     )
-    block_size: Count = Field(default=16, description="Tokens per KV-cache block.")
+    block_size: Count = Field(
+        default=16, description=f"Tokens per KV-cache block: {_listed(_BLOCK_SIZES)}; 1 with SGLang's scheduler."
+    )
     gpu_memory_utilization: Annotated[Share, Field(gt=0)] = Field(
         default=0.92,
         description="Share of GPU memory for weights, activations, graphs and KV cache together.",
@@ -125,6 +134,8 @@ class EngineSpec(Spec):
     def _coherent(self) -> EngineSpec:
         if self.scheduler == "sglang" and self.block_size != 1:
             raise mistake("SGLang keeps single tokens; leave it at 1", "block_size")
+        if self.block_size not in _BLOCK_SIZES:
+            raise mistake(f"engines have blocks of {_listed(_BLOCK_SIZES)} tokens", "block_size")
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise mistake(
                 f"{self.max_num_batched_tokens} is below max_num_seqs ({self.max_num_seqs}); every request "
@@ -139,12 +150,22 @@ class EngineSpec(Spec):
                 f"({self.max_num_batched_tokens})",
                 "warm_up",
             )
+        self._check_graphs()
         self._check_speculation()
         check_tiers(self.tiers, self.enable_prefix_caching)
         sizes = self.cudagraph_capture_sizes
         if sizes is not None and list(sizes) != sorted(set(sizes)):
             raise mistake("sizes must rise, each given once", "cudagraph_capture_sizes")
         return self
+
+    def _check_graphs(self) -> None:
+        """Eager engines have none, so that is what they are said to have where nothing is given."""
+        if not self.enforce_eager:
+            return
+        if "cudagraph" not in self.model_fields_set:
+            object.__setattr__(self, "cudagraph", "none")  # a default, so not among the fields that are set
+        if self.cudagraph != "none":
+            raise mistake(f"an eager engine has no graphs ({self.cudagraph}); give one of the two", "enforce_eager")
 
     def _check_speculation(self) -> None:
         """It is said once."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from steelyard.scenario.autoscale import AutoscaleSpec
-from steelyard.scenario.base import Count, NonNegative, Positive, Spec, Whole, mistake, refuse_unknown_keys
+from steelyard.scenario.base import Count, NonNegative, Positive, Replicas, Spec, Whole, mistake, refuse_unknown_keys
 from steelyard.scenario.engine import EngineSpec
 from steelyard.scenario.model import Model
 from steelyard.scenario.topology import TopologySpec
@@ -74,7 +74,7 @@ class PoolSpec(Spec):
         "none. If not given, its GPUs times their memory bandwidth, of prefill pools times their peak arithmetic.",
     )
     gpu: str = Field(min_length=1, description=_GPU)
-    replicas: Count = Field(default=1, description=_REPLICAS)
+    replicas: Replicas = Field(default=1, description=_REPLICAS)
     tp: Count = Field(default=1, description=_TP)
     pp: Count = Field(default=1, description=_PP)
     dp: Count = Field(default=1, description=_DP)
@@ -100,7 +100,7 @@ class ShortFleet(Spec):
     """The short form of a fleet with one pool of role serve."""
 
     gpu: str = Field(min_length=1, description=_GPU)
-    replicas: Count = Field(default=1, description=_REPLICAS)
+    replicas: Replicas = Field(default=1, description=_REPLICAS)
     tp: Count = Field(default=1, description=_TP)
     pp: Count = Field(default=1, description=_PP)
     dp: Count = Field(default=1, description=_DP)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from steelyard.scenario.base import Count, Positive, Spec, Whole, Written, mistake
+from steelyard.scenario.base import Count, Positive, Replicas, Spec, Whole, Written, mistake
 from steelyard.scenario.engine import EngineSpec
 from steelyard.scenario.model import Model
 from steelyard.scenario.rollouts import TrajectoriesSpec
@@ -51,7 +51,7 @@ class BucketSpec(Spec):
     """Rollout engines of one tensor-parallel degree."""
 
     tp: Count = Field(description="GPUs per engine.")
-    replicas: Count = Field(description="Engines side by side.")
+    replicas: Replicas = Field(description="Engines side by side.")
 
 
 class TrainingSpec(Spec):
@@ -193,4 +193,8 @@ class PosttrainScenario(Written):
             raise mistake("streaming makes one update a step; leave training.minibatches at 1", "streaming")
         if self.pool != "none" and self.mode == "colocated":
             raise mistake("colocated stages share all GPUs already; leave it out", "pool")
+        if self.engine.scheduler != "vllm":
+            raise mistake("rollouts are scheduled as vLLM does; leave it out", "engine", "scheduler")
+        if self.engine.tiers:
+            raise mistake("rollout engines have no tiers; the router moves caches to the host", "engine", "tiers")
         return self

@@ -7,12 +7,22 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from steelyard.scenario.arrivals import ArrivalsSpec, BurstArrivals, ClosedArrivals, TraceArrivals
+from steelyard.scenario.arrivals import (
+    ArrivalsSpec,
+    BurstArrivals,
+    ClosedArrivals,
+    ConstantArrivals,
+    GammaArrivals,
+    PoissonArrivals,
+    TraceArrivals,
+)
 from steelyard.scenario.base import (
+    MOST_REQUESTS,
     Count,
     Integer,
     NonNegative,
     Positive,
+    Requests,
     Share,
     Spec,
     Whole,
@@ -148,7 +158,7 @@ class WorkloadSpec(Spec):
         "of its requests. Give one to every workload of a mix, or to none.",
     )
     arrivals: ArrivalsSpec | None = Field(default=None, description="When requests (or sessions) come.")
-    requests: Count | None = Field(
+    requests: Requests | None = Field(
         default=None,
         description="How many requests, every turn of a session counted and hidden rounds not; of a trace, at most.",
     )
@@ -222,7 +232,9 @@ class MixSpec(Spec):
     arrivals: ArrivalsSpec | None = Field(
         default=None, description="Arrivals of workloads that give none of their own."
     )
-    requests: Count | None = Field(default=None, description="Requests of workloads that give no requests or duration.")
+    requests: Requests | None = Field(
+        default=None, description="Requests of workloads that give no requests or duration."
+    )
     duration: Positive | None = Field(
         default=None, description="Duration of workloads that give no requests or duration."
     )
@@ -233,8 +245,12 @@ class MixSpec(Spec):
             for i, spec in enumerate(self.mix):
                 if spec.share is None and spec.trace is None:
                     raise mistake("missing; give every workload of the mix a share, or none", "mix", i, "share")
-        for i, spec in enumerate(self.workloads()):
+        workloads = self.workloads()
+        for i, spec in enumerate(workloads):
             _check_amount(spec, i)
+        total = sum(share * (spec.requests or 0) for share, spec in zip(self.shares(), workloads, strict=True))
+        if total > MOST_REQUESTS:
+            raise mistake(f"{total:,.0f} requests in all; at most {MOST_REQUESTS:,} can be simulated", "mix")
         names = [spec.name for spec in self.mix if spec.name is not None]
         for i, spec in enumerate(self.mix):
             if spec.name is not None and names.count(spec.name) > 1:
@@ -275,6 +291,11 @@ def _check_amount(spec: WorkloadSpec, i: int) -> None:
         raise mistake("a closed loop ends when its requests are used up; give requests only", "mix", i, "duration")
     if spec.requests is None and spec.duration is None:
         raise mistake("missing; give requests (a number), duration (seconds), or both", "mix", i, "requests")
+    if spec.requests is None and isinstance(spec.arrivals, PoissonArrivals | GammaArrivals | ConstantArrivals):
+        assert spec.duration is not None
+        if spec.arrivals.rate * spec.duration > MOST_REQUESTS:
+            longest = f"{MOST_REQUESTS / spec.arrivals.rate:g} s at {spec.arrivals.rate:g} requests/s"
+            raise mistake(f"more than {MOST_REQUESTS:,} requests; at most {longest}", "mix", i, "duration")
 
 
 def expand_workload(value: Any) -> Any:
