@@ -30,7 +30,7 @@ from steelyard.balance.estimate import (
     surface,
 )
 from steelyard.balance.estimate.backoff import SuffixTable, contexts
-from steelyard.balance.estimate.features import PLAIN, plain_features, tool_shares
+from steelyard.balance.estimate.features import PLAIN, SHARE, UNIT, plain_features, tool_shares
 from steelyard.balance.estimate.history import tool_returns
 from steelyard.balance.estimate.recent import Recent
 from steelyard.balance.estimate.spread import Spread
@@ -185,24 +185,21 @@ def test_the_surface_online_is_ridge_in_one_batch(monkeypatch: pytest.MonkeyPatc
     backwards.add(waves[:, ::-1], values[::-1])
     expected = np.zeros(len(values))
     for rows in waves:
-        penalty = np.diag([1.0] * (rows.shape[1] - 1) + [1e-4])
+        penalty = np.diag([1.0] * (rows.shape[1] - 1) + [2.0**-8])
         expected += rows @ np.linalg.solve(rows.T @ rows + penalty, rows.T @ values) / len(waves)
-    assert pieces.expect(waves) == pytest.approx(expected, rel=1e-6)
-    assert backwards.expect(waves) == pytest.approx(expected, rel=1e-6)
+    assert pieces.expect(waves) == pytest.approx(expected, rel=2e-4)
+    assert backwards.expect(waves) == pytest.approx(expected, rel=2e-4)
 
 
 def test_one_point_is_worth_the_same_alone_and_among_many() -> None:
     rng = np.random.default_rng(5)
-    plain = rng.normal(size=(40, PLAIN)).tolist()
-    tools: list[dict[str | None, float]] = [{"grep": 3.0 * i / 40, "edit": 3.0 - 3.0 * i / 40} for i in range(40)]
+    plain = rng.integers(0, 20 * UNIT, size=(40, PLAIN)).tolist()
+    tools: list[dict[str | None, int]] = [{"grep": SHARE * i // 40, "edit": SHARE - SHARE * i // 40} for i in range(40)]
     learner = Surface()
     learner.add(learner.waves(plain, tools), rng.normal(size=40) * 30)
     together = learner.expect(learner.waves(plain, tools))
-    alone = [learner.value(point, shares) for point, shares in zip(plain, tools, strict=True)]
     assert np.ptp(together) > 1.0
-    np.testing.assert_allclose(alone, together, atol=1e-4)  # in single precision
-    one = learner.expect(learner.waves(plain[:1], tools[:1]))
-    assert alone[0] == pytest.approx(one[0], abs=1e-4)
+    assert [learner.value(point, shares) for point, shares in zip(plain, tools, strict=True)] == together.tolist()
 
 
 def test_the_surface_follows_drift() -> None:
@@ -245,8 +242,8 @@ def test_taught_in_batches_it_expects_what_it_does_when_taught_at_once(monkeypat
 def test_spread_is_summed_up_as_knot_by_knot(count: int, seed: int) -> None:
     """All knots at once, to the bit."""
     rng = np.random.default_rng(seed)
-    forecasts = rng.normal(30, 10, count)
-    truths = forecasts + rng.normal(0, 5, count)
+    forecasts = np.rint(1024 * rng.normal(30, 10, count)) / 1024
+    truths = np.rint(1024 * (forecasts + rng.normal(0, 5, count))) / 1024
     spread = Spread()
     spread.add(forecasts, truths)
     spread.fit()
@@ -335,7 +332,7 @@ def test_oracle_and_noise() -> None:
     ratios = np.array([noisy.observe(at(each, 1)).mean / each.left()[0] for each in every])
     assert np.log(ratios).std() == pytest.approx(0.5, abs=0.06)
     assert np.mean([each.left()[0] <= noisy.observe(at(each, 1)).p90 for each in every]) == pytest.approx(0.9, abs=0.05)
-    assert noisy.observe(at(every[0], 2)).mean / every[0].left()[1] == pytest.approx(ratios[0])
+    assert noisy.observe(at(every[0], 2)).mean / every[0].left()[1] == pytest.approx(ratios[0], rel=0.01)
     assert Noisy(oracle, 0.0).observe(at(every[0], 2)) == oracle.observe(at(every[0], 2))
 
 

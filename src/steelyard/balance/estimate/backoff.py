@@ -6,7 +6,6 @@ suffix that is rare, or new, leaves the answer to the shorter one.
 
 from __future__ import annotations
 
-from math import log2
 from typing import Any
 
 from steelyard.balance.estimate.history import History, signal
@@ -20,7 +19,7 @@ Context = tuple[Any, ...]
 def contexts(history: History) -> tuple[Context, ...]:
     """From wide to narrow: everything, half octave of the turn, and with it the last signal, the last two."""
     turns = history.turns
-    at = int(2 * log2(len(turns)))
+    at = (len(turns) * len(turns)).bit_length()
     last = signal(turns[-1])
     before = signal(turns[-2]) if len(turns) > 1 else None
     return (), (at,), (at, last), (at, last, before)

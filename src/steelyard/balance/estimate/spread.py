@@ -9,12 +9,12 @@ from __future__ import annotations
 from bisect import bisect_right
 
 import numpy as np
-import numpy.typing as npt
 
 from steelyard.balance.estimate.protocol import UNKNOWN, Left
+from steelyard.balance.portable import to_grid
+from steelyard.records import Floats
 
-Array = npt.NDArray[np.float64]
-
+_BITS = 10  # of pairs behind the point: sums of so many of their squares are exact, in whatever order they are made
 _WINDOW = 2_000  # pairs
 _KNOTS = 9  # forecasts at which errors are looked at
 _SHARE = 1 / 4  # of all pairs, the nearest of which speak at a knot
@@ -30,11 +30,11 @@ class Spread:
         self._at: list[float] = []
         self._errors: list[tuple[float, float]] = []  # variance and 90th percentile at each knot
 
-    def add(self, forecasts: Array, truths: Array) -> None:
+    def add(self, forecasts: Floats, truths: Floats) -> None:
         """Take in pairs; the oldest leave."""
         places = (self._count + np.arange(len(forecasts))) % _WINDOW
-        self._pairs[places, 0] = forecasts
-        self._pairs[places, 1] = truths
+        self._pairs[places, 0] = to_grid(forecasts, _BITS)
+        self._pairs[places, 1] = to_grid(truths, _BITS)
         self._count += len(forecasts)
 
     def fit(self) -> None:
@@ -49,10 +49,11 @@ class Spread:
         near = first[:, None] + np.arange(width)  # a row to each knot
         around = errors[near]
         self._at = forecasts[near].mean(axis=1).tolist()
-        self._errors = list(zip((around**2).mean(axis=1).tolist(), _p90(around).tolist(), strict=True))
+        variances = (around * around).mean(axis=1)
+        self._errors = list(zip(variances.tolist(), _p90(around).tolist(), strict=True))
 
     def left(self, forecast: float) -> Left:
-        """Mean and p90 in tokens; errors between knots in a straight line, outside as at the nearest."""
+        """Mean and p90 in whole tokens; errors between knots in a straight line, outside as at the nearest."""
         if not self._at:
             return UNKNOWN
         upper = bisect_right(self._at, forecast)
@@ -62,15 +63,16 @@ class Spread:
             share = (forecast - self._at[upper - 1]) / (self._at[upper] - self._at[upper - 1])
             (variance, high), (later, higher) = self._errors[upper - 1], self._errors[upper]
             variance, high = variance + share * (later - variance), high + share * (higher - high)
-        return Left(max(0.0, forecast) ** 2 + variance, max(0.0, forecast + high) ** 2)
+        expected, most = max(0.0, forecast), max(0.0, forecast + high)
+        return Left(float(round(expected * expected + variance)), float(round(most * most)))
 
 
-def _p90(rows: Array) -> Array:
+def _p90(rows: Floats) -> Floats:
     """Each row's 90th percentile, between two values in a straight line: `np.quantile` without its checks."""
     at = 0.9 * (rows.shape[1] - 1)
     low = int(at)
     high = min(low + 1, rows.shape[1] - 1)
     sorted_there = np.partition(rows, (low, high), axis=1)
     less, more, share = sorted_there[:, low], sorted_there[:, high], at - low
-    found: Array = more - (more - less) * (1.0 - share) if share >= 0.5 else less + (more - less) * share
+    found: Floats = more - (more - less) * (1.0 - share) if share >= 0.5 else less + (more - less) * share
     return found

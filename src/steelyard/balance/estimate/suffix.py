@@ -30,8 +30,8 @@ class _Samples:
     """Tool returns that the surface is still to be taught: features, what the back-off expected, and what was left."""
 
     def __init__(self) -> None:
-        self.plain: list[list[float]] = []
-        self.tools: list[dict[str | None, float]] = []
+        self.plain: list[list[int]] = []
+        self.tools: list[dict[str | None, int]] = []
         self.expected: list[float] = []
         self.roots: list[float] = []
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import exp
-from random import Random
 
 from steelyard.balance.estimate.history import History
 from steelyard.balance.estimate.protocol import Left
+from steelyard.balance.portable import SIGMA, bell, exponential
 from steelyard.records import Trajectory
 
 _Z90 = 1.2815515655446004  # standard normal quantile
@@ -50,9 +49,9 @@ class Noisy:
         self._seed = seed
 
     def observe(self, history: History) -> Left:
-        drawn = Random(f"{self._seed}:{history.trajectory}").gauss(0.0, 1.0)
-        mean = self._oracle.observe(history).mean * exp(self._error * drawn)
-        return Left(mean, mean * exp(self._error * _Z90))
+        drawn = float(bell(f"{self._seed}:{history.trajectory}", 1)[0]) / SIGMA
+        mean = self._oracle.observe(history).mean * exponential(self._error * drawn)
+        return Left(float(round(mean)), float(round(mean * exponential(self._error * _Z90))))
 
     def learn(self, done: Trajectory) -> None:
         """Nothing to learn."""

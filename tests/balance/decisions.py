@@ -1,0 +1,169 @@
+"""`python tests/balance/decisions.py`: makes many decisions and prints a digest of each kind, as JSON.
+
+`test_any_cpu.py` runs it as different CPUs would: every digest has to be the same.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from hashlib import sha256
+from random import Random
+
+import numpy as np
+
+from steelyard.balance.commands import Place
+from steelyard.balance.core import RolloutCore
+from steelyard.balance.estimate import ESTIMATORS, Estimator, History, Oracle
+from steelyard.balance.events import Begun, Called, Ended, ReplicaUp, Returned
+from steelyard.balance.plan import (
+    Measured,
+    Plan,
+    Planner,
+    ReplicaModel,
+    Search,
+    Searching,
+    Simulated,
+    State,
+    TrainOption,
+    World,
+    libra,
+)
+from steelyard.balance.route import BucketSpeed, make_router
+from steelyard.records import Ints, Trajectory, Turn
+
+TOOLS = ("look", "edit", "test", "search", "shell")
+SPEEDS = {
+    tp: BucketSpeed(((1, 0.02 / tp + 0.004), (64, 0.05 / tp + 0.004)), 1e-4 / tp, 1e-5, read=1e-8 / tp, reach=0.01)
+    for tp in (1, 2, 4)
+}
+
+
+def trajectories(count: int, seed: int = 1) -> list[Trajectory]:
+    """Of several kinds of agent; drawn by whole numbers, so the same everywhere."""
+    random = Random(seed)
+    made = []
+    for number in range(count):
+        patience = random.choice((2, 5, 12, 30))
+        turns = tuple(
+            Turn(
+                random.randrange(20, 200) * (1 + patience // 4),
+                random.choice(TOOLS),
+                random.choice(("ok", "ok", "error", "timeout")),
+                random.randrange(0, 8000) // random.choice((1, 10, 100)),
+                random.randrange(1, 4000) / 256,
+            )
+            for _ in range(random.randrange(1, 2 * patience))
+        )
+        made.append(Trajectory(f"t{number}", f"p{number // 4}", f"p{number // 4}", turns, random.randrange(50, 900)))
+    return made
+
+
+def estimates(estimator: Estimator, asked: list[Trajectory]) -> Iterator[object]:
+    """What is predicted at every tool return, before the trajectory is learnt."""
+    for each in asked:
+        history = History.start(each)
+        for turn in each.turns[:-1]:
+            history.add(turn)
+            left = estimator.observe(history)
+            yield left.mean, left.p90
+        estimator.learn(each)
+
+
+def placements(router: str, estimator: str, asked: list[Trajectory]) -> Iterator[object]:
+    """All commands of a rollout on seven replicas, in a small virtual time of its own."""
+    core = RolloutCore(make_router(router, speeds=SPEEDS), ESTIMATORS[estimator](Oracle(asked)))
+    for number, tp in enumerate((1, 1, 1, 1, 2, 2, 4)):
+        core.decide(ReplicaUp(0.0, number, tp, 6, 60_000))
+    told: list[tuple[float, int, object]] = []
+    rest = {each.id: list(each.turns) for each in asked}
+    for number, each in enumerate(asked):
+        heapq.heappush(told, (number / 4, number, Begun(number / 4, each.id, each.prompt, each.prompt_tokens)))
+    count = len(told)
+    while told:
+        at, _, event = heapq.heappop(told)
+        commands = core.decide(event)  # type: ignore[arg-type]
+        yield commands
+        follow: list[tuple[float, object]] = []
+        if isinstance(event, Called):
+            turn = rest[event.trajectory].pop(0)
+            follow.append(((turn.latency or 0.0) + at, Returned((turn.latency or 0.0) + at, event.trajectory, turn)))
+        for command in commands:
+            if isinstance(command, Place):
+                name, (turn, *after) = command.trajectory, rest[command.trajectory]
+                over = at + turn.generated / 64
+                follow.append((over, Called(over, name, turn.generated) if after else Ended(over, name, turn)))
+        for when, what in follow:
+            count += 1
+            heapq.heappush(told, (when, count, what))
+
+
+def plans(make: Callable[[World], Planner], gpus: int, batches: Sequence[Measured]) -> Iterator[object]:
+    """What a planner says step after step, with other lengths each time."""
+    world = World(
+        gpus,
+        "overlapped",
+        {tp: replica(tp) for tp in (1, 2, 4, 8)},
+        [TrainOption(f"dp{n}", n, dp=n, budget=1 << 20) for n in (1, 2, 4, 8, 16, 32) if n < gpus],
+        train_seconds,
+    )
+    planner = make(world)
+    in_force: Plan | None = None
+    for step, measured in enumerate(batches):
+        state = State(step, measured, in_force, 31.0, 40.0 + step, seen=len(measured))
+        plan = planner.plan(state)
+        yield plan
+        in_force = plan or in_force
+
+
+def replica(tp: int) -> ReplicaModel:
+    rows = tuple((n, 0.016 / tp + 0.002 + n * 1e-4 / tp) for n in (1, 8, 64, 256))
+    return ReplicaModel(BucketSpeed(rows, prefill=1e-4 / tp, move=1e-6, read=1e-7 / tp), 64, 100_000 * tp)
+
+
+def train_seconds(option: TrainOption, lengths: Ints) -> float:
+    return int(lengths.sum()) / 512 / option.gpus + 1.0
+
+
+def simulated_step(plan: Plan, state: State) -> float:
+    """Another opinion than the model's, the same everywhere."""
+    return plan.step * (1 + (plan.rollout_gpus * 7 % 5) / 32)
+
+
+def digest(decisions: Iterator[object]) -> str:
+    found = sha256()
+    for each in decisions:
+        found.update(repr(each).encode())
+    return found.hexdigest()
+
+
+def main() -> None:
+    asked = trajectories(260)
+    found = {f"estimator {name}": digest(estimates(make(Oracle(asked)), asked)) for name, make in ESTIMATORS.items()}
+    routers = ("cost-aware", "suffix"), ("cost-aware", "noisy"), ("heddle", "suffix"), ("c-mlfq", "trie")
+    for router, estimator in routers:
+        found[f"router {router}, {estimator}"] = digest(placements(router, estimator, asked[:160]))
+    planners: dict[str, Callable[[World], Planner]] = {
+        "search": lambda world: Searching(Search(world)),
+        "by any length": lambda world: Searching(Search(replace(world, by_length=False, sticky=False))),
+        "libra": lambda world: Searching(libra(world)),
+        "libra as published": lambda world: Searching(libra(world, published=True)),
+        "simulated": lambda world: Simulated(world, simulated_step),
+    }
+    batches = [Measured.of(trajectories(120 + 40 * step, seed=step), 4) for step in range(4)]
+    for name, plan in planners.items():
+        steps = batches[:1] if name == "libra" else batches  # whose search takes longest by far
+        found[f"planner {name}"] = digest(plans(plan, 12, steps))
+    print(json.dumps({"decisions": found, "plain product": plain_product()}))
+
+
+def plain_product() -> str:
+    """Products and powers as they come: they differ between CPUs, which shows that `test_any_cpu.py` can see it."""
+    square = np.array([(7919 * number % 1000) / 997 for number in range(64 * 64)]).reshape(64, 64)
+    return sha256((square @ square).tobytes() + np.exp(-square).tobytes()).hexdigest()
+
+
+if __name__ == "__main__":
+    main()
