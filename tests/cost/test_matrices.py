@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,7 +17,7 @@ from steelyard.hardware import find_gpu
 GPU = find_gpu("h200")
 
 
-def matrices(points: list[Row]) -> Matrices:
+def matrices(points: Sequence[Row]) -> Matrices:
     return Matrices(points, GPU, 2.0, "bf16")
 
 

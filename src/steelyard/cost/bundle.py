@@ -8,37 +8,46 @@ the kernels' time inside a CUDA graph, ``launch_us`` (where given) the time with
 ``"kernel"`` of routed experts names the compiled kernel that an engine runs there: equal names, equal kernel; where it
 had not run before, ``"compile_s"`` is how long its first call took, in which it is compiled.
 `grid.py` of the profile room lists the families and their dimensions.
+
+The bundle that ships is kept by column beside it (`points.py`; `python -m tools.index_bundle` makes it), so that a run
+reads only the operators that its model has.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
-Row = dict[str, Any]
+from steelyard.cost.points import Points, Row, open_points, save_points
+
+__all__ = ["Bundle", "Row", "index_bundle", "read_bundle", "shipped_bundle"]
+
+FOLDER = Path(__file__).parent / "bundles"
+_USED, _HELD_OUT = "points", "held_out"
 
 
 @dataclass(frozen=True)
 class Bundle:
     """A GPU's measured operators, by family: each row is the point's dimensions and its microseconds."""
 
-    about: dict[str, Any]
-    families: dict[str, list[Row]]
-    held_out: dict[str, list[Row]] = field(default_factory=dict)
+    about: Mapping[str, Any]
+    families: Mapping[str, Sequence[Row]]
+    held_out: Mapping[str, Sequence[Row]] = field(default_factory=dict)
 
 
 @cache
 def shipped_bundle(gpu: str) -> Bundle | None:
     """The bundle that comes with the package for a GPU of the catalog, if there is one."""
-    file = resources.files("steelyard.cost") / "bundles" / f"{gpu}.jsonl.gz"
+    file = FOLDER / f"{gpu}.npz"
     if not file.is_file():
         return None
-    return read_bundle(gzip.decompress(file.read_bytes()).decode())
+    about, (families, held_out) = open_points(file, _USED, _HELD_OUT)
+    return Bundle(json.loads(about), families, held_out)
 
 
 def read_bundle(text: str) -> Bundle:
@@ -52,3 +61,10 @@ def read_bundle(text: str) -> Bundle:
             into = held_out if line.pop("held_out", False) else families
             into[point.pop("op")].append({**point, **line})
     return Bundle(about["about"], dict(families), dict(held_out))
+
+
+def index_bundle(bundle: Bundle, path: Path) -> None:
+    """Keep a bundle by column."""
+    parts = {_USED: bundle.families, _HELD_OUT: bundle.held_out}
+    columns = {part: {family: Points.of(rows) for family, rows in each.items()} for part, each in parts.items()}
+    save_points(path, json.dumps(bundle.about), columns)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,7 +48,7 @@ def _summary(family: str, kind: str, errors: Floats) -> HeldOutError:
     return HeldOutError(family, kind, len(errors), median, p95, float(errors.mean()))
 
 
-def _gemms(source: Measured, rows: list[Row]) -> Iterator[tuple[str, float]]:
+def _gemms(source: Measured, rows: Sequence[Row]) -> Iterator[tuple[str, float]]:
     known = {(row["n"], row["k"]) for row in source.matrices.points}
     for row in rows:
         shape = row["n"], row["k"]
@@ -56,7 +56,7 @@ def _gemms(source: Measured, rows: list[Row]) -> Iterator[tuple[str, float]]:
         yield "measured matrices, other rows" if shape in known else "other matrices", _error(seconds, row)
 
 
-def _experts(source: Measured, rows: list[Row]) -> Iterator[tuple[str, float]]:
+def _experts(source: Measured, rows: Sequence[Row]) -> Iterator[tuple[str, float]]:
     known = {(row["experts"], row["top_k"], row["hidden"], row["inter"]) for row in source.experts.points}
     for row in rows:
         shape = row["experts"], row["top_k"], row["hidden"], row["inter"]
@@ -65,7 +65,7 @@ def _experts(source: Measured, rows: list[Row]) -> Iterator[tuple[str, float]]:
         yield "skewed routing" if row["zipf"] else kind, _error(seconds, row)
 
 
-def _attention(source: Measured, rows: list[Row]) -> Iterator[tuple[str, float]]:
+def _attention(source: Measured, rows: Sequence[Row]) -> Iterator[tuple[str, float]]:
     known = {(row["heads"], row["kv_heads"], row["dim"]) for row in source.attention.points}
     for row in rows:
         shape = HeadShape(row["heads"], row["kv_heads"], row["dim"])

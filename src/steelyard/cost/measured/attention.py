@@ -14,30 +14,34 @@ from math import log2
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from steelyard.cost.bundle import Row
 from steelyard.cost.measured.correction import Correction
 from steelyard.cost.measured.prefill import MeasuredPrefill
 from steelyard.cost.measured.tiles import HeadShape, batch_load, even_decodes, tile_costs
 from steelyard.cost.measured.uneven import unevenness
+from steelyard.cost.points import Mask, Points
 from steelyard.cost.source import EXTRAPOLATED, INTERPOLATED, MEASURED, Curve, Floats
 from steelyard.hardware import Gpu
 from steelyard.model import AttentionOperator, AttentionShape
 
 Kind = Literal["decodes", "prompt", "any"]
+Places = dict[HeadShape, NDArray[np.int64]]  # of points, by shape
 
 _LENGTHS = np.array([32, 64, 128, 192, 256, 384, 512, 768, *(1024 << i for i in range(8))], dtype=np.float64)
 _ENOUGH = 150  # points of shapes alike to correct by
-_NOT_PLAIN = {"window", "kv_bytes", "pool"}
+_NOT_PLAIN = ("window", "kv_bytes", "pool")
 
 
 @dataclass(frozen=True)
 class AttentionTimes:
     """Times of attention batches from measured ones."""
 
-    points: list[Row]
+    points: Sequence[Row]
     gpu: Gpu
     _corrections: dict[tuple[HeadShape, Kind, float], Correction] = field(default_factory=dict)
+    _curves: dict[tuple[AttentionShape, int | None, float, int], Curve] = field(default_factory=dict)
 
     def batch(self, shape: HeadShape, queries: Sequence[int], keys: Sequence[int], kv_bytes: float = 2) -> float:
         """Seconds of a batch of which every length is known."""
@@ -47,6 +51,12 @@ class AttentionTimes:
 
     def decodes(self, operator: AttentionOperator, kv_bytes: float, requests: int) -> Curve:
         """Seconds of decodes of different lengths, over their cached tokens in all."""
+        key = operator.decode, operator.window, kv_bytes, requests
+        if key not in self._curves:
+            self._curves[key] = self._decodes(operator, kv_bytes, requests)
+        return self._curves[key]
+
+    def _decodes(self, operator: AttentionOperator, kv_bytes: float, requests: int) -> Curve:
         shape, sms = _shape(operator.decode), self.gpu.sms
         lengths, worked_on = _lengths(operator)
         even = even_decodes(shape, requests, worked_on, sms)
@@ -71,27 +81,32 @@ class AttentionTimes:
             by_shape = self._rows(kv_bytes)
             rows: list[tuple[HeadShape, Row]] = []
             for near in _by_distance(shape, by_shape):
-                rows += [(near, row) for row in by_shape[near] if kind == "any" or _kind(row["queries"]) == kind]
+                here = self._columns.rows(by_shape[near])
+                rows += [(near, row) for row in here if kind == "any" or _kind(row["queries"]) == kind]
                 if len(rows) >= _ENOUGH:
                     break
             self._corrections[key] = Correction.of(rows, self.gpu.sms)
         return self._corrections[key]
 
-    def _rows(self, kv_bytes: float) -> dict[HeadShape, list[Row]]:
+    def _rows(self, kv_bytes: float) -> Places:
         return self._plain if kv_bytes != 1 or not self._eight_bit else self._eight_bit
 
     @cached_property
-    def _plain(self) -> dict[HeadShape, list[Row]]:
-        """Batches over a 16-bit cache without a window."""
-        return _by_shape(row for row in self.points if not row.keys() & _NOT_PLAIN)
+    def _columns(self) -> Points:
+        return Points.of(self.points)
 
     @cached_property
-    def _eight_bit(self) -> dict[HeadShape, list[Row]]:
-        return _by_shape(row for row in self.points if row.get("kv_bytes") == 1)
+    def _plain(self) -> Places:
+        """Batches over a 16-bit cache without a window."""
+        return _by_shape(self._columns, ~self._columns.has(*_NOT_PLAIN))
+
+    @cached_property
+    def _eight_bit(self) -> Places:
+        return _by_shape(self._columns, self._columns.are("kv_bytes", 1))
 
     @cached_property
     def _most_requests(self) -> int:
-        return max(len(row["keys"]) for row in self.points)
+        return int(self._columns.columns["keys"].lengths.max())
 
 
 def _by_distance(shape: HeadShape, shapes: Iterable[HeadShape]) -> list[HeadShape]:
@@ -127,8 +142,10 @@ def _lengths(operator: AttentionOperator) -> tuple[Floats, Floats]:
     return lengths, worked_on
 
 
-def _by_shape(rows: Iterable[Row]) -> dict[HeadShape, list[Row]]:
-    found: dict[HeadShape, list[Row]] = defaultdict(list)
-    for row in rows:
-        found[HeadShape(row["heads"], row["kv_heads"], row["dim"])].append(row)
-    return dict(found)
+def _by_shape(points: Points, chosen: Mask) -> Places:
+    """Those points by shape, shapes in the order in which they were measured."""
+    found: dict[HeadShape, list[int]] = defaultdict(list)
+    dimensions = (points.array(name)[chosen].tolist() for name in ("heads", "kv_heads", "dim"))
+    for place, *shape in zip(np.flatnonzero(chosen).tolist(), *dimensions, strict=True):
+        found[HeadShape(*shape)].append(place)
+    return {shape: np.array(places) for shape, places in found.items()}

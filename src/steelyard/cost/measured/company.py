@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
+from statistics import median
 
 from steelyard.cost.bundle import Row
 
 _OPERATORS = 10  # of a measured layer
 
 
-def in_company(layers: list[Row]) -> float:
+def in_company(layers: Sequence[Row]) -> float:
     """Seconds more for each operator, from whole layers that were measured both as such and operator by operator."""
     if not layers:
         return 0.0
-    return max(0.0, float(np.median([row["us"] - row["apart_us"] for row in layers]))) * 1e-6 / _OPERATORS
+    more: float = median(row["us"] - row["apart_us"] for row in layers)
+    return max(0.0, more) * 1e-6 / _OPERATORS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -42,7 +42,7 @@ _BY_ROWS = ("topk",)  # takes as long for rows a little larger or smaller
 class Small:
     """Times of the small kernels."""
 
-    families: dict[str, list[Row]]
+    families: Mapping[str, Sequence[Row]]
 
     def seconds(self, operator: Elementwise, rows: Floats) -> Estimate | None:
         """An operator's times at these numbers of rows, or None for one of an unmeasured family."""

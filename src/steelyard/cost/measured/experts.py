@@ -31,7 +31,7 @@ _TILE_ROWS = 16  # an expert's rows are padded to this at least
 class Experts:
     """Times of routed experts with even routing."""
 
-    points: list[Row]
+    points: Sequence[Row]
     gpu: Gpu
     held_out: Sequence[Row] = ()  # of use for nothing but the kernels that ran
 

@@ -6,13 +6,17 @@ kernels for rows that eight divides than for rows that it does not: these are tw
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from steelyard.cost.bundle import Row
-from steelyard.cost.measured.staircase import TILE_ROWS, Staircase
+from steelyard.cost.measured.staircase import TILE_ROWS, MatrixTimes, Staircase
+from steelyard.cost.points import Mask, Points
 from steelyard.cost.source import Estimate, Floats
 from steelyard.hardware import Gpu
 
@@ -21,7 +25,7 @@ from steelyard.hardware import Gpu
 class Matrices:
     """Times of m x k times k x n in one data type."""
 
-    points: list[Row]
+    points: Sequence[Row]
     gpu: Gpu
     weight_bytes: float
     dtype: str
@@ -38,14 +42,20 @@ class Matrices:
     @cached_property
     def _whole(self) -> Staircase:
         """Rows in whole tiles, which is what engines pad their captured graphs to."""
-        return self._stairs([row for row in self.points if row["m"] % TILE_ROWS == 0])
+        return self._stairs(self._rows % TILE_ROWS == 0)
 
     @cached_property
     def _broken(self) -> Staircase:
         """Rows whose last tile is not full."""
-        return self._stairs([row for row in self.points if row["m"] % TILE_ROWS])
+        return self._stairs(self._rows % TILE_ROWS > 0)
 
-    def _stairs(self, points: list[Row]) -> Staircase:
+    def _stairs(self, chosen: Mask) -> Staircase:
         """Of these points; a profile without such rows has one staircase for all."""
-        enough = any(row["m"] > TILE_ROWS for row in points)
-        return Staircase(points if enough else self.points, self.gpu, self.weight_bytes, self.dtype)
+        enough = bool((self._rows[chosen] > TILE_ROWS).any())
+        chosen = chosen if enough else np.ones_like(chosen)
+        times = MatrixTimes.of(Points.of(self.points), chosen)
+        return Staircase(times, self.gpu, self.weight_bytes, self.dtype)
+
+    @cached_property
+    def _rows(self) -> NDArray[Any]:
+        return Points.of(self.points).array("m")

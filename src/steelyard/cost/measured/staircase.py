@@ -6,14 +6,13 @@ takes the form from its neighbours wherever its own points leave a gap or end, a
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
-from steelyard.cost.bundle import Row
-from steelyard.cost.interpolate import columns
+from steelyard.cost.points import Points
 from steelyard.cost.source import EXTRAPOLATED, INTERPOLATED, MEASURED, Estimate, Floats
 from steelyard.hardware import Gpu
 
@@ -36,69 +35,93 @@ def tiled(rows: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
+class MatrixTimes:
+    """Measured matrices by column, each shape's in one piece and by rows."""
+
+    shapes: NDArray[np.int64]  # outputs and inputs of each shape, in the order in which shapes were measured
+    shape: NDArray[np.int64]  # which of them
+    rows: Floats
+    seconds: Floats
+    here: NDArray[np.bool_]  # measured on this very GPU
+
+    @classmethod
+    def of(cls, points: Points, chosen: NDArray[np.bool_]) -> MatrixTimes:
+        """From those points of a profile."""
+        both = np.stack([points.array("n")[chosen], points.array("k")[chosen]], axis=1)
+        shapes, first, shape = np.unique(both, axis=0, return_index=True, return_inverse=True)
+        rank = np.argsort(np.argsort(first))
+        rows = points.array("m")[chosen].astype(np.float64)
+        seconds = points.array("us")[chosen] * 1e-6
+        order = np.lexsort((seconds, rows, rank[shape]))
+        here = ~points.are("carried", True)[chosen]
+        return cls(shapes[np.argsort(first)], rank[shape][order], rows[order], seconds[order], here[order])
+
+    @cached_property
+    def places(self) -> dict[Shape, slice]:
+        """Where each shape's are."""
+        ends = np.searchsorted(self.shape, np.arange(len(self.shapes) + 1)).tolist()
+        return {(n, k): slice(*ends[i : i + 2]) for i, (n, k) in enumerate(self.shapes.tolist())}
+
+
+@dataclass(frozen=True)
 class Staircase:
     """Times of m x k times k x n by m, in one data type and at one kind of rows."""
 
-    points: list[Row]
+    times: MatrixTimes
     gpu: Gpu
     weight_bytes: float
     dtype: str
+    _curves: dict[Shape, tuple[Floats, Floats, float]] = field(default_factory=dict)
 
     def seconds(self, shape: Shape, rows: Floats) -> Estimate:
         """A shape's times at these numbers of rows: straight between tiles, none where there are no rows."""
-        own = self._measured.get(shape)
-        if own is None:
-            x, y = self._grid, self._foretold(shape)
-            last = x[-1] if self._inside(shape) else 0.0
-            provenance = np.full(rows.shape, INTERPOLATED)
-        else:
-            x, y = self._filled(shape, tiled(own[0]), own[1])
-            last = tiled(own[0])[-1]
-            provenance = np.where(np.isin(rows, self._here[shape]), MEASURED, INTERPOLATED)
+        x, y, last = self._curve(shape)
+        own = self.times.places.get(shape)
+        provenance = np.full(rows.shape, INTERPOLATED)
+        if own is not None:
+            provenance[np.isin(rows, self.times.rows[own][self.times.here[own]])] = MEASURED
         tiles = tiled(rows)
         provenance[tiles > last] = EXTRAPOLATED
         return Estimate(np.where(rows > 0, _line(tiles, x, y), 0.0), provenance.astype(np.int8))
 
-    @cached_property
-    def _measured(self) -> dict[Shape, tuple[Floats, Floats]]:
-        """Measured rows and seconds of each shape."""
-        found: dict[Shape, list[tuple[float, float]]] = defaultdict(list)
-        for row in self.points:
-            found[row["n"], row["k"]].append((row["m"], row["us"] * 1e-6))
-        return {shape: columns(each) for shape, each in found.items()}
-
-    @cached_property
-    def _here(self) -> dict[Shape, list[int]]:
-        """Rows of each shape that were measured on this very GPU."""
-        found: dict[Shape, list[int]] = defaultdict(list)
-        for row in self.points:
-            if not row.get("carried"):
-                found[row["n"], row["k"]].append(row["m"])
+    def _curve(self, shape: Shape) -> tuple[Floats, Floats, float]:
+        """Seconds over rows, and the last rows up to which they are known."""
+        found = self._curves.get(shape)
+        if found is None:
+            own = self.times.places.get(shape)
+            if own is None:
+                found = self._grid, self._foretold(shape), float(self._grid[-1]) if self._inside(shape) else 0.0
+            else:
+                rows = tiled(self.times.rows[own])
+                found = *self._filled(shape, rows, self.times.seconds[own]), float(rows[-1])
+            self._curves[shape] = found
         return found
 
     @cached_property
     def _shapes(self) -> Floats:
-        return np.log2(np.array(list(self._measured), dtype=np.float64))
+        return np.log2(self.times.shapes.astype(np.float64))
+
+    @cached_property
+    def _tiles(self) -> Floats:
+        return tiled(self.times.rows)
 
     @cached_property
     def _grid(self) -> Floats:
-        tiles = np.concatenate([tiled(rows) for rows, _ in self._measured.values()])
-        rows, counts = np.unique(tiles, return_counts=True)
-        usual: Floats = rows[counts >= _USUAL * len(self._measured)]
+        rows, counts = np.unique(self._tiles, return_counts=True)
+        usual: Floats = rows[counts >= _USUAL * len(self.times.shapes)]
         return usual
 
     @cached_property
     def _shares(self) -> Floats:
         """Log of measured over ideal seconds, by shape and row of the grid; NaN where not measured."""
-        table = np.full((len(self._measured), len(self._grid)), np.nan)
-        for shares, (shape, (measured, seconds)) in zip(table, self._measured.items(), strict=True):
-            rows = tiled(measured)
-            usual = np.isin(rows, self._grid)
-            shares[np.searchsorted(self._grid, rows[usual])] = np.log(seconds[usual] / self._ideal(shape, rows[usual]))
+        table = np.full((len(self.times.shapes), len(self._grid)), np.nan)
+        usual = np.isin(self._tiles, self._grid)
+        which, rows = self.times.shape[usual], self._tiles[usual]
+        n, k = self.times.shapes[which].T.astype(np.float64)
+        table[which, np.searchsorted(self._grid, rows)] = np.log(self.times.seconds[usual] / self._ideal(n, k, rows))
         return table
 
-    def _ideal(self, shape: Shape, rows: Floats) -> Floats:
-        n, k = shape
+    def _ideal(self, n: float | Floats, k: float | Floats, rows: Floats) -> Floats:
         memory = (self.weight_bytes * n * k + 2.0 * rows * (n + k)) / self.gpu.memory_bandwidth
         return _START_SECONDS + memory + 2.0 * rows * n * k / (_OF_PEAK * self.gpu.peak(self.dtype))
 
@@ -112,7 +135,7 @@ class Staircase:
         nearest = there & (np.cumsum(there, axis=0) <= _NEIGHBOURS)
         weights = nearest / (apart[order] + _NEAREST)[:, None]
         mean = (weights * np.where(there, shares, 0.0)).sum(axis=0) / weights.sum(axis=0)
-        foretold: Floats = np.exp(mean) * self._ideal(shape, self._grid)
+        foretold: Floats = np.exp(mean) * self._ideal(*shape, self._grid)
         return foretold
 
     def _filled(self, shape: Shape, rows: Floats, seconds: Floats) -> tuple[Floats, Floats]:

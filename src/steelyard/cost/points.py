@@ -1,0 +1,179 @@
+"""Measured points by column: a sequence of rows to read, arrays to compute with, and a file that opens in a moment.
+
+A profile has tens of thousands of points, of which a model needs a few families or shapes. As columns they are read
+and chosen from without making a dict of each.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from io import BytesIO
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+Row = dict[str, Any]
+Mask = NDArray[np.bool_]
+
+_ABOUT, _VALUES, _THERE, _ENDS = "about", "values", "there", "ends"  # what arrays of a file are called
+
+
+@dataclass(frozen=True)
+class Column:
+    """One dimension of all points. Lists lie one behind the other; ``ends`` says where each stops."""
+
+    values: NDArray[Any]
+    there: Mask | None = None  # which points have it; None if all do
+    ends: NDArray[np.int64] | None = None  # of lists
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], name: str) -> Column:
+        """A key of rows that may lack it."""
+        found = [row.get(name) for row in rows]
+        first = next(value for value in found if value is not None)
+        there = np.array([value is not None for value in found])
+        mask = None if there.all() else there
+        if isinstance(first, list):
+            lists = [value or [] for value in found]
+            return cls(np.array([each for one in lists for each in one]), mask, np.cumsum([len(one) for one in lists]))
+        filler = type(first)()
+        return cls(np.array([filler if value is None else value for value in found]), mask)
+
+    def __len__(self) -> int:
+        return len(self.values if self.ends is None else self.ends)
+
+    def cells(self, at: NDArray[np.int64]) -> list[Any]:
+        """What the points at these places have, as Python's own numbers and lists."""
+        if self.ends is None:
+            found: list[Any] = self.values[at].tolist()
+            return found
+        starts = np.concatenate([[0], self.ends[:-1]])
+        return [self.values[start:end].tolist() for start, end in zip(starts[at], self.ends[at], strict=True)]
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """Of lists."""
+        assert self.ends is not None
+        return np.diff(self.ends, prepend=0)
+
+
+@dataclass(frozen=True)
+class Points(Sequence[Row]):
+    """Points of one family. As a sequence they are rows: a dict each, with the keys that the point has."""
+
+    columns: Mapping[str, Column]
+    size: int
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> Points:
+        """From rows, if they are not points already."""
+        if isinstance(rows, Points):
+            return rows
+        names = dict.fromkeys(name for row in rows for name, value in row.items() if value is not None)
+        return cls({name: Column.of(rows, name) for name in names}, len(rows))
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows())
+
+    @overload
+    def __getitem__(self, at: int) -> Row: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Row]: ...
+    def __getitem__(self, at: int | slice) -> Row | list[Row]:
+        if isinstance(at, slice):
+            return self.rows(np.arange(self.size)[at])
+        return self.rows(np.arange(self.size)[at : at + 1 or None])[0]
+
+    def rows(self, at: NDArray[np.int64] | None = None) -> list[Row]:
+        """The points at these places (all if not given), as rows."""
+        at = np.arange(self.size) if at is None else at
+        found: list[Row] = [{} for _ in at]
+        for name, column in self.columns.items():
+            there = [True] * len(at) if column.there is None else column.there[at].tolist()
+            for row, cell, has in zip(found, column.cells(at), there, strict=True):
+                if has:
+                    row[name] = cell
+        return found
+
+    def array(self, name: str) -> NDArray[Any]:
+        """A column of numbers that all points have."""
+        return self.columns[name].values
+
+    def has(self, *names: str) -> Mask:
+        """Which points have any of these keys."""
+        found = np.zeros(self.size, dtype=np.bool_)
+        for column in (self.columns[name] for name in names if name in self.columns):
+            found |= True if column.there is None else column.there
+        return found
+
+    def are(self, name: str, value: float) -> Mask:
+        """Which points have this value under a key."""
+        return self.has(name) & (self.array(name) == value) if name in self.columns else self.has(name)
+
+
+def save_points(path: Path, about: str, parts: Mapping[str, Mapping[str, Points]]) -> None:
+    """Keep points in one file, each column of each family of each part by itself."""
+    arrays: dict[str, NDArray[Any]] = {_ABOUT: np.array(about)}
+    for part, families in parts.items():
+        for family, points in families.items():
+            for name, column in points.columns.items():
+                kept = {_VALUES: column.values, _THERE: column.there, _ENDS: column.ends}
+                arrays |= {f"{part}/{family}/{name}/{of}": array for of, array in kept.items() if array is not None}
+    np.savez_compressed(path, allow_pickle=False, **arrays)
+
+
+def open_points(path: Path, *parts: str) -> tuple[str, list[Mapping[str, Points]]]:
+    """What is said about the points in a file, and its parts, of which each family is read when it is asked for."""
+    file = _opened(path)
+    return str(file[_ABOUT]), [SavedPoints(path, part, list(file)) for part in parts]
+
+
+@cache
+def _opened(path: Path) -> Mapping[str, NDArray[Any]]:
+    """The file's arrays, read from memory: a handle would not survive in processes that share it."""
+    arrays: Mapping[str, NDArray[Any]] = np.load(BytesIO(path.read_bytes()))
+    return arrays
+
+
+class SavedPoints(Mapping[str, Points]):
+    """Families of points in a file."""
+
+    def __init__(self, path: Path, part: str, names: Sequence[str]) -> None:
+        self._path = path
+        self._names: dict[str, list[str]] = defaultdict(list)  # of arrays, by family
+        for name in names:
+            if name.startswith(f"{part}/"):
+                self._names[name.split("/")[1]].append(name)
+        self._read: dict[str, Points] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, family: object) -> bool:
+        return family in self._names
+
+    def __getitem__(self, family: str) -> Points:
+        if family not in self:
+            raise KeyError(family)
+        if family not in self._read:
+            self._read[family] = self._load(self._names[family])
+        return self._read[family]
+
+    def _load(self, names: Sequence[str]) -> Points:
+        kept: dict[str, dict[str, NDArray[Any]]] = defaultdict(dict)
+        for name in names:
+            column, of = name.split("/")[2:]
+            kept[column][of] = _opened(self._path)[name]
+        columns = {name: Column(each[_VALUES], each.get(_THERE), each.get(_ENDS)) for name, each in kept.items()}
+        return Points(columns, len(next(iter(columns.values()))))

@@ -1,0 +1,19 @@
+"""Keep the profiles that ship by column, as runs read them: ``python -m tools.index_bundle``.
+
+To be run whenever a file of `src/steelyard/cost/bundles` has changed; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from steelyard.cost.bundle import FOLDER, index_bundle, read_bundle
+from steelyard.records.lines import read_text
+
+
+def main() -> None:
+    """Every profile."""
+    for source in sorted(FOLDER.glob("*.jsonl.gz")):
+        index_bundle(read_bundle(read_text(source)), source.with_name(source.name.replace(".jsonl.gz", ".npz")))
+
+
+if __name__ == "__main__":
+    main()
