@@ -11,7 +11,7 @@ from steelyard.engine import BlockNames, Chain, Request, extend
 from steelyard.engine.content import Names
 from steelyard.engine.kv import KVCache
 from steelyard.engine.kv_runs import RunCache
-from steelyard.engine.runs import Run
+from steelyard.engine.runs import BlockRun
 from support.engine_worlds import settled
 
 Either = KVCache | RunCache
@@ -163,7 +163,7 @@ def assert_sound(bench: Bench) -> None:
     assert held - shared + kv.free == kv.total
 
 
-def queue_of(kv: RunCache) -> list[Run]:
+def queue_of(kv: RunCache) -> list[BlockRun]:
     """The free queue, next victim first."""
     found = []
     run = kv._queue.after
@@ -243,4 +243,4 @@ def test_names_go_on_as_if_asked_for_anew(opening: Chain, size: int, tokens: int
     names, chain = BlockNames(size), extend(opening, 9)
     known = names.names(chain, tokens)
     blocks = len(known) + more
-    assert list(names.go_on(known, chain, blocks)) == list(names.names(chain, blocks * size))
+    assert list(names.continued(known, chain, blocks)) == list(names.names(chain, blocks * size))

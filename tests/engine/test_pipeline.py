@@ -255,8 +255,8 @@ def test_tokens_of_several_turns_apart_are_counted() -> None:
         r.seen = seen
         found.append(r.first_news())
     assert found == [2, 5, 8, 10, 13, -1]
-    r.unsay(13)
-    r.unsay(10)
+    r.undo_emit(13)
+    r.undo_emit(10)
     assert r.last == 8 and not r.breaks
 
 

@@ -16,7 +16,7 @@ from steelyard.engine import BlockNames, Chain, Engine, Limits, Request, StepCos
 from steelyard.engine.content import Names
 from steelyard.engine.kv import KVCache
 from steelyard.engine.scheduler import Scheduler
-from steelyard.engine.tiers import Lane, Tier, Tiers
+from steelyard.engine.tiers import Tier, TierLink, Tiers
 from steelyard.errors import UserError
 from steelyard.fleet import Desk, make_router, run_fleet
 from steelyard.fleet.together import Together
@@ -51,7 +51,7 @@ def tier(
     latency: float = 0.0,
     through: bool = False,
 ) -> Tier:
-    return Tier(kind, size, BLOCK, Lane(read, latency), Lane(write, latency), through, shared=kind == "remote")
+    return Tier(kind, size, BLOCK, TierLink(read, latency), TierLink(write, latency), through, shared=kind == "remote")
 
 
 def limits(blocks: int) -> Limits:

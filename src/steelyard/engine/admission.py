@@ -1,7 +1,7 @@
-"""Which waiting requests begin in a step, and which of them have to fetch their prefix first: vLLM's order and limits.
+"""Admission of waiting requests, in vLLM's order and within its limits.
 
-Requests are looked at in the order of their queue while budget, sequence slots and blocks last. What a request finds
-in the cache it need not compute; what lies in tiers below or on another engine it waits for, while others go on.
+Requests are admitted in queue order while budget, sequence slots and blocks last. Tokens found in the cache are not
+computed. A request whose prefix is in a tier below or on another engine fetches it first, while others continue.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def admit_ready(scheduler: Scheduler, batch: Batch, budget: int, threshold: int, now: float) -> int:
-    """Run requests whose keys and values have come, for which they have blocks: what is left of their prompts."""
+    """Schedule the rest of the prompts whose fetched blocks have arrived."""
     while scheduler.ready and budget > 0 and len(scheduler.running) < scheduler.limits.max_num_seqs:
         r = scheduler.ready[0]
         tokens = r.prompt + r.outputs - r.computed
@@ -38,15 +38,15 @@ def admit_ready(scheduler: Scheduler, batch: Batch, budget: int, threshold: int,
 def admit_waiting(
     scheduler: Scheduler, batch: Batch, budget: int, threshold: int, now: float, after_prefill: bool
 ) -> None:
-    """Begin with requests in the order of their queue; ``after_prefill``: prompts that were begun take part."""
+    """Admit waiting requests in queue order. ``after_prefill``: the step continues a chunked prompt."""
     limits = scheduler.limits
     skipped: list[Request] = []
     waiting = scheduler.waiting
-    company = bool(batch.entries or batch.decodes)  # of requests that were running already
+    company = bool(batch.entries or batch.decodes)  # requests that were already running are in the step
     while budget > 0 and waiting and len(scheduler.running) < limits.max_num_seqs:
         r = waiting.head()
         if r.stale:
-            skipped.append(waiting.pop())  # its tokens are still on the way
+            skipped.append(waiting.pop())  # its tokens are still in flight
             continue
         hits = scheduler.kv.match(r) if r.keys.length else 0
         if limits.drops_last_hit and hits:
@@ -54,7 +54,7 @@ def admit_waiting(
         computed = hits * limits.block_size
         below = _below(scheduler, r, hits, now) if scheduler.tiers is not None else []
         if below is None:
-            skipped.append(waiting.pop())  # its blocks are on the way to another
+            skipped.append(waiting.pop())  # its blocks are being fetched for another request
             continue
         if below or computed < r.remote:
             if not scheduler.fit(r, hits, r.prompt + r.outputs):
@@ -80,7 +80,7 @@ def admit_waiting(
             _block_head(scheduler, skipped)
             break
         waiting.pop()
-        if r.remote:  # all of it is here already
+        if r.remote:  # all of it is already here
             scheduler.to_load.append((r, 0, now))
             r.remote = 0
         scheduler.start(r, computed, now)
@@ -92,10 +92,10 @@ def admit_waiting(
 
 
 def _block_head(scheduler: Scheduler, skipped: list[Request]) -> None:
-    """The first waiting request lacks blocks, and will until some are freed; unless the blocks that it takes to
-    begin depend on what tiers hold, which may change before."""
+    """The first waiting request lacks blocks until some are freed, unless the blocks it needs depend on what
+    tiers hold, which may change earlier."""
     always_whole = scheduler.limits.reserve_full_prompt and not scheduler.limits.lookahead
-    if scheduler.windows is not None:  # steps free blocks: so many are enough, unless that depends on the cache
+    if scheduler.windows is not None:  # steps free blocks; how many suffice is known unless it depends on the cache
         scheduler.head_blocked = not skipped and always_whole and not scheduler.waiting.head().keys.length
         scheduler.windows.wanted = scheduler.windows.kv.wanted
         return
@@ -103,7 +103,7 @@ def _block_head(scheduler: Scheduler, skipped: list[Request]) -> None:
 
 
 def _below(scheduler: Scheduler, r: Request, hits: int, now: float) -> list[Tier] | None:
-    """Where a request's prefix goes on in tiers below; None if that is on the way to another request."""
+    """The tiers that continue a request's prefix; None if their blocks are being fetched for another request."""
     assert scheduler.tiers is not None
     if r.remote or r.given >= 0:
         return []
@@ -112,8 +112,8 @@ def _below(scheduler: Scheduler, r: Request, hits: int, now: float) -> list[Tier
 
 
 def _load(scheduler: Scheduler, r: Request, computed: int, below: list[Tier], now: float) -> None:
-    """Fetch what is in tiers below, or what another engine has computed but for the last token, into the blocks
-    just taken."""
+    """Fetch into the blocks just allocated what tiers below hold, or what another engine has computed but for the
+    last token."""
     found = len(below) * scheduler.limits.block_size
     if r.status == WAITING:
         r.scheduled = now
@@ -134,7 +134,7 @@ def _load(scheduler: Scheduler, r: Request, computed: int, below: list[Tier], no
 def _first_tokens(
     scheduler: Scheduler, r: Request, computed: int, company: bool, after_prefill: bool
 ) -> tuple[int, int]:
-    """Tokens a waiting request lacks, and the drafts that pad it to a full verify step where only one is left."""
+    """Tokens a waiting request lacks, and the drafts that pad it to a full verify step if only one is left."""
     tokens = r.prompt + r.outputs - computed
     drafts = scheduler.limits.speculative_tokens
     lone_token = tokens == 1 and not after_prefill and (company or computed > 0)

@@ -1,4 +1,4 @@
-"""One step: which requests take part in it, with how many tokens."""
+"""The batch of one step: its requests and their tokens."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from steelyard.engine.request import Request
 
 
 class Entry:
-    """One request's part in a step: scheduled tokens, drafts among them, and tokens that come out."""
+    """One request in a step: scheduled tokens, drafts among them, and sampled tokens."""
 
     __slots__ = ("drafts", "request", "sampled", "tokens")
 
@@ -19,7 +19,7 @@ class Entry:
 
 
 class Batch:
-    """One step. ``entries`` are the requests whose result must be looked at; grouped decodes have none."""
+    """The batch of one step. ``entries`` are requests whose results are processed; grouped decodes have none."""
 
     __slots__ = ("chunks", "decodes", "end", "entries", "kv", "longest", "preempted", "scheduled", "step")
 
@@ -40,7 +40,7 @@ class Batch:
         return not self.decodes and not self.chunks
 
     def tokens_by_request(self, group: DecodeGroup) -> dict[int, int]:
-        """Every request of the step with its tokens, given the group right after scheduling."""
+        """Tokens of every request of the step, given the group right after scheduling."""
         tokens = {r.index: 1 for _, _, r in group.ends}
         tokens.update((entry.request.index, entry.tokens) for entry in self.scheduled)
         return tokens

@@ -1,4 +1,4 @@
-"""How far an engine may be left alone: until when nothing can happen there that others have to know of."""
+"""Lower bounds on the next end of a request: how far an engine can run without informing other engines."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def end_bound(engine: Engine) -> float:
     kv = group.tokens + group.size
     spared = spared_by(engine, kv)
     if spared is not None:
-        kv = spared.low  # where steps as they grow are quickest
+        kv = spared.low  # where growing steps are fastest
     a, b, _ = decode_line(engine, group.size, kv, group.longest(engine.step) + 1, spared)
     prepare, launch, _ = engine.cost.decode_host(group.size)
     steps = group.ends[0][0] + 1 - engine.step
     if group.lacks(engine.scheduler.kv.free, engine.step, steps):
-        steps = group.steps_that_fit(engine.step, engine.scheduler.kv.free, steps)  # a preemption may come then
+        steps = group.steps_that_fit(engine.step, engine.scheduler.kv.free, steps)  # a preemption may follow
     seconds = max((a + b * kv) * steps, (prepare + launch) * (steps - 1))  # nothing is launched behind the last one
     bound = max(engine.clock, engine.gpu_free) + seconds * (1 - 1e-9)
     if engine.tiers is not None and engine.tiers.shared:
@@ -36,9 +36,9 @@ def end_bound(engine: Engine) -> float:
 
 
 def _next_use_bound(engine: Engine, steps: int, each: float) -> float:
-    """In none of these decode steps, of so many seconds at least, is a store of many engines used before this."""
+    """The earliest second at which ``steps`` decode steps of at least ``each`` seconds can use a shared tier."""
     assert engine.tiers is not None
     group, spare = engine.scheduler.group, engine.tiers.above.spare
     if group.blocks_needed(engine.step, steps) > spare:
         steps = group.steps_that_fit(engine.step, spare, steps)
-    return engine.clock + each * max(0, steps - 1)  # the one after these may be decided while the last of them runs
+    return engine.clock + each * max(0, steps - 1)  # the next step may be scheduled while the last of these runs

@@ -1,9 +1,8 @@
 """Names for blocks of tokens: equal names exactly where token prefixes are equal.
 
-A prompt is known by *streams*: ``((system, 1000), (chat-7, 412))`` means the first 1,000 tokens of stream
-``system`` followed by the first 412 of ``chat-7``. A block's name is the chain of streams that leads up to its
-end plus its position, so two requests share a name only if every token up to there is the same: the property
-that an engine gets by hashing tokens, without the tokens.
+A prompt is a chain of *streams*: ``((system, 1000), (chat-7, 412))`` means the first 1,000 tokens of stream ``system``
+followed by the first 412 of ``chat-7``. A block's name is the chain up to its end plus its position. Two requests share
+a name only if every token up to there is the same, which an engine finds out by hashing tokens.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from typing import overload
 
 Chain = tuple[tuple[int, int], ...]
 
-POSITION_BITS = 24  # of a name; the rest is its family: one chain of streams, or one request's own
-_ENDLESS = 1 << 60
+POSITION_BITS = 24  # of a name: 16 million blocks; the rest is its family (one chain of streams, or one request)
+_ENDLESS = 1 << 60  # more tokens than any request has
 
 
 class Names(Sequence[int]):
-    """Names of a request's leading blocks. Neighbours are consecutive but for a few places, so ranges say it all.
+    """Names of a request's leading blocks, as ranges of consecutive names.
 
-    No range is empty, and all names of one are of one family.
+    No range is empty, and all names of a range belong to one family.
     """
 
     __slots__ = ("length", "ranges")
@@ -69,11 +68,11 @@ NO_NAMES = Names()
 
 
 class BlockNames:
-    """Interns chains of streams; shared by all engines of a fleet so that routers can compare names."""
+    """Numbers chains of streams. All engines of a fleet share it, so that routers can compare names."""
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
-        self._chains: dict[tuple[int, int, int], int] = {}  # by the chain before, its last stream's tokens, and stream
+        self._chains: dict[tuple[int, int, int], int] = {}  # by previous chain, tokens of its last stream, and stream
 
     def names(self, chain: Chain, tokens: int) -> Names:
         """Names of the full blocks among the first ``tokens`` tokens of a chain."""
@@ -99,8 +98,8 @@ class BlockNames:
                 break
         return Names(ranges, known)
 
-    def go_on(self, names: Names, chain: Chain, blocks: int) -> Names:
-        """Names of a chain's first blocks where some are known: in its last stream they just go on."""
+    def continued(self, names: Names, chain: Chain, blocks: int) -> Names:
+        """Names of a chain's first blocks, given some of them: within its last stream they are consecutive."""
         known, before = names.length, 0
         for _, length in chain[:-1]:
             before += length
@@ -111,7 +110,7 @@ class BlockNames:
 
 
 def extend(chain: Chain, stream: int) -> Chain:
-    """A request's whole sequence, however long it grows: its own tokens belong to ``stream``."""
+    """The chain of a request with its output: its own tokens, however many, belong to ``stream``."""
     if chain and chain[-1][0] == stream:
         chain = chain[:-1]
     return (*chain, (stream, _ENDLESS))

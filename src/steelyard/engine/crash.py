@@ -1,4 +1,4 @@
-"""What becomes of the requests on an engine that crashes."""
+"""What happens to the requests of an engine that crashes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def lose_requests(engine: Engine, at: float) -> list[Request]:
-    """Take back what steps after a second would have brought, and give up all requests that have not ended by then.
+    """Undo the results of steps that end after ``at``, and drop all requests that have not ended by then.
 
-    Who ended in such a step has not, and is among those who are returned.
+    A request that ended in such a step has not ended, and is among those returned.
     """
     scheduler, log = engine.scheduler, engine.log
     scheduler.ungroup(engine.step, engine.flight)
@@ -28,7 +28,7 @@ def lose_requests(engine: Engine, at: float) -> list[Request]:
     lost = [*undone, *scheduler.running, *scheduler.loading, *scheduler.ready, *scheduler.waiting]
     for r in lost:
         for step in range(engine.step - 1, whole - 1, -1):
-            r.unsay(step)
+            r.undo_emit(step)
         r.status = LOST
         log.done(r)
     for step in range(whole, engine.step):

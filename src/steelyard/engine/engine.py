@@ -1,8 +1,8 @@
 """One serving engine in virtual time: vLLM v1's scheduling decisions, step for step.
 
-The decisions are made one request at a time by `Scheduler`, exactly as the engine's own code does. Requests that merely
-decode are moved into a `DecodeGroup` and carried as sums; while nothing but the group runs, a whole stretch of steps is
-taken at once. Both short cuts give the same bits as the plain path (``plain=True``), which stays as reference.
+`Scheduler` decides one request at a time, as vLLM does. Requests that only decode are moved into a `DecodeGroup`, which
+keeps sums. While only the group runs, a whole stretch of steps is run at once. Both short cuts give the same bits as
+the plain path (``plain=True``), which is the reference.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from steelyard.engine.batch import Batch
 from steelyard.engine.bounds import end_bound
 from steelyard.engine.content import BlockNames
 from steelyard.engine.crash import lose_requests
-from steelyard.engine.holding import Holding
+from steelyard.engine.holding import HeldBlocks
 from steelyard.engine.limits import Limits
 from steelyard.engine.log import EngineLog
 from steelyard.engine.observer import StepObserver
@@ -30,15 +30,15 @@ from steelyard.engine.steps import decide, delay_of, run_step
 from steelyard.engine.stretch import run_stretch
 from steelyard.engine.tiers import Tiers
 
-_NEVER = 1 << 60
+_NEVER = 1 << 60  # requests: more than any run has
 
 
 class Engine:
-    """An engine that is told of requests and runs up to a given second.
+    """Takes requests and runs up to a given second.
 
-    ``clock`` is the next moment at which the engine schedules; a request submitted by then is visible there.
-    With asynchronous scheduling one step stays in flight: the next one is scheduled before its tokens are known, and
-    the host sees a step's result only once it has launched the next one.
+    ``clock`` is when the engine schedules next; it sees the requests submitted by then. With asynchronous scheduling
+    one step stays in flight: the next one is scheduled before its tokens are known, and the host processes a step's
+    result only after it has launched the next one.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class Engine:
     ) -> None:
         self.limits = limits
         self.cost = cost
-        self.wake = wake  # seconds until an idle engine looks at what it was handed
-        self.taking_in = taking_in  # seconds by which a new request holds up the next step, and each of its tokens
-        self.rested = rested  # share of its GPU time that a step takes after a pause
-        self.first_uses = first_uses  # kernels that steps may have to compile; None: all are there
-        self.shared_reads = shared_reads  # what becomes of blocks that several requests hold; None: each reads its own
+        self.wake = wake  # seconds until an idle engine notices a request
+        self.taking_in = taking_in  # seconds by which a new request delays the next step: fixed, and per prompt token
+        self.rested = rested  # factor on a step's GPU time after a pause
+        self.first_uses = first_uses  # kernels that steps may have to compile; None: all are compiled
+        self.shared_reads = shared_reads  # what shared blocks save; None: every request reads its own
         self.reactive = reactive  # stop after each completion, since it may cause an arrival
         self.observer = observer
         self.log = log or EngineLog()
@@ -76,15 +76,15 @@ class Engine:
         self.clock = 0.0
         self.step = 0  # index of the next step
         self.outstanding = 0
-        self.finished: list[Request] = []  # ended since the driver last looked, in order
-        self.to_load = self.scheduler.to_load  # fetches asked for since then
-        self.holding = Holding()
-        self.stuck = False  # nothing can run before a fetch is through, here or from here
+        self.finished: list[Request] = []  # ended since the driver last cleared it, in order
+        self.to_load = self.scheduler.to_load  # fetches requested since then
+        self.holding = HeldBlocks()
+        self.stuck = False  # nothing can run before a fetch to or from this engine ends
         self.gpu_free = 0.0
         self.flight: Batch | None = None
-        self.late = 0.0  # seconds that requests since the last step was launched hold up the next
+        self.late = 0.0  # seconds by which requests received since the last launch delay the next
         self.aborts: list[tuple[float, int, int, Request]] = []
-        self._tickets = count()  # a request may come again, as another attempt
+        self._tickets = count()  # breaks ties between attempts of the same request
         self.loads = [] if self.tiers is None else self.tiers.loads
 
     def _new_scheduler(self) -> Policy:
@@ -98,16 +98,16 @@ class Engine:
 
     @property
     def idle(self) -> bool:
-        """Nothing to run until something is submitted."""
+        """Nothing to run until a request is submitted."""
         return not self.outstanding and self.flight is None
 
     def submit(self, r: Request, at: float, abort_at: float = float("inf")) -> None:
-        """Hand over a request; the engine must have been run up to ``at`` before."""
+        """Add a request; the engine must have run up to ``at`` before."""
         request, token = self.taking_in
         if self.idle or self.stuck:
             self.stuck = False
             self.clock = max(self.clock, at + self.wake)
-            token = 0.0  # its tokens were read while nobody else had anything to do
+            token = 0.0  # its tokens were read while the engine was idle
         self.outstanding += 1
         self.late += request + token * r.prompt
         self.scheduler.enqueue(r)
@@ -115,32 +115,32 @@ class Engine:
             heappush(self.aborts, (abort_at, r.index, next(self._tickets), r))
 
     def loaded(self, r: Request, at: float) -> None:
-        """What a request was fetching has come; the engine must have been run up to ``at`` before."""
+        """A request's fetch has ended; the engine must have run up to ``at`` before."""
         if r.status == LOADING:
             self.scheduler.loaded(r)
             self._go_on(at)
 
     def let_go(self, r: Request, at: float) -> None:
-        """The blocks of a request that has ended here have been fetched; run up to ``at`` before."""
+        """Another engine has fetched the blocks of a request that ended here; run up to ``at`` before."""
         self.holding.kept -= 1
         self.scheduler.let_go(r)
         self._go_on(at)
 
     def hand_down(self, held: Sequence[Request], heir: Request) -> None:
-        """A request that has been submitted takes over, when it begins, what ended requests hold here.
+        """A submitted request takes over, when it starts, the blocks that ended requests hold here.
 
-        It goes before others: they could wait for the very blocks that are held for it.
+        It goes to the front of the queue: others could wait for the very blocks that are held for it.
         """
         self.holding.heirs[heir] = held
         self.scheduler.put_first(heir)
 
     def unhold(self, r: Request, at: float) -> None:
-        """Nobody comes back here for what an ended request holds; run up to ``at`` before."""
+        """Free what an ended request holds, since its next round runs elsewhere; run up to ``at`` before."""
         self.holding.stop(r, self.scheduler)
         self._go_on(at)
 
     def withdraw(self, r: Request, at: float) -> None:
-        """Take back a request that waits here or for what it was to fetch; run up to ``at`` before."""
+        """Remove a request that is waiting or fetching; run up to ``at`` before."""
         self.scheduler.remove(r)
         self.holding.inherit(r, self.scheduler)
         self.outstanding -= 1
@@ -149,15 +149,15 @@ class Engine:
         self._go_on(at)
 
     def abort(self, r: Request, at: float) -> None:
-        """A request that is here and has not ended is given up before the next decision; run up to ``at`` before."""
+        """Abort a request before the next scheduling; run up to ``at`` before."""
         self._abort(r)
         self._go_on(at)
 
     def crash(self, at: float) -> list[Request]:
-        """Lose all that is here at a second up to which the engine was run: requests, cache, steps under way.
+        """Lose all requests, the cache and the steps in flight; the engine must have run up to ``at`` before.
 
-        Tokens of steps that had ended by then were given out. Who ended in a later step has not, and is among the
-        lost, which are returned; the driver leaves these in ``finished`` until then.
+        Tokens of steps that ended by then were delivered. A request that ended in a later step has not ended: it is
+        among the lost ones, which are returned. The driver leaves such requests in ``finished`` until then.
         """
         lost = lose_requests(self, at)
         self._start_afresh(at)
@@ -168,7 +168,7 @@ class Engine:
         self.to_load = self.scheduler.to_load
         self.clock = self.gpu_free = at
         self.outstanding = 0
-        self.holding = Holding()
+        self.holding = HeldBlocks()
         self.late = 0.0
         self.stuck = False
         self.flight = None
@@ -183,7 +183,7 @@ class Engine:
 
     @property
     def due(self) -> float:
-        """When something will have happened that no decision brings about: a client gives up, blocks have come."""
+        """The next event that does not depend on scheduling: a client aborts, or fetched blocks arrive."""
         due = self.aborts[0][0] if self.aborts else float("inf")
         return min(due, self.loads[0][0]) if self.loads else due
 
@@ -193,9 +193,9 @@ class Engine:
             self._go_on(due)
 
     def advance(self, until: float, pause_after: int = _NEVER) -> None:
-        """Take every scheduling decision that falls before ``until``, or until so many requests have ended.
+        """Run every step scheduled before ``until``, or until ``pause_after`` requests have ended.
 
-        Stops where a request asks for what another engine has computed.
+        Stops when a request needs blocks that another engine has computed.
         """
         pause = 1 if self.reactive else pause_after
         if self.stuck:
@@ -216,7 +216,7 @@ class Engine:
                 self._wake_by(until)
 
     def _take_loaded(self) -> None:
-        """Blocks have come from tiers below."""
+        """Continue requests whose blocks have arrived from tiers below."""
         assert self.tiers is not None
         for r in self.tiers.arrived(self.clock):
             if r.status == LOADING:
@@ -239,7 +239,7 @@ class Engine:
             run_step(self, batch, time_of_step(self, batch), delay_of(self, batch))
 
     def end(self, r: Request, status: int, why: str = "") -> None:
-        """A request has ended, or is given up for a reason: free what it had and tell the driver."""
+        """End a request, or abort it for a reason: free its blocks and report it to the driver."""
         if status != FINISHED:
             r.keep, r.rest = False, KEPT
         holding, scheduler = self.holding, self.scheduler
@@ -267,9 +267,9 @@ class Engine:
     def _abort(self, r: Request) -> None:
         self.scheduler.ungroup(self.step, self.flight)
         if r.in_flight:
-            self._unsay(r)
+            self._undo_in_flight(r)
         self.end(r, ABORTED, "the client gave up")
 
-    def _unsay(self, r: Request) -> None:
-        """What is in flight for a request will never be delivered."""
-        r.unsay(self.step - 1)
+    def _undo_in_flight(self, r: Request) -> None:
+        """Remove a request's tokens in flight, which will never be delivered."""
+        r.undo_emit(self.step - 1)

@@ -1,4 +1,4 @@
-"""The decoding requests of an engine as one sum, so that a step costs the same however many there are."""
+"""The decoding requests of an engine as sums, so that a step costs the same however many there are."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ from heapq import heapify, heappop, heappush
 
 from steelyard.engine.request import Request
 
-_MOST_LEFT = 64  # stale entries of the length heap that are not worth a clean-up
+_MOST_LEFT = 64  # stale entries of the length heap below which no clean-up pays; chosen
 
 
 class DecodeGroup:
-    """Requests that each get one token every step until they end, with nothing else to decide about them.
+    """Requests that get one token every step until they end, with nothing else to schedule.
 
     A member's computed tokens at step ``s`` are ``s - offset``, so nothing per member changes from step to step:
     ``tokens`` (their sum) grows by ``size`` a step, and a member needs a new block in the steps congruent to its
-    offset, which ``phase`` counts in blocks of all groups of layers. The longest member is the one with the least
-    offset.
+    offset modulo the block size. ``phase`` counts these blocks, over all KV-cache groups. The longest member has the
+    smallest offset.
     """
 
     __slots__ = ("_by_length", "block_size", "ends", "newest", "phase", "size", "tokens", "width")
 
-    slides = False  # whether members' blocks fall out of windows
+    slides = False  # whether members have blocks in sliding windows
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
-        self.width = 1  # blocks for the same tokens: one to each group of layers
+        self.width = 1  # blocks for the same tokens: one per KV-cache group
         self.size = 0
         self.tokens = 0  # computed tokens of all members before the next step
         self.phase = [0] * block_size
         self.ends: list[tuple[int, int, Request]] = []  # heap of (last step, admission order, member)
         self.newest = -1  # highest admission order since the group was last empty
-        self._by_length: list[tuple[int, int, Request]] = []  # heap of (offset, order, member), with some who left
+        self._by_length: list[tuple[int, int, Request]] = []  # heap of (offset, order, member), with stale entries
 
     def join(self, r: Request, step: int) -> None:
-        """Take in a request whose tokens are all computed; ``step`` is the next one to be scheduled."""
+        """Add a request whose tokens are all computed; ``step`` is the next one to be scheduled."""
         r.grouped = True
         r.offset = offset = step - r.computed
         self.size += 1
@@ -58,7 +58,7 @@ class DecodeGroup:
             heappop(heap)
 
     def leave_ended(self, step: int) -> list[Request]:
-        """Members whose last step lies before ``step``, in running order, with their counters brought up to date."""
+        """Remove and return members whose last step is before ``step``, in running order, with counters updated."""
         ended: list[Request] = []
         ends = self.ends
         while ends and ends[0][0] < step:
@@ -70,7 +70,7 @@ class DecodeGroup:
         return ended
 
     def dissolve(self, step: int) -> list[Request]:
-        """All members, to be scheduled one by one."""
+        """Remove and return all members, to be scheduled one by one."""
         members = [r for _, _, r in self.ends]
         for r in members:
             self._remove(r, step)
@@ -93,23 +93,23 @@ class DecodeGroup:
         return self.phase[step % self.block_size]
 
     def freed(self, step: int, count: int) -> int:
-        """Blocks that so many steps give back."""
+        """Blocks that ``count`` steps free."""
         return 0
 
     def fall(self, step: int, count: int) -> None:
-        """So many steps have been run without a decision: give back what they give back."""
+        """Free the blocks that ``count`` steps without scheduling have freed."""
 
     def quiet(self, step: int, count: int) -> int:
-        """So many of these steps at most need no decision for what they give back."""
+        """How many of ``count`` steps need no scheduling because of blocks they free."""
         return count
 
     def lacks(self, free: int, step: int, count: int) -> bool:
-        """Whether ``count`` steps from ``step`` on take more than so many blocks; mostly that is plain to see."""
+        """Whether ``count`` steps from ``step`` on need more than ``free`` blocks; mostly a bound suffices."""
         most = self.size * self.width * (count // self.block_size + 1)
         return most > free and self.blocks_needed(step, count) > free
 
     def blocks_needed(self, step: int, count: int) -> int:
-        """New blocks that ``count`` steps from ``step`` on will take."""
+        """New blocks that ``count`` steps from ``step`` on need."""
         size = self.block_size
         cycles, rest = divmod(count, size)
         need = cycles * self.size * self.width
@@ -122,7 +122,7 @@ class DecodeGroup:
         return need
 
     def steps_that_fit(self, step: int, free: int, count: int) -> int:
-        """The largest number of steps, up to ``count``, whose new blocks number at most ``free``."""
+        """The largest number of steps, up to ``count``, that need at most ``free`` new blocks."""
         low, high = 0, count
         while low < high:
             middle = (low + high + 1) // 2

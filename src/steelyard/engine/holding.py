@@ -1,4 +1,4 @@
-"""Ended requests whose blocks stay taken: until another engine has fetched them, or for the rounds that come next."""
+"""Ended requests whose blocks stay allocated: until another engine has fetched them, or for their next rounds."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ if TYPE_CHECKING:
     from steelyard.engine.policies.policy import Policy
 
 
-class Holding:
-    """Who holds blocks of an engine though it has ended, and for whom."""
+class HeldBlocks:
+    """Ended requests that still hold blocks of an engine, and the requests they hold them for."""
 
     def __init__(self) -> None:
-        self.kept = 0  # ended requests whose blocks somebody is still to fetch
-        self.held: dict[Request, None] = {}  # ended requests that hold theirs for their next rounds, oldest first
-        self.heirs: dict[Request, Sequence[Request]] = {}  # next rounds that have not begun, and who holds for them
+        self.kept = 0  # ended requests whose blocks another engine has yet to fetch
+        self.held: dict[Request, None] = {}  # ended requests that hold blocks for their next rounds, oldest first
+        self.heirs: dict[Request, Sequence[Request]] = {}  # next rounds that have not started, and who holds for them
 
     def stop(self, r: Request, scheduler: Policy) -> None:
-        """An ended request holds nothing for next rounds any longer."""
+        """Free what an ended request holds for its next rounds."""
         if r in self.held:
             del self.held[r]
             scheduler.let_go(r)
 
     def stop_oldest(self, scheduler: Policy) -> None:
-        """Others need the blocks more than rounds to come."""
+        """Free the blocks held longest, since running requests need them."""
         self.stop(next(iter(self.held)), scheduler)
 
     def inherit(self, r: Request, scheduler: Policy) -> None:
-        """A request has begun, or ended before it could: nothing has to be held for it."""
+        """A next round has started or ended: free what was held for it."""
         for each in self.heirs.pop(r, ()):
             self.stop(each, scheduler)

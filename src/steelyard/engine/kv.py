@@ -1,11 +1,10 @@
-"""The paged KV cache with prefix caching, block for block as vLLM keeps it.
+"""The paged KV cache with prefix caching, block for block as in vLLM.
 
-Tiers and windows build on it, since they go by single blocks. Engines without either keep runs instead (`RunCache`),
-for which this is the reference.
+Tiers and sliding windows build on it, since they need single blocks. Other engines use `RunCache`, for which this is
+the reference.
 
-Only blocks that some later request could ask for have an identity (`Block`). All others are alike, so they are
-counted: the free queue holds named blocks and *runs* of nameless ones, in eviction order, and costs nothing at all
-while no named block is free.
+Only blocks that a later request could hit have an identity (`Block`). All others are alike and only counted: the free
+queue holds named blocks and *runs* of nameless ones, in eviction order. It costs nothing while no named block is free.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from steelyard.engine.sharing import Sharing
+from steelyard.engine.sharing import SharedBlocks
 
 if TYPE_CHECKING:
     from steelyard.engine.content import Names
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Block:
-    """A block someone may share. In the free queue a block without a name stands for a run of nameless ones."""
+    """A block that requests may share. In the free queue a block without a name stands for a run of nameless ones."""
 
     __slots__ = ("name", "users")
 
@@ -39,18 +38,18 @@ class KVCache:
         self.caching = caching
         self.watermark = int(watermark * (blocks + 1))
         self.free = blocks
-        self.sharing = Sharing()
+        self.sharing = SharedBlocks()
         self._queue: OrderedDict[Block, int] = OrderedDict()
         self._named_free = 0
         self._table: dict[int, Block] = {}
         self._twins: dict[int, list[Block]] = {}
-        self.gone: list[int] | None = None  # where tiers below want to know: names that are nowhere here any more
-        self.fresh: list[int] | None = None  # and those of blocks that are complete
+        self.gone: list[int] | None = None  # names evicted for good; None without tiers below
+        self.fresh: list[int] | None = None  # names of blocks that have been completed; None without tiers below
 
-    # -- what a prefix hits -------------------------------------------------------------------------------------
+    # -- prefix hits --------------------------------------------------------------------------------------------
 
     def match(self, r: Request) -> int:
-        """Blocks of the longest cached prefix of a waiting request; its last token is always computed anew."""
+        """Blocks of the longest cached prefix of a waiting request; its last token is always recomputed."""
         table = self._table
         if not table:
             return 0
@@ -59,16 +58,16 @@ class KVCache:
 
     @property
     def spare(self) -> int:
-        """Blocks that can be taken before one goes that a prefix could hit."""
+        """Blocks that can be allocated without evicting a named one."""
         if not self._named_free:
             return self.free
         head = next(iter(self._queue))
         return self._queue[head] if head.name is None else 0
 
-    # -- taking blocks ------------------------------------------------------------------------------------------
+    # -- allocation ---------------------------------------------------------------------------------------------
 
     def admit(self, r: Request, found: int, tokens: int, whole: int, watermark: bool) -> bool:
-        """Give a waiting request its cached blocks and room for ``tokens``; ``whole`` must be able to fit too."""
+        """Give a waiting request its cached blocks and room for ``tokens``, if ``whole`` tokens would fit as well."""
         size = self.block_size
         hits = [self._table[name] for name in r.keys[:found]]
         idle = 0
@@ -92,7 +91,7 @@ class KVCache:
         return True
 
     def grow(self, r: Request, tokens: int) -> bool:
-        """Give a running request room for ``tokens`` in all; False when there are not enough free blocks."""
+        """Give a running request room for ``tokens`` in all. False if there are not enough free blocks."""
         need = -(-tokens // self.block_size) - r.blocks
         if need > 0:
             if need > self.free:
@@ -102,7 +101,7 @@ class KVCache:
         return True
 
     def take(self, count: int) -> None:
-        """Take blocks from the head of the free queue, forgetting what the named ones among them held."""
+        """Allocate blocks from the head of the free queue, evicting the named ones among them."""
         self.free -= count
         if not self._named_free:
             return
@@ -138,7 +137,7 @@ class KVCache:
                 r.held.append(block)
         r.blocks += count
 
-    # -- naming and giving back ---------------------------------------------------------------------------------
+    # -- naming and freeing -------------------------------------------------------------------------------------
 
     def complete(self, r: Request, tokens: int) -> None:
         """The request's first ``tokens`` tokens are (being) computed: its full blocks can be hit from now on."""
@@ -152,7 +151,7 @@ class KVCache:
         r.cached = full
 
     def keep(self, r: Request, names: Names) -> None:
-        """Give identities to a request's nameless complete blocks, since somebody may ask for them."""
+        """Name a request's nameless complete blocks, so that later requests can hit them."""
         r.keys = names
         count = min(r.cached, len(names)) - len(r.held)
         if count <= 0:
@@ -166,7 +165,7 @@ class KVCache:
         r.held = held
 
     def forget(self, r: Request, tokens: int) -> None:
-        """Nobody shall find a request's blocks from the given token on, but for those that others use as well."""
+        """Remove the names of a request's blocks from the given token on, unless other requests use them."""
         first = tokens // self.block_size
         for block in r.held[first:]:
             if block.users == 1 and block.name is not None:
@@ -175,7 +174,7 @@ class KVCache:
         r.cached = min(r.cached, len(r.held))
 
     def release(self, r: Request) -> None:
-        """Give back all blocks: incomplete ones are reused first, complete ones last, tails before heads."""
+        """Free all blocks: incomplete ones are reused first, complete ones last, tails before heads."""
         held = r.held
         nameless = r.blocks - len(held)
         complete = max(0, r.cached - len(held)) if self.caching else 0

@@ -1,12 +1,12 @@
-"""The paged KV cache of a model with sliding windows, as vLLM's hybrid KV-cache manager keeps it.
+"""The paged KV cache of a model with sliding windows, as in vLLM's hybrid KV-cache manager.
 
-Layers are dealt out to groups of one span each, and every group has a block of its own for the same tokens. A group
-with a window gives a block back as soon as no later token can see it; a prefix is hit as far as every group still has
-what the next token would see. All groups take their blocks from one queue.
+Layers with the same window form KV-cache groups, and every group has its own block for the same tokens. A group with
+a window frees a block as soon as no later token attends to it. A prefix is hit as far as every group still has the
+blocks that the next token attends to. All groups allocate from one queue.
 
-Blocks that fall out of a window cannot be named later, as those can that a request holds to its end: what others may
-ask for falls with its name, and of all else the queue knows the order in which it fell, so that a request which is
-preempted finds its own again.
+A block that leaves its window is freed while its request runs, so it cannot be named later. Blocks that other requests
+may hit are therefore freed with their names. For all others the queue keeps the order in which they were freed, so
+that a preempted request finds its own again.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 
 class Pages:
-    """What one request holds of each group. ``slid`` tokens have been computed when its windows were last moved."""
+    """The blocks of one request in each group. ``slid`` tokens were computed when its windows were last moved."""
 
     __slots__ = ("fell", "slid", "tables")
 
     def __init__(self, tables: list[list[Block | None]], slid: int) -> None:
-        self.tables = tables  # by group: the leading positions that can have names; None where the block has fallen
-        self.fell = [UNKNOWN] * len(tables)  # by group: when the newest nameless one of those that fell did so
+        self.tables = tables  # by group: the leading positions that can have names; None where the block was freed
+        self.fell = [UNKNOWN] * len(tables)  # by group: when its newest nameless block was freed
         self.slid = slid
 
 
 class KVGroups(OrderedPool):
-    """Blocks of several groups of layers, and the named ones among them that a prefix can hit."""
+    """Blocks of several KV-cache groups, and the named ones among them that a prefix can hit."""
 
     def __init__(self, limits: Limits) -> None:
         super().__init__(limits.blocks, limits.block_size, limits.enable_prefix_caching, limits.watermark)
@@ -47,15 +47,14 @@ class KVGroups(OrderedPool):
             for window in dict.fromkeys(limits.windows)
             if window is not None
         ]
-        self.wanted = 0  # free blocks that the request which was last turned away would have needed
+        self.wanted = 0  # free blocks that the last request which did not fit would have needed
         self.moved: list[tuple[int, int, Request, int, int, list[Block]]] | None = None  # see `settle`
         self._spans = sorted(set(limits.windows), key=lambda window: (window is not None, window or 0))
 
-    # -- what a prefix hits -------------------------------------------------------------------------------------
+    # -- prefix hits --------------------------------------------------------------------------------------------
 
     def match(self, r: Request) -> int:
-        """Blocks of the longest prefix of which every group has what the next token sees; the last token is computed
-        anew."""
+        """Blocks of the longest prefix that all groups can continue; the last token is always recomputed."""
         if not self._table:
             return 0
         length, before = min(len(r.keys), (r.prompt + r.outputs - 1) // self.block_size), -1
@@ -66,7 +65,7 @@ class KVGroups(OrderedPool):
         return length
 
     def _reach(self, keys: Sequence[int], window: int | None, most: int) -> int:
-        """How far groups of one span have a prefix of up to ``most`` blocks."""
+        """How many blocks of a prefix, up to ``most``, groups with one window can continue."""
         groups = [g for g, each in enumerate(self.windows) if each == window]
         table, width = self._table, len(self.windows)
         if window is None:
@@ -79,13 +78,13 @@ class KVGroups(OrderedPool):
         return row
 
     def _gone(self, window: int | None, tokens: int) -> int:
-        """Leading blocks of a group that no token after the first ``tokens`` sees."""
+        """Leading blocks of a group that no token after the first ``tokens`` attends to."""
         return 0 if window is None else max(0, tokens - window + 1) // self.block_size
 
-    # -- taking blocks ------------------------------------------------------------------------------------------
+    # -- allocation ---------------------------------------------------------------------------------------------
 
     def admit(self, r: Request, found: int, tokens: int, whole: int, watermark: bool) -> bool:
-        """Give a waiting request its cached blocks and room for ``tokens``; ``whole`` must be able to fit too."""
+        """Give a waiting request its cached blocks and room for ``tokens``, if ``whole`` tokens would fit as well."""
         size, width = self.block_size, len(self.windows)
         tables: list[list[Block | None]] = []
         for g, window in enumerate(self.windows):
@@ -112,7 +111,7 @@ class KVGroups(OrderedPool):
         return True
 
     def grow(self, r: Request, tokens: int) -> bool:
-        """Move a running request's windows and give it room for ``tokens`` in all; False if blocks are lacking."""
+        """Move a running request's windows and give it room for ``tokens`` in all. False if blocks are lacking."""
         self._slide(r, r.computed - r.in_flight)
         need = -(-tokens // self.block_size) - r.blocks
         if need > 0:
@@ -148,7 +147,7 @@ class KVGroups(OrderedPool):
         r.cached = full
 
     def keep(self, r: Request, names: Names) -> None:
-        """Give identities to a request's nameless complete blocks, since somebody may ask for them."""
+        """Name a request's nameless complete blocks, so that later requests can hit them."""
         pages = r.pages
         assert pages is not None
         if len(names) > len(r.keys):
@@ -161,7 +160,7 @@ class KVGroups(OrderedPool):
                 self._find_again(pages.fell[g], r.keys[last] * len(self.windows) + g)
 
     def _identify(self, r: Request, g: int, gone: int, count: int) -> None:
-        """Have a block for each of the first ``count`` positions of a group, complete ones, but those that are gone."""
+        """Make a `Block` for each of the first ``count`` positions of a group but the ``gone`` leading ones."""
         assert r.pages is not None
         table = r.pages.tables[g]
         for i in range(len(table), count):
@@ -173,7 +172,7 @@ class KVGroups(OrderedPool):
             table.append(block)
 
     def forget(self, r: Request, tokens: int) -> None:
-        """Nobody shall find a request's blocks from the given token on, but for those that others use as well."""
+        """Remove the names of a request's blocks from the given token on, unless other requests use them."""
         assert r.pages is not None
         first, width = tokens // self.block_size, len(self.windows)
         for g, table in enumerate(r.pages.tables):
@@ -186,10 +185,10 @@ class KVGroups(OrderedPool):
                         block.users = UNKNOWN
         r.cached = min(r.cached, len(r.pages.tables[0]))
 
-    # -- giving back --------------------------------------------------------------------------------------------
+    # -- freeing ------------------------------------------------------------------------------------------------
 
     def _slide(self, r: Request, processed: int) -> None:
-        """Give back what no token after those that have been computed for certain sees."""
+        """Free the blocks that no token after the first ``processed`` attends to."""
         pages = r.pages
         assert pages is not None
         if processed <= pages.slid:
@@ -202,7 +201,7 @@ class KVGroups(OrderedPool):
                     self.drop(r, g, first, last)
 
     def drop(self, r: Request, g: int, first: int, last: int) -> None:
-        """Give back a request's blocks of a group at these positions, the last of them to be reused first."""
+        """Free a request's blocks of a group at these positions; the last one is reused first."""
         assert r.pages is not None
         table = r.pages.tables[g]
         self._identify(r, g, first, min(last, r.cached, len(r.keys)))
@@ -220,7 +219,7 @@ class KVGroups(OrderedPool):
             self._put(r, g, incomplete, complete, named)
 
     def settle(self) -> None:
-        """Put into the queue what has fallen in a step so far, in the order in which vLLM looks at requests."""
+        """Put the blocks freed in this step into the queue, in the order in which vLLM visits requests."""
         moved, self.moved = self.moved, None
         for _, g, r, incomplete, complete, named in sorted(moved or (), key=lambda each: each[:2]):
             self._put(r, g, incomplete, complete, named)
@@ -231,7 +230,7 @@ class KVGroups(OrderedPool):
         self._give_back(incomplete, complete, named)
 
     def release(self, r: Request) -> None:
-        """Give back all blocks, group by group: incomplete ones are reused first, tails before heads."""
+        """Free all blocks, group by group: incomplete ones are reused first, tails before heads."""
         pages = r.pages
         if pages is None:
             return
@@ -248,7 +247,7 @@ class KVGroups(OrderedPool):
         r.blocks = r.cached = 0
 
     def _leave(self, block: Block, named: list[Block]) -> int:
-        """One user less: 1 if the block is now free and nothing in it, else it may be in ``named``."""
+        """Remove one user. Returns 1 if the block is now free and nameless; a free named one is added to ``named``."""
         block.users -= 1
         if block.users:
             return 0

@@ -1,8 +1,8 @@
 """The same cache as `KVCache`, kept as runs of blocks, so that a conversation costs the same however long it is.
 
-Blocks with consecutive names that were complete, are used and will be evicted one after the other are one *run*. A
-request gives its blocks back tails first and finds them again heads first, so a run in the free queue only ever loses
-its end to eviction and its beginning to a hit, and neither needs to look at single blocks.
+Blocks with consecutive names that are completed, used and evicted one after the other form one *run*. A request frees
+its blocks tails first and hits them heads first, so a run in the free queue only loses its end to eviction and its
+beginning to a hit. Neither needs single blocks.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from steelyard.engine.content import POSITION_BITS, Names
-from steelyard.engine.runs import Run, whole
-from steelyard.engine.sharing import Sharing
+from steelyard.engine.runs import BlockRun, whole
+from steelyard.engine.sharing import SharedBlocks
 
 if TYPE_CHECKING:
     from steelyard.engine.request import Request
@@ -26,16 +26,16 @@ class RunCache:
         self.caching = caching
         self.watermark = int(watermark * (blocks + 1))
         self.free = blocks
-        self.sharing = Sharing()
+        self.sharing = SharedBlocks()
         self._named_free = 0
-        self._queue = Run(0, 0)  # its neighbours are the queue's ends; kept only while a named block is free
+        self._queue = BlockRun(0, 0)  # sentinel; used only while a named block is free
         self._queue.stand_alone()
-        self._families: dict[int, list[Run]] = {}  # runs by family, in the order in which they got their names
+        self._families: dict[int, list[BlockRun]] = {}  # runs by family, in the order in which they got their names
 
-    # -- what a prefix hits -------------------------------------------------------------------------------------
+    # -- prefix hits --------------------------------------------------------------------------------------------
 
     def match(self, r: Request) -> int:
-        """Blocks of the longest cached prefix of a waiting request; its last token is always computed anew."""
+        """Blocks of the longest cached prefix of a waiting request; its last token is always recomputed."""
         most = (r.prompt + r.outputs - 1) // self.block_size
         found = 0
         for names in r.keys.ranges:
@@ -58,9 +58,9 @@ class RunCache:
                 break
         return found
 
-    def _oldest(self, r: Request, found: int) -> list[tuple[Run, int, int]]:
-        """Of the blocks with a request's first names those that got theirs first: (run, first, end)."""
-        parts: list[tuple[Run, int, int]] = []
+    def _oldest(self, r: Request, found: int) -> list[tuple[BlockRun, int, int]]:
+        """For each of a request's first names the block that got it first, as (run, first, end)."""
+        parts: list[tuple[BlockRun, int, int]] = []
         for names in r.keys.ranges:
             if not found:
                 break
@@ -80,16 +80,16 @@ class RunCache:
                 at = until
         return parts
 
-    # -- taking blocks ------------------------------------------------------------------------------------------
+    # -- allocation ---------------------------------------------------------------------------------------------
 
     def admit(self, r: Request, found: int, tokens: int, whole: int, watermark: bool) -> bool:
-        """Give a waiting request its cached blocks and room for ``tokens``; ``whole`` must be able to fit too."""
+        """Give a waiting request its cached blocks and room for ``tokens``, if ``whole`` tokens would fit as well."""
         size = self.block_size
         spare = self.free - (self.watermark if watermark else 0)
         need = -(-tokens // size) - found
         if -(-whole // size) - found > spare or need > spare:
             return False
-        held: list[tuple[Run, int]] = []
+        held: list[tuple[BlockRun, int]] = []
         if found:
             parts = self._oldest(r, found)
             for run, first, end in parts:
@@ -107,7 +107,7 @@ class RunCache:
         return True
 
     def grow(self, r: Request, tokens: int) -> bool:
-        """Give a running request room for ``tokens`` in all; False when there are not enough free blocks."""
+        """Give a running request room for ``tokens`` in all. False if there are not enough free blocks."""
         need = -(-tokens // self.block_size) - r.blocks
         if need > 0:
             if need > self.free:
@@ -117,7 +117,7 @@ class RunCache:
         return True
 
     def take(self, count: int) -> None:
-        """Take blocks from the head of the free queue, forgetting what the named ones among them held."""
+        """Allocate blocks from the head of the free queue, evicting the named ones among them."""
         self.free -= count
         if not self._named_free:
             return
@@ -137,8 +137,8 @@ class RunCache:
                     self._queue.stand_alone()
                     return
 
-    def _use(self, run: Run, first: int, end: int) -> Run:
-        """One user more for a part of a run; what is left of the run stays where it is."""
+    def _use(self, run: BlockRun, first: int, end: int) -> BlockRun:
+        """Add a user to a part of a run; the rest of the run stays where it is."""
         if run.users:
             if end < run.end:
                 run.split(end)
@@ -158,7 +158,7 @@ class RunCache:
             self._queue.stand_alone()
         return run
 
-    # -- naming and giving back ---------------------------------------------------------------------------------
+    # -- naming and freeing -------------------------------------------------------------------------------------
 
     def complete(self, r: Request, tokens: int) -> None:
         """The request's first ``tokens`` tokens are (being) computed: its full blocks can be hit from now on."""
@@ -172,12 +172,12 @@ class RunCache:
             r.cached = full
 
     def keep(self, r: Request, names: Names) -> None:
-        """Give names to a request's nameless complete blocks, since somebody may ask for them."""
+        """Name a request's nameless complete blocks, so that later requests can hit them."""
         known, r.keys = r.keys.length, names
         self._name(r, known, r.cached)
 
     def _name(self, r: Request, first: int, last: int) -> None:
-        """Blocks of a request at these positions have their names from now on, as far as it has names for them."""
+        """Name a request's blocks at these positions, as far as it has names for them."""
         for names in r.keys.ranges:
             if last <= 0:
                 return
@@ -189,7 +189,7 @@ class RunCache:
             first -= size
             last -= size
 
-    def _add(self, parts: list[tuple[Run, int]], first: int, end: int) -> None:
+    def _add(self, parts: list[tuple[BlockRun, int]], first: int, end: int) -> None:
         family = self._families.setdefault(first >> POSITION_BITS, [])
         if family and parts:
             run = parts[-1][0]
@@ -197,14 +197,14 @@ class RunCache:
                 run.end = end
                 parts[-1] = run, end
                 return
-        run = Run(first, end, family, users=1)
+        run = BlockRun(first, end, family, users=1)
         family.append(run)
         parts.append((run, end))
 
     def forget(self, r: Request, tokens: int) -> None:
-        """Nobody shall find a request's blocks from the given token on, but for those that others use as well."""
+        """Remove the names of a request's blocks from the given token on, unless other requests use them."""
         position, first = 0, tokens // self.block_size
-        kept: list[tuple[Run, int]] = []
+        kept: list[tuple[BlockRun, int]] = []
         for run in whole(r.parts):
             size = run.end - run.first
             if run.users == 1 and position + size > first:
@@ -219,10 +219,10 @@ class RunCache:
         r.cached = min(r.cached, r.keys.length)
 
     def release(self, r: Request) -> None:
-        """Give back all blocks: incomplete ones are reused first, complete ones last, tails before heads."""
+        """Free all blocks: incomplete ones are reused first, complete ones last, tails before heads."""
         complete = max(0, r.cached - r.keys.length) if self.caching else 0
         first = r.blocks - complete
-        returned: list[Run] = []
+        returned: list[BlockRun] = []
         for run in reversed(whole(r.parts)):
             size = run.end - run.first
             first -= size
@@ -238,20 +238,20 @@ class RunCache:
         r.parts = []
         r.blocks = r.cached = 0
 
-    def _give_back(self, first: int, last: int, named: list[Run]) -> None:
+    def _give_back(self, first: int, last: int, named: list[BlockRun]) -> None:
         queue = self._queue
         if not self._named_free and self.free:
-            Run(0, self.free).link(queue)
+            BlockRun(0, self.free).link(queue)
         if first:
             if queue.after.family is None and queue.after is not queue:
                 queue.after.end += first
             else:
-                Run(0, first).link(queue.after)
+                BlockRun(0, first).link(queue.after)
         if last:
             if queue.before.family is None and queue.before is not queue:
                 queue.before.end += last
             else:
-                Run(0, last).link(queue)
+                BlockRun(0, last).link(queue)
         for run in named:
             size = run.end - run.first
             self._named_free += size
@@ -259,7 +259,7 @@ class RunCache:
             if not run.join(queue.before):
                 run.link(queue)
 
-    def _forget(self, run: Run) -> None:
+    def _forget(self, run: BlockRun) -> None:
         family = run.family
         assert family is not None
         family.remove(run)

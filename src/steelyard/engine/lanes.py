@@ -1,7 +1,7 @@
-"""Decisions of a pipeline: a request's tokens are scheduled as many turns apart as there are stages.
+"""Scheduling of a pipeline: a request's tokens are as many turns apart as there are stages.
 
-So turns fall into *lanes*, one to each stage: a request decodes in every turn of its lane and in no other, until it has
-to wait or is preempted. The decodes of a lane are a group like those of an engine without stages.
+So turns fall into *lanes*, one per stage: a request decodes in every turn of its lane and in no other, until it has to
+wait or is preempted. The decodes of a lane are a group like those of an engine without stages.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from steelyard.engine.request import Request
 from steelyard.engine.scheduler import Scheduler
 
 
-class Lane(DecodeGroup):
-    """The decodes of one lane. It is told turns, and counts those of its own."""
+class PipelineLane(DecodeGroup):
+    """The decodes of one lane. Callers pass turns of the engine; the lane counts its own."""
 
     __slots__ = ("number", "stages")
 
@@ -27,7 +27,7 @@ class Lane(DecodeGroup):
         self.stages = stages
 
     def _own(self, turn: int) -> int:
-        """The lane's own number of its first turn from ``turn`` on."""
+        """The lane's count at its first turn from ``turn`` on."""
         return -((self.number - turn) // self.stages)
 
     def due(self, step: int) -> int:
@@ -35,7 +35,7 @@ class Lane(DecodeGroup):
         return super().due(self._own(step))
 
     def join(self, r: Request, step: int) -> None:
-        """Take in a request whose tokens are all computed; ``step`` is the next turn."""
+        """Add a request whose tokens are all computed; ``step`` is the next turn."""
         super().join(r, self._own(step))
 
     def longest(self, step: int) -> int:
@@ -43,11 +43,11 @@ class Lane(DecodeGroup):
         return super().longest(self._own(step))
 
     def leave_ended(self, step: int) -> list[Request]:
-        """Members whose last turn lies before this one."""
+        """Remove and return members whose last turn is before this one."""
         return super().leave_ended(self._own(step))
 
     def dissolve(self, step: int) -> list[Request]:
-        """All members, to be scheduled one by one."""
+        """Remove and return all members, to be scheduled one by one."""
         return super().dissolve(self._own(step))
 
     def _remove(self, r: Request, step: int) -> None:
@@ -56,27 +56,27 @@ class Lane(DecodeGroup):
 
 
 class LaneScheduler(Scheduler):
-    """vLLM's scheduler with several batches in flight, of which it is told in ``flights``, oldest first."""
+    """vLLM's scheduler with several batches in flight: ``flights``, oldest first."""
 
     def __init__(self, limits: Limits, names: BlockNames, *, plain: bool = False) -> None:
         super().__init__(limits, names, plain=plain or limits.slides)  # windows have groups of one lane only
         self.flights: deque[Batch] = deque()
-        self.lanes = [Lane(limits.block_size, number, limits.stages) for number in range(limits.stages)]
+        self.lanes = [PipelineLane(limits.block_size, number, limits.stages) for number in range(limits.stages)]
         self.group = self.lanes[0]
 
     def only_decodes(self) -> bool:
-        """Never for long: the next turn is another lane's."""
+        """Never: the next turn belongs to another lane."""
         return False
 
     def schedule(self, step: int, now: float, flight: Batch | None) -> Batch:
-        """Decide the next turn; it may turn out empty."""
+        """Schedule the next turn; its batch may be empty."""
         self.group = group = self.lanes[step % len(self.lanes)]
         if not group.size and any(lane.size for lane in self.lanes) and not self._group_fits(step, 0):
-            self.ungroup(step, flight)  # somebody of another lane may be preempted
+            self.ungroup(step, flight)  # a request of another lane may be preempted
         return super().schedule(step, now, flight)
 
     def ungroup(self, step: int, flight: Batch | None) -> None:
-        """Go back to one request at a time; ``step`` is the next turn."""
+        """Schedule requests one by one again; ``step`` is the next turn."""
         members: list[Request] = []
         for lane in self.lanes:
             own = lane.dissolve(step)
@@ -99,13 +99,13 @@ class LaneScheduler(Scheduler):
                     entry.request.in_flight += entry.tokens
         self.singles = dict.fromkeys(r for r in self.running if not r.grouped)
 
-    def _last_of(self, lane: Lane) -> Batch | None:
+    def _last_of(self, lane: PipelineLane) -> Batch | None:
         """The newest batch of a lane, if it is in flight."""
         own = (batch for batch in reversed(self.flights) if batch.step % lane.stages == lane.number)
         return next(own, None)
 
     def await_last_token(self, leavers: list[Request], flight: Batch) -> None:
-        """Requests that left their lane have one token in flight, which the batch's result will bring."""
+        """Requests that left their lane have one token in flight, which the batch's result delivers."""
         super().await_last_token(leavers, flight)
         for r in leavers:
             if self.limits.async_scheduling:

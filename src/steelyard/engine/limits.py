@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """Everything the scheduler looks at besides the requests. ``blocks`` are usable ones (vLLM's count less one)."""
+    """All settings of the scheduler. ``blocks`` are usable ones (vLLM's count less one)."""
 
     blocks: int
     max_model_len: int
@@ -22,18 +22,18 @@ class Limits:
     reserve_full_prompt: bool = True
     watermark: float = 0.0
     speculative_tokens: int = 0
-    lookahead: int = 0  # tokens beyond a step's own that need room, as a model that drafts writes them ahead
-    stages: int = 1  # of a pipeline: as many steps pass from one decode of a request to the next
-    windows: tuple[int | None, ...] = (None,)  # of each group of layers with blocks of its own; None: sees all tokens
-    drops_last_hit: bool = False  # the last block of a cached prefix is computed anew, for hidden states to draft from
+    lookahead: int = 0  # tokens beyond a step's own that need KV slots, since a draft model writes them ahead
+    stages: int = 1  # pipeline stages: as many steps pass from one decode of a request to the next
+    windows: tuple[int | None, ...] = (None,)  # one per KV-cache group; None: full attention
+    drops_last_hit: bool = False  # the last block of a cached prefix is recomputed, for hidden states to draft from
 
     @property
     def slides(self) -> bool:
-        """Whether some layers keep a window only."""
+        """Whether some layers have a sliding window."""
         return self.windows != (None,)
 
     def most_blocks(self, window: int | None) -> int:
-        """Blocks that a request has at most in a group: those of a window are given back once steps have returned."""
+        """The most blocks of a request in a group: blocks outside a window are freed once steps have returned."""
         tokens = self.max_model_len
         if window is None:
             return -(-tokens // self.block_size)
@@ -41,7 +41,7 @@ class Limits:
         return -(-min(window - 1 + in_flight, tokens) // self.block_size) + 1
 
     def refusal(self, prompt: int, output: int) -> str | None:
-        """Why a request could never be served by this engine, or None if it can."""
+        """Why this engine can never serve a request, or None if it can."""
         if prompt + 1 > self.max_model_len:
             return f"prompt of {prompt} tokens leaves no room in max_model_len {self.max_model_len}"
         if not self.enable_chunked_prefill and prompt > self.max_num_batched_tokens:

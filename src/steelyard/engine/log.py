@@ -1,4 +1,4 @@
-"""What an engine writes down while it runs: little per event, expanded to whole tables afterwards."""
+"""What an engine records while it runs: little per event, expanded to whole tables afterwards."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ _ENDED = ("index", "status", "first", "last", "hit", "preemptions", "scheduled")
 class EngineLog:
     """Append-only records of one engine.
 
-    ``ends`` has every step's end. ``rows`` has one record per *stretch*: its first step and what that step ran; the
-    further steps of a stretch differ only in that every decode has one token more.
+    ``ends`` has every step's end. ``rows`` has one record per *stretch*: its first step and what that step ran. In the
+    further steps of a stretch every decode has one token more, and nothing else differs.
     """
 
     def __init__(self) -> None:
-        self.stride = 1  # from one step with a token of a request to the next, where nothing comes between
+        self.stride = 1  # steps from one token of a request to the next, if it is never delayed
         self.ends = array("d")
         self.rows = array("q")  # _FIELDS, flat
         self.restarts: list[tuple[int, float]] = []  # (step, start) where the engine had been idle
         self.requests = array("d")  # _ENDED, flat
         self.breaks: list[tuple[int, int]] = []
-        self.given_up: dict[int, tuple[float, str]] = {}  # when and why a request was aborted or refused
+        self.given_up: dict[int, tuple[float, str]] = {}  # when and why a request was aborted or rejected
 
     def step(self, number: int, batch: Batch, scheduler: Policy) -> None:
-        """A step runs a batch that has just been scheduled."""
+        """Record a step and its batch, right after scheduling."""
         tokens = pairs = 0
         for chunk, before in batch.chunks:
             tokens += chunk
@@ -78,30 +78,30 @@ class EngineLog:
         )
 
     def stretch(self, first: int, decodes: int, kv: int, free: int, scheduler: Policy) -> None:
-        """Decode steps have been run from ``first`` on, which left so many blocks free; the others have their cached
-        tokens and blocks in a straight line from there."""
+        """Record decode steps from ``first`` on, which left ``free`` blocks. Cached tokens and blocks of the later
+        steps follow in a straight line."""
         running, waiting = len(scheduler.running), len(scheduler.waiting)
         self.rows.extend((first, decodes, kv, 0, 0, 0, running, waiting, free, scheduler.kv.free, 0))
 
     def done(self, r: Request) -> None:
-        """A request has ended (or was given up): keep its figures, let go of the object."""
+        """Record the figures of a request that has ended or was aborted."""
         first, last, breaks = (r.first, r.last, r.breaks) if not r.seen else _news(r)
         self.requests.extend((r.index, r.status, first, last, r.hit, r.preemptions, r.scheduled))
         if breaks and (r.status == FINISHED or r.status == LOST):
             self.breaks.extend(breaks)
 
     def take_back(self, r: Request) -> None:
-        """Of all that were noted as finished the last has not."""
+        """Remove the record of a request that has not finished after all."""
         breaks = r.breaks if not r.seen else _news(r)[2]
         row = len(self.requests) - len(_ENDED)
-        while self.requests[row] != r.index:  # some may have been lost here meanwhile
+        while self.requests[row] != r.index:  # lost requests may have been recorded after it
             row -= len(_ENDED)
         del self.requests[row : row + len(_ENDED)]
         if breaks:
             del self.breaks[-len(breaks) :]
 
     def lose(self, indices: Collection[int]) -> None:
-        """What these finished here is lost, since it was only a part of them."""
+        """Mark these finished requests as lost, since only a part of each ran here."""
         table = np.frombuffer(self.requests).reshape(-1, len(_ENDED))
         rows = np.isin(table[:, 0], list(indices)) & (table[:, 1] == FINISHED)
         table[rows, 1] = LOST
@@ -117,7 +117,7 @@ class EngineLog:
 
     @cached_property
     def _stretches(self) -> dict[str, Ints]:
-        """Columns that look into ``rows``, which must not grow any more."""
+        """Columns that are views of ``rows``, which must not grow any more."""
         table = np.frombuffer(self.rows, dtype=np.int64).reshape(-1, len(_FIELDS))
         columns = {name: table[:, i] for i, name in enumerate(_FIELDS)}
         columns["steps"] = np.diff(columns["step"], append=len(self.ends))
@@ -125,12 +125,12 @@ class EngineLog:
 
     @cached_property
     def ran(self) -> int:
-        """Steps that ran anything; a pipeline counts turns in which there was nothing to run as well."""
+        """Steps that ran anything; a pipeline also counts turns that ran nothing."""
         rows = self._stretches
         return int(rows["steps"][rows["n_decode"] + rows["prefill_requests"] > 0].sum())
 
     def start(self) -> Floats:
-        """Start second of every step: where the one before ended, unless the engine had been idle."""
+        """Start second of every step: the end of the previous one, unless the engine was idle."""
         start = np.zeros(len(self.ends))
         start[1:] = self.end[:-1]
         for step, second in self.restarts:
@@ -145,7 +145,7 @@ class EngineLog:
         return {name: c if name == "scheduled" else c.astype(np.int64) for name, c in columns.items()}
 
     def steps(self) -> dict[str, Ints | Floats]:
-        """One row per step. Free blocks are exact at the first step of a stretch and in line between."""
+        """One row per step. Free blocks are exact at the first step of a stretch and interpolated between."""
         rows = self.stretches()
         count = rows.pop("steps")
         stretch = np.repeat(np.arange(len(count)), count)
@@ -164,13 +164,13 @@ class EngineLog:
         return steps
 
     def gaps(self) -> tuple[Floats, Ints]:
-        """Time between the output tokens of finished requests, as (seconds, how many), without looking at one token.
+        """Inter-token latencies of finished requests, as (seconds, how many), without a walk over tokens.
 
-        Tokens that clients were shown before a crash are among them, those they had seen before are not.
+        Tokens delivered before a crash count; tokens that a later attempt repeats do not.
 
         A request that emits from step f to step l has the gaps of steps f+1..l, so the number of requests per step
-        gap is a running sum; where emission skipped steps (preemption) those are taken out and the long gap put in.
-        With a stride it is a sum for each of as many kinds of steps, which take turns.
+        gap is a running sum. Where emission skipped steps (preemption), those gaps are replaced by the long one.
+        In a pipeline of ``stride`` stages there is one such sum for each lane.
         """
         end = self.end
         ended = self.ended
@@ -192,8 +192,7 @@ class EngineLog:
 
 
 class BriefLog(EngineLog):
-    """Ends of steps and when the engine had been idle, but no tables: for drivers that look at each request when it
-    ends and at nothing else."""
+    """Step ends and idle times, but no tables: for drivers that only look at each request when it ends."""
 
     def step(self, number: int, batch: Batch, scheduler: Policy) -> None:
         pass
@@ -209,10 +208,10 @@ class BriefLog(EngineLog):
 
 
 def _news(r: Request) -> tuple[int, int, list[tuple[int, int]]]:
-    """First and last step, and breaks between, of the tokens that an earlier attempt had not brought already."""
+    """First and last step, and breaks between, of the tokens that no earlier attempt delivered."""
     first = r.first_news()
     if first < 0:
         if r.status != FINISHED or r.keep:
             return -1, -1, []
-        first = r.last  # drafts may have been accepted otherwise than before
+        first = r.last  # other drafts may have been accepted than in the earlier attempt
     return first, r.last, [each for each in r.breaks or () if each[0] >= first]

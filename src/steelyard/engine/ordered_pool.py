@@ -1,14 +1,14 @@
-"""Free blocks in eviction order, where it is known of nameless ones too when they came.
+"""Free blocks in eviction order, with the order of nameless ones, too.
 
-Blocks that fall out of a window cannot be named later, as those can that a request holds to its end. So complete blocks
-are numbered as they come, and a run of nameless ones knows their numbers.
+A block that leaves its window is freed while its request runs and cannot be named later. So complete blocks are
+numbered as they are freed, and a run of nameless ones keeps their numbers.
 """
 
 from __future__ import annotations
 
 from steelyard.engine.kv import Block, KVCache
 
-UNKNOWN = -1  # the number of a block in which there is nothing to be found
+UNKNOWN = -1  # the number of an incomplete block
 
 
 class OrderedPool(KVCache):
@@ -16,11 +16,11 @@ class OrderedPool(KVCache):
 
     def __init__(self, blocks: int, block_size: int, caching: bool, watermark: float) -> None:
         super().__init__(blocks, block_size, caching, watermark)
-        self._came = 0  # complete blocks that were ever put at the queue's end
+        self._came = 0  # complete blocks ever put at the queue's end
         self._queue[self._run(UNKNOWN)] = blocks
 
     def take(self, count: int) -> None:
-        """Take blocks from the head of the free queue, forgetting what the named ones among them held."""
+        """Allocate blocks from the head of the free queue, evicting the named ones among them."""
         self.free -= count
         queue = self._queue
         while count:
@@ -35,7 +35,7 @@ class OrderedPool(KVCache):
                 self._forget(node)
 
     def _find_again(self, fell: int, name: int) -> None:
-        """Name the block that fell at a given point, if it is still in the queue, which is short by now."""
+        """Name the block freed with this number, if it is still in the queue, which is short when this is called."""
         run = next(
             (
                 node
@@ -61,7 +61,7 @@ class OrderedPool(KVCache):
                 self._queue[self._run(run.users)] = newer
 
     def fall(self, count: int) -> int:
-        """Put so many nameless complete blocks into the queue; returns how many had come before."""
+        """Put nameless complete blocks into the queue; returns how many complete ones entered it before."""
         before = self._came
         self._give_back(0, count, [])
         return before

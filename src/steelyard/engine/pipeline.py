@@ -1,8 +1,8 @@
-"""An engine whose layers are dealt out to stages, with a batch in each of them: vLLM's pipeline parallelism.
+"""Pipeline parallelism as in vLLM: layers are split into stages, with a batch in each of them.
 
-vLLM keeps a queue of batches: one to each stage, and one more where it schedules ahead. In every *turn* it schedules
-what may run without the tokens that are on their way, which may be nothing, and puts it into the queue; only when that
-is full does it wait for the oldest batch. So a batch returns when as many turns have passed as the queue is long.
+vLLM keeps a queue of batches: one per stage, and one more with asynchronous scheduling. In every *turn* it schedules
+what can run without the tokens in flight, which may be nothing, and appends it to the queue. Only when the queue is
+full does it wait for the oldest batch. So a batch returns after as many turns as the queue is long.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from steelyard.engine.steps import PAUSE_SECONDS, complete, delay_of, next_batch
 
 
 class Stages:
-    """The stages of one pipeline in time; each has a host and GPUs of its own.
+    """Timing of a pipeline's stages; each has its own host and GPUs.
 
-    A stage's host hears of a batch when the one before has launched it, and its GPUs begin when they have got what the
-    ones before computed. Sending that is part of the sender's step, which it cannot go on before.
+    A stage's host receives a batch when the previous stage has launched it. Its GPUs start when they have the previous
+    stage's output. Sending is part of the sender's step.
     """
 
     def __init__(self, costs: Sequence[StepCost], rested: float) -> None:
@@ -36,15 +36,14 @@ class Stages:
         self.restart(0.0)
 
     def restart(self, at: float) -> None:
-        """All of them are free from a second on."""
+        """All stages are free from ``at`` on."""
         self._host_free = [at] * len(self.costs)
         self._gpu_free = [at] * len(self.costs)
 
     def run(self, batch: Batch, clock: float, delay: float, after: float) -> tuple[float, float]:
-        """When the first stage has launched a batch, and when the last one is done with it.
+        """When the first stage has launched a batch, and when the last one has finished it.
 
-        The first one's host begins at ``clock`` and is late by ``delay``; its GPUs have to wait for tokens until
-        ``after``.
+        The first stage's host starts at ``clock``, delayed by ``delay``; its GPUs wait for tokens until ``after``.
         """
         first, begun = 0.0, 0.0
         host, ready, last = clock, after, self._gpu_free[-1]
@@ -70,7 +69,7 @@ class Stages:
 
 
 class Pipeline(Engine):
-    """An engine with several batches in flight. The log has a step for every turn, also for those that ran nothing."""
+    """An engine with several batches in flight. The log has a step for every turn, even if it ran nothing."""
 
     def __init__(
         self,
@@ -101,7 +100,7 @@ class Pipeline(Engine):
         self.stages = Stages(costs, rested)
         self.log.stride = limits.stages
         self._depth = limits.stages + limits.async_scheduling  # of the queue
-        self._fed = [0.0] * limits.stages  # by lane: when the tokens that its next batch needs are there
+        self._fed = [0.0] * limits.stages  # by lane: when the tokens that its next batch needs are available
 
     @property
     def _lanes(self) -> LaneScheduler:
@@ -113,7 +112,7 @@ class Pipeline(Engine):
         return self._lanes.flights
 
     def submit(self, r: Request, at: float, abort_at: float = float("inf")) -> None:
-        """Hand over a request; the engine must have been run up to ``at`` before."""
+        """Add a request; the engine must have run up to ``at`` before."""
         r.stride = self.limits.stages
         super().submit(r, at, abort_at)
 
@@ -134,7 +133,7 @@ class Pipeline(Engine):
         self._fed = [at] * self.limits.stages
 
     def _one_step(self) -> None:
-        """One turn, and the oldest batch's return if that is due."""
+        """Run one turn, and process the oldest batch's result if that is due."""
         if self.outstanding:
             batch = next_batch(self)
             if batch.empty and not self._queue:
@@ -147,7 +146,7 @@ class Pipeline(Engine):
         self.flight = queue[0] if queue else None
 
     def _enter(self, batch: Batch) -> None:
-        """A turn's batch goes to the first stage, if there is one."""
+        """Send a turn's batch, if any, to the first stage."""
         scheduler, log, clock = self._lanes, self.log, self.clock
         lane = batch.step % self.limits.stages
         after, self._fed[lane] = self._fed[lane], 0.0
@@ -172,18 +171,18 @@ class Pipeline(Engine):
             self._fed[lane] = batch.end
 
     def _return(self, batch: Batch) -> None:
-        """The host looks at a batch's result."""
+        """Process a batch's result."""
         batch.end = max(batch.end, self.clock)
         ends = self.log.ends
         for turn in range(batch.step, self.step):
             ends[turn] = max(ends[turn], batch.end)
         complete(self, batch)
 
-    def _unsay(self, r: Request) -> None:
+    def _undo_in_flight(self, r: Request) -> None:
         for batch in reversed(self._queue):
-            r.unsay(batch.step)
+            r.undo_emit(batch.step)
 
 
 def _goes_on(r: Request) -> bool:
-    """Whether the token that a request gets is not its last."""
+    """Whether a request's next token is not its last."""
     return r.computed + 1 < r.prompt + r.output

@@ -1,4 +1,4 @@
-"""Who is served next: first come, or lowest priority value first."""
+"""The waiting queue: first come first served, or lowest priority value first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from steelyard.engine.request import Request
 
 
 class WaitingQueue(Protocol):
-    """What the scheduler needs of a queue of requests that are not running."""
+    """What the scheduler needs of a waiting queue."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Request]: ...

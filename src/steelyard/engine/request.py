@@ -1,4 +1,4 @@
-"""One request inside one engine: what was asked, and how far it has come."""
+"""One request inside one engine: what was asked for, and its progress."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from steelyard.engine.content import NO_NAMES, Names
 if TYPE_CHECKING:
     from steelyard.engine.kv import Block
     from steelyard.engine.kv_groups import Pages
-    from steelyard.engine.runs import Run
+    from steelyard.engine.runs import BlockRun
 
-# From FINISHED on it has ended here; LOST: its engine crashed, and another attempt goes on.
+# FINISHED and later: it has ended here. LOST: its engine crashed, and another attempt continues it.
 WAITING, RUNNING, PREEMPTED, LOADING, FINISHED, ABORTED, REJECTED, LOST = range(8)
 
-KEPT, DROPPED, HELD = range(3)  # what becomes of the blocks of a request that has ended, if others may ask for them
+KEPT, DROPPED, HELD = range(3)  # what happens to the blocks of an ended request that later requests may hit
 ANSWER, PLANNING = range(2)  # phases
 
 NO_BLOCKS: list[Block] = []
-NO_PARTS: list[tuple[Run, int]] = []
+NO_PARTS: list[tuple[BlockRun, int]] = []
 
 
 class Request:
-    """Counters mirror vLLM's own, so that each scheduling rule reads like the engine's.
+    """Counters mirror vLLM's own, so that each scheduling rule reads like vLLM's.
 
-    ``computed`` tokens have been scheduled; ``outputs`` have been delivered; ``owed`` are output tokens
-    that a step in flight will deliver (asynchronous scheduling only); ``stale`` tokens were in flight when the
-    request was preempted and must arrive before it may resume.
+    ``computed`` tokens have been scheduled. ``outputs`` have been delivered. ``owed`` are output tokens that a step in
+    flight will deliver (asynchronous scheduling only). ``stale`` tokens were in flight when the request was preempted
+    and must arrive before it resumes.
     """
 
     __slots__ = (
@@ -92,17 +92,17 @@ class Request:
         self.prompt = prompt
         self.output = output
         self.priority = priority
-        self.keys = keys  # names of the leading full blocks that someone may share
-        self.chain = chain  # the streams that name its later blocks, once it has ended and followers may ask for them
+        self.keys = keys  # names of the leading full blocks that other requests may share
+        self.chain = chain  # streams that name its later blocks, which follow-up requests may hit once it has ended
         self.accept = accept  # accepted drafts per verify step, cycled
-        self.given = given  # prompt tokens known to be found in the cache; -1: see what is there
-        self.remote = remote  # prompt tokens that another engine has computed, and that are to be fetched from there
-        self.keep = keep  # its blocks stay when it has ended, until another engine has fetched them
+        self.given = given  # prompt tokens known to be in the cache; -1: look them up
+        self.remote = remote  # prompt tokens that another engine has computed; they are fetched from there
+        self.keep = keep  # its blocks stay after its end until another engine has fetched them
         self.phase = ANSWER  # PLANNING: a hidden round that an answer waits for
-        self.rest = KEPT  # in the prefix cache; DROPPED: forgotten; HELD: for its next round alone
-        self.opening = 0  # leading tokens that stay in the cache even so
+        self.rest = KEPT  # in the prefix cache; DROPPED: evicted at once; HELD: reserved for its next round
+        self.opening = 0  # leading tokens that stay in the cache even when the rest is dropped
 
-        self.seen = 0  # deliveries of tokens that its client has from earlier attempts
+        self.seen = 0  # steps whose tokens its client already has from earlier attempts
 
         self.status = WAITING
         self.computed = 0
@@ -116,14 +116,14 @@ class Request:
 
         self.blocks = 0
         self.held = NO_BLOCKS  # the named ones among them, always the leading positions
-        self.parts = NO_PARTS  # instead of those, where caches keep runs: each run, and the name up to which it is ours
-        self.pages: Pages | None = None  # and where layers keep windows
+        self.parts = NO_PARTS  # the same in a cache of runs: each run, and the name up to which this request holds it
+        self.pages: Pages | None = None  # the same in a cache with sliding windows
         self.cached = 0  # leading blocks whose content is complete and hashed
 
         self.order = 0  # admission number: the running queue's order
         self.grouped = False
         self.offset = 0  # while grouped: step index minus computed tokens
-        self.stride = 1  # from one step with a token of it to the next: the stages of its engine
+        self.stride = 1  # steps from one of its tokens to the next: the pipeline stages of its engine
         self.eligible = 0  # the first step in which its next token may be scheduled
 
         self.hit = 0  # prompt tokens found in the cache at first admission
@@ -132,10 +132,10 @@ class Request:
         self.scheduled = -1.0  # second of first admission
         self.first = -1  # step of the first output token
         self.last = -1  # step of the newest output token
-        self.breaks: list[tuple[int, int]] | None = None  # (last, next) where emission skipped steps
+        self.breaks: list[tuple[int, int]] | None = None  # (last, next) where it got no token in the steps between
 
     def emit(self, step: int) -> None:
-        """Note that a step brings output tokens."""
+        """Record that a step delivers output tokens."""
         if self.last == step:
             return
         if self.first < 0:
@@ -146,8 +146,8 @@ class Request:
             self.breaks.append((self.last, step))
         self.last = step
 
-    def unsay(self, step: int) -> None:
-        """Take a step's tokens back, since they will never be delivered."""
+    def undo_emit(self, step: int) -> None:
+        """Remove a step's tokens, which will never be delivered."""
         if self.last != step:
             return
         if self.first == step:
@@ -159,14 +159,14 @@ class Request:
 
     @property
     def deliveries(self) -> int:
-        """Steps that brought its client tokens, of this attempt and those before it."""
+        """Steps that delivered tokens to its client, in this attempt and earlier ones."""
         if self.first < 0:
             return self.seen
         skipped = sum(after - before - self.stride for before, after in self.breaks or ())
         return max(self.seen, (self.last - self.first - skipped) // self.stride + 1)
 
     def first_news(self) -> int:
-        """The step with the first token that its client had not seen before; -1 if there is none."""
+        """The step of the first token that no earlier attempt delivered; -1 if there is none."""
         if self.first < 0:
             return -1
         step = self.first + self.seen * self.stride

@@ -1,4 +1,4 @@
-"""Tokens for requests that run already, one by one, and who is preempted when blocks run out."""
+"""Scheduling of running requests, one by one, with preemption when blocks run out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def schedule_running(scheduler: Scheduler, batch: Batch, budget: int, threshold: int) -> tuple[int, bool]:
-    """Give each its tokens; returns what is left of the budget, and whether any of them was amid its prompt."""
+    """Give each its tokens. Returns the rest of the budget, and whether any request was within its prompt."""
     limits = scheduler.limits
     after_prefill = False
     scheduled: dict[Request, Entry] = {}
@@ -20,11 +20,11 @@ def schedule_running(scheduler: Scheduler, batch: Batch, budget: int, threshold:
         if budget <= 0:
             break
         if r not in scheduler.singles:
-            continue  # preempted by one before it
+            continue  # preempted by an earlier one
         if r.owed and r.computed + 2 - r.owed >= r.prompt + r.output:
-            continue  # its last token is already on the way
+            continue  # its last token is in flight
         if r.eligible > batch.step:
-            continue  # its token is not back at the first stage of the pipeline
+            continue  # its token has not returned to the first pipeline stage
         known = r.prompt + r.outputs
         tokens = known + r.drafts + r.owed - r.computed
         if 0 < threshold < tokens:

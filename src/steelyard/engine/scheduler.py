@@ -1,8 +1,8 @@
-"""Which request gets how many tokens in the next step: vLLM v1's rules, in its order.
+"""vLLM v1's scheduler: which request gets how many tokens in the next step.
 
-Running requests come first, each getting what it still lacks within the step's token budget; when blocks run out the
-last (or least important) running request is preempted and recomputed later. Then waiting requests are admitted
-while budget, sequence slots and blocks last; never in a step that had to preempt.
+Running requests come first and get what they lack, within the step's token budget. When blocks run out, the last (or
+least important) running request is preempted and recomputed later. Then waiting requests are admitted while budget,
+sequence slots and blocks last, but not in a step that preempted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from steelyard.engine.window_group import WindowGroup
 
 
 class Scheduler:
-    """Queues and blocks of one engine, and the decision who runs next."""
+    """Queues and blocks of one engine, and the decision what runs next."""
 
     def __init__(self, limits: Limits, names: BlockNames, *, plain: bool = False) -> None:
         self.limits = limits
@@ -39,18 +39,18 @@ class Scheduler:
             self.kv = cache = KVGroups(limits)
             self.group = self.windows = WindowGroup(cache, limits.async_scheduling)
         self.running: dict[Request, None] = {}  # in admission order
-        self.singles: dict[Request, None] = {}  # those of them outside the group
+        self.singles: dict[Request, None] = {}  # running requests outside the group
         self.waiting: WaitingQueue = ByPriority() if limits.priority else FirstCome()
-        self.loading: dict[Request, None] = {}  # admitted, and their keys and values still on the way
-        self.ready: list[Request] = []  # admitted, and all of it has come
-        self.to_load: list[tuple[Request, int, float]] = []  # asked for since the driver last looked: tokens, when
+        self.loading: dict[Request, None] = {}  # admitted, but their blocks are still being fetched
+        self.ready: list[Request] = []  # admitted, and all their blocks have been fetched
+        self.to_load: list[tuple[Request, int, float]] = []  # fetches requested since the driver last looked
         self.grouping = not plain and not limits.speculative_tokens and (limits.stages == 1 or not limits.slides)
-        self.admissions = 0  # so far: each is numbered
-        self.fruitless = 0  # steps that preempted since any request got further than ever before
-        self.head_blocked = False  # the first waiting request lacked blocks, and none have been freed since
+        self.admissions = 0  # so far; numbers them
+        self.fruitless = 0  # preempting steps since any request got further than ever before
+        self.head_blocked = False  # the first waiting request lacked blocks, and none were freed since
 
     def use(self, tiers: Tiers) -> None:
-        """Have tiers of memory below the cache, which go by single blocks; before anything is submitted."""
+        """Add tiers below the cache, which need single blocks; call before the first request."""
         self.tiers = tiers
         self.kv = tiers.above = self.kv if isinstance(self.kv, KVCache) else KVCache(*_memory(self.limits))
         self.kv.gone = tiers.gone
@@ -59,21 +59,21 @@ class Scheduler:
     # -- queues -------------------------------------------------------------------------------------------------
 
     def enqueue(self, r: Request) -> None:
-        """A new request becomes visible."""
+        """Add a new request to the waiting queue."""
         if not self.waiting or self.limits.priority:
             self.head_blocked = False
         if self.windows is not None and self.kv.caching and r.chain is not None:
-            r.keys = self.names.names(r.chain, r.prompt + r.output)  # its answer falls out of windows as it is given
+            r.keys = self.names.names(r.chain, r.prompt + r.output)  # its output leaves its windows as it runs
         self.waiting.add(r)
 
     def put_first(self, r: Request) -> None:
-        """A waiting request goes before the others, as far as the queue's order allows."""
+        """Move a waiting request to the front, as far as the queue's order allows."""
         self.waiting.remove(r)
         self.waiting.put_back(r)
         self.head_blocked = False
 
     def only_decodes(self) -> bool:
-        """Whether the next step can be nothing but one token for each member of the group."""
+        """Whether the next step is just one token for each member of the group."""
         size = self.group.size
         return (
             size > 0
@@ -83,11 +83,11 @@ class Scheduler:
         )
 
     def _nobody_waits(self) -> bool:
-        """Nobody could be admitted, whatever the seats."""
+        """No request could be admitted, even with free sequence slots."""
         return not self.ready and (not self.waiting or self.head_blocked)
 
     def remove(self, r: Request) -> None:
-        """A request has ended or is given up: take it out of its queue and free its blocks."""
+        """Remove a request that has ended or is aborted, and free its blocks."""
         if r.status == RUNNING:
             if self.kv.caching and (r.chain is not None or self.tiers is not None):
                 self.name_all(r)
@@ -106,7 +106,7 @@ class Scheduler:
         self.head_blocked = False
 
     def let_go(self, r: Request) -> None:
-        """What an ended request had kept has been fetched, or is not held any longer."""
+        """Free the blocks of an ended request that were kept or held."""
         self._give_back(r)
         self.head_blocked = False
 
@@ -116,11 +116,11 @@ class Scheduler:
         self.kv.release(r)
 
     def name_all(self, r: Request) -> None:
-        """Give every complete block of a request a name, for itself when it resumes or for its followers."""
+        """Name every complete block of a request, for itself when it resumes or for follow-up requests."""
         if r.cached <= r.keys.length and r.pages is None:
             return
         if r.chain is not None:
-            names = self.names.go_on(r.keys, r.chain, r.cached)
+            names = self.names.continued(r.keys, r.chain, r.cached)
         else:
             base = -((r.index + 1) << POSITION_BITS)
             own = range(base + r.keys.length, base + r.cached)
@@ -128,26 +128,26 @@ class Scheduler:
         self.kv.keep(r, names)
 
     def loaded(self, r: Request) -> None:
-        """What was on the way to a request has come: it runs next, in the order in which requests were admitted."""
+        """A request's blocks have been fetched: it runs next, in order of admission."""
         del self.loading[r]
         self.head_blocked = False
         self.kv.complete(r, r.computed)
         insort(self.ready, r, key=lambda each: each.order)
 
     def refuse_head(self) -> Request:
-        """The request that keeps an otherwise empty engine from doing anything."""
+        """The request that blocks an otherwise empty engine, to be rejected."""
         return self.waiting.head() if self.waiting else next(iter(self.running))
 
     # -- one step -----------------------------------------------------------------------------------------------
 
     def schedule(self, step: int, now: float, flight: Batch | None) -> Batch:
-        """Decide the next step; it may turn out empty."""
+        """Schedule the next step; its batch may be empty."""
         batch = Batch(step)
         limits = self.limits
         budget = limits.max_num_batched_tokens
         threshold = limits.long_prefill_token_threshold
         if threshold and len(self.running) + len(self.waiting) + len(self.ready) + len(self.loading) <= 1:
-            threshold = 0  # a lone request has nobody to starve
+            threshold = 0  # a single request cannot starve others
         group = self.group
         if group.size:
             if self._group_fits(step, threshold):
@@ -179,7 +179,7 @@ class Scheduler:
         return batch
 
     def _group_fits(self, step: int, threshold: int) -> bool:
-        """Whether all members can have their token whatever the order in which requests are looked at."""
+        """Whether all members get their token in any order of scheduling."""
         group = self.group
         size = self.limits.block_size
         budget = self.limits.max_num_batched_tokens - group.size
@@ -200,13 +200,13 @@ class Scheduler:
                 return False
         return True
 
-    # -- rules that other policies change ----------------------------------------------------------------------
+    # -- rules that other policies override --------------------------------------------------------------------
 
     def _admit_waiting(self, batch: Batch, budget: int, threshold: int, now: float, after_prefill: bool) -> None:
         admit_waiting(self, batch, budget, threshold, now, after_prefill)
 
     def fit(self, r: Request, hits: int, tokens: int) -> bool:
-        """Give a waiting request its cached blocks and room for ``tokens``, if there is room for it."""
+        """Give a waiting request its cached blocks and room for ``tokens``. False if blocks are lacking."""
         most, whole = self.limits.max_model_len, 0
         if self.limits.reserve_full_prompt:
             whole = r.prompt + r.outputs
@@ -215,7 +215,7 @@ class Scheduler:
         return self.kv.admit(r, hits, tokens if tokens < most else most, whole, bool(self.running))
 
     def start(self, r: Request, computed: int, now: float) -> None:
-        """A request that was given blocks runs from now on."""
+        """Start a request that has its blocks."""
         if r.status == WAITING:
             r.scheduled = now
             r.hit = computed
@@ -227,7 +227,7 @@ class Scheduler:
         self.singles[r] = None
 
     def victim(self) -> Request:
-        """Who gives way when blocks run out: the last or least important running request."""
+        """The request to preempt when blocks run out: the last or least important running one."""
         if self.limits.priority:
             return max(self.running, key=lambda r: (r.priority, r.arrival))
         return next(reversed(self.running))
@@ -235,9 +235,9 @@ class Scheduler:
     # -- the group ----------------------------------------------------------------------------------------------
 
     def join(self, r: Request, step: int) -> None:
-        """A request in this step will merely decode from the next one on."""
+        """Move a request of this step into the group: it only decodes from the next step on."""
         if self.windows is not None and r.owed > 1:
-            r.emit(step - 1)  # whose result will find it in the group
+            r.emit(step - 1)  # the result of that step finds it in the group
         r.emit(step)
         r.in_flight = 0
         r.owed = 0
@@ -245,7 +245,7 @@ class Scheduler:
         self.group.join(r, step + 1)
 
     def ungroup(self, step: int, flight: Batch | None) -> None:
-        """Go back to one request at a time; ``step`` is the next to be scheduled."""
+        """Schedule requests one by one again; ``step`` is the next to be scheduled."""
         members = self.group.dissolve(step)
         if not members:
             return
@@ -258,7 +258,7 @@ class Scheduler:
         self.singles = dict.fromkeys(r for r in self.running if not r.grouped)
 
     def await_last_token(self, leavers: list[Request], flight: Batch) -> None:
-        """Requests that left the group have one token in flight, which the step's result will bring."""
+        """Requests that left the group have one token in flight, which the step's result delivers."""
         for r in leavers:
             r.outputs = r.computed - r.prompt
             r.owed = 1
@@ -274,10 +274,10 @@ class Scheduler:
     # -- results ------------------------------------------------------------------------------------------------
 
     def update(self, batch: Batch) -> list[Request]:
-        """Hand out a step's tokens; returns the requests that have ended, in the order the engine frees them."""
+        """Deliver a step's tokens. Returns the ended requests, in the order in which the engine frees them."""
         return hand_out(self, batch)
 
 
 def _memory(limits: Limits) -> tuple[int, int, bool, float]:
-    """What a cache is made of."""
+    """Arguments of a cache."""
     return limits.blocks, limits.block_size, limits.enable_prefix_caching, limits.watermark

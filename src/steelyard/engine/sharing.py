@@ -1,9 +1,9 @@
-"""Blocks that several requests hold at once."""
+"""Blocks that several requests hold."""
 
 from __future__ import annotations
 
 
-class Sharing:
+class SharedBlocks:
     """How many blocks have more than one holder, and how many holders these have beyond the first."""
 
     __slots__ = ("again", "several")
@@ -13,14 +13,14 @@ class Sharing:
         self.again = 0
 
     def joined(self, holders: int, blocks: int) -> None:
-        """Blocks have one holder more, and so many by now."""
+        """Blocks got one more holder and now have ``holders``."""
         if holders > 1:
             self.again += blocks
             if holders == 2:
                 self.several += blocks
 
     def left(self, holders: int, blocks: int) -> None:
-        """Blocks have one holder less; so many are left."""
+        """Blocks lost a holder and now have ``holders``."""
         if holders:
             self.again -= blocks
             if holders == 1:

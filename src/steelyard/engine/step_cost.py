@@ -1,4 +1,4 @@
-"""How long an engine's steps take: what it asks of costs, and what it need not pay for since requests share blocks."""
+"""How long an engine's steps take: the cost interface, and what shared blocks save."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 
 class StepCost(Protocol):
-    """How long a step takes, compiled to tables beforehand.
+    """How long a step takes, from tables compiled before the run.
 
-    ``kv`` is the sum of the cached tokens of a step's ``n`` decodes after it, ``longest`` that of the longest of them.
+    ``kv`` is the sum of the cached tokens of a step's ``n`` decodes after the step, ``longest`` that of the longest.
     """
 
     def decode_line(self, n: int, kv: int, longest: int) -> tuple[float, float, int]:
-        """(a, b, kv_max): the GPU's part of a decode-only step is ``a + b * kv`` seconds for kv up to kv_max, where
-        all requests go on growing together."""
+        """(a, b, kv_max): the GPU time of a decode-only step is ``a + b * kv`` seconds for kv up to kv_max, while
+        all requests grow together."""
         ...
 
     def decode_host(self, n: int) -> tuple[float, float, float]:
-        """The other parts of a decode-only step: prepare, launch, tail."""
+        """The host time of a decode-only step: prepare, launch, tail."""
         ...
 
     def mixed(self, n: int, kv: int, longest: int, chunks: list[tuple[int, int]]) -> StepTime:
@@ -33,7 +33,7 @@ class StepCost(Protocol):
 
 
 def time_of(cost: StepCost, batch: Batch) -> StepTime:
-    """How long a batch takes where that is its cost."""
+    """How long a batch takes by a cost."""
     if batch.chunks:
         return cost.mixed(batch.decodes, batch.kv, batch.longest, batch.chunks)
     a, b, _ = cost.decode_line(batch.decodes, batch.kv, batch.longest)
@@ -52,7 +52,7 @@ def time_of_step(engine: Engine, batch: Batch) -> StepTime:
 
 
 def decode_line(engine: Engine, n: int, kv: int, longest: int, spared: Spared | None) -> tuple[float, float, int]:
-    """`StepCost.decode_line`, with blocks that several requests hold read no oftener than they have to be."""
+    """`StepCost.decode_line`, less the repeated reads of shared blocks that the GPU's cache saves."""
     if spared is None:
         return engine.cost.decode_line(n, kv, longest)
     a, b, kv_max = engine.cost.decode_line(n, kv - spared.tokens, longest)
@@ -60,7 +60,7 @@ def decode_line(engine: Engine, n: int, kv: int, longest: int, spared: Spared | 
 
 
 def spared_by(engine: Engine, kv: int) -> Spared | None:
-    """What a step over so many cached tokens need not read; None where nobody shares any."""
+    """The reads that shared blocks save in a step over ``kv`` cached tokens; None if no blocks are shared."""
     if engine.shared_reads is None or not kv:
         return None
     sharing, size = engine.scheduler.kv.sharing, engine.limits.block_size

@@ -1,6 +1,6 @@
-"""One step of an engine at a time: decide, run it on host and GPU, look at the result.
+"""One step of an engine: schedule it, run it on host and GPU, process the result.
 
-With asynchronous scheduling a step stays in flight while the next one is decided and launched.
+With asynchronous scheduling a step stays in flight while the next one is scheduled and launched.
 """
 
 from __future__ import annotations
@@ -16,12 +16,16 @@ from steelyard.engine.request import FINISHED, REJECTED, Request
 if TYPE_CHECKING:
     from steelyard.engine.engine import Engine
 
-PAUSE_SECONDS = 0.05  # from here on the GPU's clocks have recovered
-_MOST_FRUITLESS = 64  # preempting steps without any progress: equals can preempt each other for ever
+# After an idle gap of this length the GPU's clocks have recovered from the power limit: they change within some tens of
+# milliseconds (docs/profiles.md, "Clocks").
+PAUSE_SECONDS = 0.05
+# Preempting steps without any progress before a request is rejected: requests of equal priority can preempt each other
+# for ever. Chosen; far more than any run that does progress.
+_MOST_FRUITLESS = 64
 
 
 def decide(engine: Engine) -> Batch | None:
-    """Schedule the next step; where there is nothing to run, the one in flight returns."""
+    """Schedule the next step. If there is nothing to run, the step in flight returns."""
     batch = next_batch(engine)
     if not batch.empty:
         return batch
@@ -35,7 +39,7 @@ def decide(engine: Engine) -> Batch | None:
 
 
 def next_batch(engine: Engine) -> Batch:
-    """What runs in the next step, which may be nothing."""
+    """The batch of the next step, which may be empty."""
     scheduler = engine.scheduler
     batch = scheduler.schedule(engine.step, engine.clock, engine.flight)
     if engine.holding.heirs:
@@ -63,7 +67,7 @@ def wait_or_refuse(engine: Engine, batch: Batch) -> None:
 
 
 def delay_of(engine: Engine, batch: Batch) -> float:
-    """Seconds by which the host is late with a step: requests to take in, kernels to compile first."""
+    """Seconds by which new requests and kernels to compile delay the host."""
     delay, engine.late = engine.late, 0.0
     if engine.first_uses is not None:
         tokens = batch.decodes + sum(chunk for chunk, _ in batch.chunks)
@@ -72,7 +76,7 @@ def delay_of(engine: Engine, batch: Batch) -> float:
 
 
 def run_step(engine: Engine, batch: Batch, time: StepTime, delay: float) -> None:
-    """Run a step that was decided upon."""
+    """Run a scheduled step."""
     scheduler, flight, now = engine.scheduler, engine.flight, engine.clock
     _launch(engine, batch, time, delay)
     if engine.observer is not None:
@@ -89,7 +93,7 @@ def run_step(engine: Engine, batch: Batch, time: StepTime, delay: float) -> None
 
 
 def _launch(engine: Engine, batch: Batch, time: StepTime, delay: float) -> None:
-    """Run a step on host and GPU; what is in flight returns when the host has launched this one."""
+    """Run a step on host and GPU. The step in flight returns when the host has launched this one."""
     log, flight, clock = engine.log, engine.flight, engine.clock
     prepare = time.prepare + delay
     gpu, launch = time.gpu, time.launch
@@ -115,7 +119,7 @@ def _launch(engine: Engine, batch: Batch, time: StepTime, delay: float) -> None:
 
 
 def complete(engine: Engine, batch: Batch, left: Sequence[Request] = ()) -> None:
-    """A step's result has come back: move the clock there, hand out its tokens and free who has ended."""
+    """Process a step's result: advance the clock, deliver its tokens and free ended requests."""
     if batch.end > engine.clock:
         engine.clock = batch.end
     ended = engine.scheduler.update(batch)

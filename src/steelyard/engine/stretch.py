@@ -1,4 +1,4 @@
-"""Many decode steps of an engine at once: up to the next change they differ only in the number of cached tokens."""
+"""Stretches: decode steps run at once, since up to the next change only their cached tokens differ."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from steelyard.engine.step_cost import decode_line, spared_by
 if TYPE_CHECKING:
     from steelyard.engine.engine import Engine
 
-_VECTOR_STEPS = 96  # from here on numpy beats a Python loop
-_MOST_STEPS = 65536  # bound on one vectorised stretch
+_VECTOR_STEPS = 96  # chosen: about where numpy overtakes a Python loop
+_MOST_STEPS = 65536  # of one vectorised stretch: bounds its memory
 
 
 def run_stretch(engine: Engine, until: float) -> bool:
-    """Run decode steps up to the next change; False if not even one can run without a decision."""
+    """Run decode steps up to the next change. False if not even one can run without scheduling."""
     scheduler = engine.scheduler
     group = scheduler.group
     flight = engine.flight
@@ -71,7 +71,7 @@ def run_stretch(engine: Engine, until: float) -> bool:
 
 
 def book(engine: Engine, first: int, count: int, clock: float | None) -> None:
-    """Take the blocks of decode steps that have been run, and log them; the first was scheduled at ``clock``."""
+    """Allocate the blocks of decode steps that were run, and log the steps. The first was scheduled at ``clock``."""
     scheduler, group = engine.scheduler, engine.scheduler.group
     size, free = group.size, scheduler.kv.free
     at_first = free - group.phase[first % group.block_size]
@@ -91,7 +91,7 @@ def book(engine: Engine, first: int, count: int, clock: float | None) -> None:
 
 
 def _run_decodes(engine: Engine, count: int, size: int, kv: int, a: float, b: float, until: float) -> int:
-    """Append the ends of up to ``count`` steps, stopping where the next scheduling point reaches ``until``."""
+    """Append the end times of up to ``count`` steps; stop where the next scheduling point reaches ``until``."""
     prepare, launch, tail = engine.cost.decode_host(size)
     host = prepare + launch
     lag = engine.flight is not None
@@ -125,7 +125,7 @@ def _run_decodes(engine: Engine, count: int, size: int, kv: int, a: float, b: fl
 
 
 def _run_on(engine: Engine, count: int, size: int, kv: int, a: float, b: float, until: float) -> int:
-    """The same where only the GPU's time counts: each step begins where the one before ended."""
+    """The same where only GPU time counts: each step starts when the previous one ends."""
     if count >= _VECTOR_STEPS:
         return _run_on_vectorised(engine, count, size, kv, a, b, until)
     end, append = engine.gpu_free, engine.log.ends.append

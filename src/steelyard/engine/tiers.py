@@ -1,13 +1,13 @@
 """Tiers of KV memory below the GPU's own: host memory, local disk, a remote store.
 
-What the GPU's cache gives up is written to the tier below, and what has no room there any more one further down; a tier
-that is written *through* gets its copy of every block as soon as it is computed instead. Where a prefix goes on in a
-tier, the request takes blocks, waits until they are filled, and then runs.
+Blocks evicted from the GPU are written to the tier below, and blocks evicted there to the next one. A *write-through*
+tier instead gets a copy of every block when it is computed. When a tier continues a request's prefix, the request
+allocates blocks, waits until they are filled, and then runs.
 
-The rules are those of vLLM's offloading connector: whole blocks; the GPU's own hits come first; blocks are written
-after the decision that gave them up, or the step that computed them; transfers in one direction go one after the
-other; what lies further down comes by way of host memory, where a copy stays; a request whose blocks are being fetched
-for another one waits for those; and what finds only blocks in use is not stored.
+The rules are those of vLLM's offloading connector. Only whole blocks are stored. Hits on the GPU come first. Blocks are
+written after the scheduling that evicted them, or the step that computed them. Transfers in one direction are serial.
+Blocks of lower tiers pass through host memory, where a copy stays. A request whose blocks are being fetched for another
+one waits. A block is not stored if all blocks it could replace are in use.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ HOST = "host"
 
 
 @dataclass
-class Lane:
-    """One direction of a tier's link. Transfers go one after the other, so an end is known when one is asked for."""
+class TierLink:
+    """One direction of a tier's link. Transfers are serial, so the end of one is known when it is requested."""
 
     bandwidth: float  # bytes per second
     latency: float = 0.0  # seconds until the first bytes arrive
     carried: float = 0.0  # bytes
-    free: float = 0.0  # when all that was asked for has been sent
+    free: float = 0.0  # when all requested transfers have been sent
 
     def send(self, size: float, now: float) -> float:
-        """Send so many bytes; the second at which the last of them arrives."""
+        """Send ``size`` bytes; returns when the last of them arrives."""
         self.free = max(now, self.free) + size / self.bandwidth
         self.carried += size
         return self.free + self.latency
@@ -43,28 +43,28 @@ class Lane:
 
 @dataclass(eq=False)
 class Tier:
-    """One store of blocks, by their names. A ``shared`` one serves many engines, which see what is all there."""
+    """A store of blocks by name. A ``shared`` one serves many engines, which see only completely written blocks."""
 
     kind: str
     size: int  # blocks
     block_bytes: float
-    read: Lane
-    write: Lane
+    read: TierLink
+    write: TierLink
     through: bool = False
     shared: bool = False
-    blocks: OrderedDict[int, float] = field(default_factory=OrderedDict)  # least recently used first: since when there
+    blocks: OrderedDict[int, float] = field(default_factory=OrderedDict)  # least recently used first, with when written
     in_use: Counter[int] = field(default_factory=Counter)  # being read, by how many
     stored: int = 0
     given_up: int = 0
     turned_away: int = 0
 
     def has(self, name: int, now: float) -> bool:
-        """Whether a request could be told to fetch a block from here."""
+        """Whether a request can fetch a block from here."""
         since = self.blocks.get(name)
         return since is not None and (since <= now or not self.shared)
 
     def store(self, name: int, now: float, *, written: bool = False) -> int | None:
-        """Take a block in, which is to be written unless it is already; returns the one that had to go, if any had."""
+        """Store a block, and write it unless that has been done; returns the evicted block, if any."""
         gone = None
         if name in self.blocks:
             return None
@@ -80,21 +80,21 @@ class Tier:
         return gone
 
     def hold(self, names: Sequence[int]) -> None:
-        """Blocks are going to be read; the head of a prefix counts as used last."""
+        """Protect blocks that will be read; the head of a prefix counts as used last."""
         for name in reversed(names):
             self.blocks.move_to_end(name)
             self.in_use[name] += 1
 
     def let_go(self, names: Sequence[int]) -> None:
-        """They have been read."""
+        """Blocks have been read."""
         for name in names:
             self.in_use[name] -= 1
             if not self.in_use[name]:
                 del self.in_use[name]
 
 
-class Load:
-    """Blocks on their way to one request: where they come from, and which transfers are still to be begun."""
+class TierFetch:
+    """A fetch for one request: where its blocks come from, and which transfers have yet to start."""
 
     __slots__ = ("legs", "names", "request", "sources")
 
@@ -105,13 +105,13 @@ class Load:
         for name, tier in zip(names, found, strict=True):
             self.sources.setdefault(tier, []).append(name)
         below = [(tier, len(own)) for tier, own in self.sources.items() if tier is not gateway]
-        self.legs = [below] if below else []  # each when the one before is through; all transfers of one at once
+        self.legs = [below] if below else []  # serial; all transfers of one leg run at once
         if gateway is not None:
             self.legs.append([(gateway, len(names))])
 
 
 class Tiers:
-    """What lies below one engine's cache, nearest first, and what is on its way up from there."""
+    """The tiers below one engine's cache, nearest first, and the fetches from them."""
 
     above: KVCache
 
@@ -121,9 +121,9 @@ class Tiers:
         self.shared = any(tier.shared for tier in self.levels)
         self.through = any(tier.through for tier in self.levels)
         self.hits: Counter[str] = Counter()  # prompt tokens found at first admission, by kind of tier
-        self.gone: list[int] = []  # names that the GPU's cache has given up since blocks were last written
-        self.fresh: list[int] = []  # and those it has got
-        self.loads: list[tuple[float, int, Load]] = []  # heap: when the transfers under way are through
+        self.gone: list[int] = []  # names that the GPU has evicted since blocks were last written
+        self.fresh: list[int] = []  # names of blocks that have been computed since then
+        self.loads: list[tuple[float, int, TierFetch]] = []  # heap: when the current transfers end
         self._gateway = self.levels[0] if self.levels and self.levels[0].kind == HOST else None
         self._coming: set[int] = set()
         self._begun = 0
@@ -131,7 +131,7 @@ class Tiers:
     # -- up -----------------------------------------------------------------------------------------------------
 
     def find(self, r: Request, hits: int, now: float) -> list[Tier] | None:
-        """Where the blocks after a request's first ``hits`` lie, as far as they do; None if some are being fetched."""
+        """The tiers of the blocks after a request's first ``hits``; None if some are being fetched."""
         found: list[Tier] = []
         for name in r.keys[hits : (r.prompt + r.outputs - 1) // self.block_size]:
             tier = next((each for each in self.levels if each.has(name, now)), None)
@@ -143,8 +143,8 @@ class Tiers:
         return found
 
     def load(self, r: Request, names: Sequence[int], found: Sequence[Tier], now: float) -> None:
-        """Fetch blocks from where they were found, once all of them are there."""
-        load = Load(r, names, found, self._gateway)
+        """Fetch blocks from the tiers that hold them, once all of them are written."""
+        load = TierFetch(r, names, found, self._gateway)
         if not r.preemptions:
             for tier in found:
                 self.hits[tier.kind] += self.block_size
@@ -159,7 +159,7 @@ class Tiers:
             self._go_on(load, self._begun, now)
 
     def arrived(self, now: float) -> list[Request]:
-        """The requests that have got their blocks by now; transfers whose turn has come are begun."""
+        """The requests whose blocks have arrived by now; also starts the next transfers."""
         done: list[Request] = []
         while self.loads and self.loads[0][0] <= now:
             _, number, load = heappop(self.loads)
@@ -172,7 +172,7 @@ class Tiers:
             done.append(load.request)
         return done
 
-    def _go_on(self, load: Load, number: int, now: float) -> None:
+    def _go_on(self, load: TierFetch, number: int, now: float) -> None:
         leg = load.legs.pop(0)
         if leg[0][0] is self._gateway:
             for tier, own in load.sources.items():
@@ -182,7 +182,7 @@ class Tiers:
         heappush(self.loads, (end, number, load))
 
     def _promote(self, names: Sequence[int], now: float) -> None:
-        """Blocks have come to host memory from further down."""
+        """Store blocks from lower tiers in host memory."""
         assert self._gateway is not None
         for name in reversed(names):
             gone = self._gateway.store(name, now, written=True)
@@ -190,7 +190,7 @@ class Tiers:
                 self._sink(gone, 1, now)
 
     def restart(self) -> None:
-        """The engine has crashed: what was on the way is lost, and what lay in its host's memory."""
+        """The engine has crashed: drop its fetches and what its host's memory held."""
         for _, _, load in self.loads:
             for tier, own in load.sources.items():
                 tier.let_go(own)
@@ -203,13 +203,13 @@ class Tiers:
     # -- down ---------------------------------------------------------------------------------------------------
 
     def write_back(self, now: float) -> None:
-        """Write what the GPU's cache has given up."""
+        """Write the blocks that the GPU has evicted."""
         for name in self.gone:
             self._sink(name, 0, now)
         self.gone.clear()
 
     def write_through(self, now: float) -> None:
-        """Write what has been computed, where every block is wanted."""
+        """Write computed blocks to write-through tiers."""
         for name in self.fresh:
             for level, tier in enumerate(self.levels):
                 if tier.through:
@@ -219,7 +219,7 @@ class Tiers:
         self.fresh.clear()
 
     def _sink(self, name: int, level: int, now: float) -> None:
-        """Write a block to a tier, the block that goes there for it to the next, and so on."""
+        """Write a block to a tier, the block it evicts to the next, and so on."""
         for tier in self.levels[level:]:
             if tier.through:
                 return  # it had its copy when the block was computed

@@ -1,4 +1,4 @@
-"""The tokens of a step: counted as computed once it is decided upon, handed out when its result is back."""
+"""The tokens of a step: counted as computed when it is scheduled, delivered when its result is back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def commit(scheduler: Scheduler, batch: Batch) -> None:
-    """Count the scheduled tokens as computed and note what each request will get out of the step."""
+    """Count the scheduled tokens as computed, and set how many tokens each request samples."""
     asynchronous = scheduler.limits.async_scheduling
     windows = scheduler.windows
     kept: list[Entry] = []
@@ -49,7 +49,7 @@ def commit(scheduler: Scheduler, batch: Batch) -> None:
 
 
 def _accepted(entry: Entry) -> int:
-    """How many of a request's drafts its next verification will accept."""
+    """How many draft tokens of a request its next verify step accepts."""
     r = entry.request
     pattern = r.accept or (entry.drafts,)
     accepted = min(entry.drafts, pattern[r.verified % len(pattern)])
@@ -58,13 +58,13 @@ def _accepted(entry: Entry) -> int:
 
 
 def hand_out(scheduler: Scheduler, batch: Batch) -> list[Request]:
-    """Hand out a step's tokens; returns the requests that have ended, in the order the engine frees them."""
+    """Deliver a step's tokens. Returns the ended requests, in the order in which the engine frees them."""
     ended: list[Request] = []
     asynchronous = scheduler.limits.async_scheduling
     for entry in batch.entries:
         r = entry.request
         if r.grouped:
-            continue  # it joined the group since; the group knows how far it is
+            continue  # it has joined the group, which counts its tokens
         r.in_flight -= entry.tokens
         stale = r.stale > 0
         if stale:

@@ -1,8 +1,8 @@
-"""The decoding requests of an engine as one sum, where some layers keep a window only.
+"""The decoding requests of an engine as sums, where some layers have a sliding window.
 
-A member's blocks fall out of a window as regularly as it takes new ones: one in every ``block_size`` steps, in those
-congruent to its offset plus the window. So falls are counted like needs are; but a member that is still shorter than
-the window falls from a known step on only, and a block with a name falls by itself.
+A member frees blocks of a window as regularly as it needs new ones: one every ``block_size`` steps, in those congruent
+to its offset plus the window. So freed blocks are counted like needed ones, with two exceptions: a member shorter than
+the window frees nothing before a known step, and a named block is freed by itself, as an event.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from steelyard.engine.kv_groups import KVGroups
 from steelyard.engine.request import Request
 
 
-class Span:
-    """The members as groups of layers with one window see them."""
+class WindowSpan:
+    """The members as KV-cache groups with one window see them."""
 
     def __init__(self, window: int, groups: list[int], block_size: int, lag: int) -> None:
         self.window = window
         self.groups = groups
         self.block_size = block_size
-        self.lag = lag + window - 1  # steps from a token's own to the one that no longer needs it
-        self.phase: list[dict[Request, int]] = [{} for _ in range(block_size)]  # who falls in which steps, and since
-        self.events: list[tuple[int, int, int, Request]] = []  # heap: (step, order, position) of a member's next block
-        self.left: deque[tuple[int, int, int, int]] = deque()  # (left, since, order, class) of those who ended lately
+        self.lag = lag + window - 1  # steps after which a token is no longer attended to
+        self.phase: list[dict[Request, int]] = [{} for _ in range(block_size)]  # who frees in which steps, and since
+        self.events: list[tuple[int, int, int, Request]] = []  # heap: (step, order, position) of a member's next event
+        self.left: deque[tuple[int, int, int, int]] = deque()  # (left, since, order, phase) of recent members
 
     def expect(self, r: Request, position: int) -> None:
-        """A member's next block to fall is the one at a position."""
+        """A member's next event is the block at a position."""
         heappush(self.events, (r.offset + self.lag + (position + 1) * self.block_size, r.order, position, r))
 
     def next_event(self, step: int) -> int | None:
-        """The next step in which a block falls by itself or a member begins to fall; who has to by now does."""
+        """The next step with an event; members whose regular freeing starts by ``step`` are moved to ``phase``."""
         while self.events:
             due, _, position, r = self.events[0]
             if r.grouped and (due > step or position < len(r.keys)):
@@ -43,7 +43,7 @@ class Span:
         return None
 
     def remove(self, r: Request, step: int) -> None:
-        """A member has left before a step."""
+        """Remove a member before a step."""
         own = (r.offset + self.lag) % self.block_size
         since = self.phase[own].pop(r, None)
         if since is not None:
@@ -52,7 +52,7 @@ class Span:
             self.left.popleft()
 
     def falling(self, step: int) -> list[tuple[int, int, Request | None]]:
-        """Who had nameless blocks fall in one of the last steps: order, group of layers, and who if still a member."""
+        """Nameless blocks freed in one of the last steps: order, KV-cache group, and request if still a member."""
         own = step % self.block_size
         orders: list[tuple[int, Request | None]]
         orders = [(r.order, r) for r, since in self.phase[own].items() if since <= step]
@@ -61,7 +61,7 @@ class Span:
 
 
 class WindowGroup(DecodeGroup):
-    """A group whose members' blocks fall out of windows. ``wanted`` free blocks would let the next request in."""
+    """A group whose members have sliding windows. The next waiting request needs ``wanted`` free blocks."""
 
     __slots__ = ("_lag", "_marks", "kv", "spans", "wanted")
 
@@ -72,16 +72,16 @@ class WindowGroup(DecodeGroup):
         self.kv = kv
         self.width = len(kv.windows)
         self.wanted: int | None = None
-        self._lag = int(asynchronous)  # steps in flight, whose tokens still see what lies before them
-        self.spans = [Span(window, groups, kv.block_size, self._lag) for window, groups in kv.sliding]
-        self._marks: dict[int, int] = {}  # by step, of the last ones: complete blocks that had come to the queue before
+        self._lag = int(asynchronous)  # steps in flight, whose tokens still attend to earlier blocks
+        self.spans = [WindowSpan(window, groups, kv.block_size, self._lag) for window, groups in kv.sliding]
+        self._marks: dict[int, int] = {}  # by recent step: complete blocks that had entered the queue before
 
     def admits(self, r: Request, tokens: int) -> bool:
-        """Whether a request that has got so many tokens in a step has its windows where a member has them."""
+        """Whether a request with ``tokens`` in a step has its windows where a member has them."""
         return tokens == 1 and r.pages is not None and r.pages.slid == r.computed - 1 - self._lag
 
     def join(self, r: Request, step: int) -> None:
-        """Take in a request whose tokens are all computed; ``step`` is the next one to be scheduled."""
+        """Add a request whose tokens are all computed; ``step`` is the next one to be scheduled."""
         super().join(r, step)
         assert r.pages is not None
         for span in self.spans:
@@ -95,7 +95,7 @@ class WindowGroup(DecodeGroup):
             span.remove(r, step)
 
     def dissolve(self, step: int) -> list[Request]:
-        """All members, to be scheduled one by one; each knows where in the queue its newest fallen blocks are."""
+        """Remove and return all members; each knows where in the queue its newest freed blocks are."""
         for earlier in range(step - self.block_size, step):
             mark = self._marks.get(earlier)
             if mark is not None:
@@ -116,7 +116,7 @@ class WindowGroup(DecodeGroup):
     # -- one step -----------------------------------------------------------------------------------------------
 
     def begin(self, step: int) -> None:
-        """A step has been decided upon for all members; what falls meanwhile waits for `settle`."""
+        """A step was scheduled for all members; blocks freed in it wait for `settle`."""
         self.kv.moved = []
         for span in self.spans:
             while span.next_event(step) == step:
@@ -127,11 +127,11 @@ class WindowGroup(DecodeGroup):
                 span.expect(r, position + 1)
 
     def settle(self, step: int) -> None:
-        """Put what has fallen in a step into the queue, as if requests had been looked at one by one."""
+        """Put the blocks freed in a step into the queue, in the order of scheduling one by one."""
         kv = self.kv
         self.wanted = None
         if kv.moved is None:
-            return  # one by one is what they were looked at
+            return  # requests were scheduled one by one
         if not kv.moved:
             kv.moved = None
             self.fall(step, 1)
@@ -144,7 +144,7 @@ class WindowGroup(DecodeGroup):
     # -- many steps ---------------------------------------------------------------------------------------------
 
     def freed(self, step: int, count: int) -> int:
-        """Blocks that fall in so many steps without an event."""
+        """Blocks freed in ``count`` steps without an event."""
         size = self.block_size
         cycles, rest = divmod(count, size)
         falls = [self._falls(step + i) for i in range(size if cycles else rest)]
@@ -155,7 +155,7 @@ class WindowGroup(DecodeGroup):
         return sum(len(span.phase[own]) * len(span.groups) for span in self.spans)
 
     def fall(self, step: int, count: int) -> None:
-        """Give back the blocks of so many steps without an event."""
+        """Free the blocks of ``count`` steps without an event."""
         size, marks = self.block_size, self._marks
         older = max(0, count - size)
         if older:
@@ -166,14 +166,14 @@ class WindowGroup(DecodeGroup):
             marks.pop(each - size, None)
 
     def quiet(self, step: int, count: int) -> int:
-        """So many steps at most go by without an event, and without room for the request that waits for it."""
+        """How many of ``count`` steps pass without an event and without room for the next waiting request."""
         for span in self.spans:
             event = span.next_event(step)
             if event is not None:
                 count = min(count, event - step)
         if self.wanted is not None:
             free = self.kv.free
-            for i in range(min(count, self.block_size)):  # later on there are never more than in the first cycle
+            for i in range(min(count, self.block_size)):  # later cycles never have more free blocks than the first
                 free += self._falls(step + i) - self.due(step + i)
                 if free >= self.wanted:
                     return i

@@ -37,7 +37,7 @@ class Turns:
             priority = attempt.priority
         context = attempt.context
         chain = attempt.chain or self._begin_chain(attempt, version)
-        names = attempt.names = self.names.go_on(attempt.names, chain, context // self.names.block_size)
+        names = attempt.names = self.names.continued(attempt.names, chain, context // self.names.block_size)
         return Request(index, at, context, output, priority, names, chain)
 
     def _begin_chain(self, attempt: Attempt, version: int) -> Chain:

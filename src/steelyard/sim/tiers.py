@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from steelyard.engine import Engine
-from steelyard.engine.tiers import Lane, Tier, Tiers
+from steelyard.engine.tiers import Tier, TierLink, Tiers
 from steelyard.errors import UserError
 from steelyard.model import kv_bytes_per_token
 from steelyard.scenario import TierSpec
@@ -55,7 +55,7 @@ def _tier(setup: FleetSetup, each: Setup, place: int, spec: TierSpec) -> Tier:
             f"{setup.scenario.source}: engine.tiers[{place}].size: {spec.size:.0f} bytes hold no block; one of "
             f"{each.limits.block_size} tokens has {bytes_each:.0f} bytes, and 0 is no tier"
         )
-    read, write = (Lane(rate, spec.latency) for rate in spec.rates)
+    read, write = (TierLink(rate, spec.latency) for rate in spec.rates)
     return Tier(spec.kind, blocks, bytes_each, read, write, spec.write == "through", spec.kind == REMOTE)
 
 
@@ -96,7 +96,7 @@ def by_tier(setup: FleetSetup, engines: Sequence[Engine], whole: PrefixCache, du
     return replace(whole, by_tier=found)
 
 
-def _use(lanes: Sequence[Lane], duration: float) -> float:
+def _use(lanes: Sequence[TierLink], duration: float) -> float:
     if duration <= 0:
         return 0.0
     return sum(lane.carried / lane.bandwidth for lane in lanes) / len(lanes) / duration

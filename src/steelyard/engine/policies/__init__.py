@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from steelyard.engine.content import BlockNames
 from steelyard.engine.limits import Limits
-from steelyard.engine.policies.batching import Orca, Static
+from steelyard.engine.policies.batching import Orca, StaticBatching
 from steelyard.engine.policies.expecting import SglangSettings
 from steelyard.engine.policies.phases import PhaseAware
 from steelyard.engine.policies.policy import Policy
@@ -19,13 +19,13 @@ _POLICIES: dict[str, MakePolicy] = {
     "vllm": lambda limits, names, plain: Scheduler(limits, names, plain=plain),
     "sarathi": lambda limits, names, plain: Scheduler(limits, names, plain=plain),
     "orca": lambda limits, names, plain: Orca(limits, names, plain=plain),
-    "static": lambda limits, names, plain: Static(limits, names, plain=plain),
+    "static": lambda limits, names, plain: StaticBatching(limits, names, plain=plain),
     "phase-aware": lambda limits, names, plain: PhaseAware(limits, names, plain=plain),
 }
 
 
 def policy_of(name: str, sglang: SglangSettings | None = None) -> MakePolicy:
-    """How to make the scheduler of a name; ``sglang`` are the settings that only SGLang has."""
+    """A factory for the scheduler of this name; ``sglang`` are the settings that only SGLang has."""
     if name == "sglang":
         return lambda limits, names, plain: SglangScheduler(limits, names, sglang, plain=plain)
     return _POLICIES[name]

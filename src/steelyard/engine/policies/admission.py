@@ -1,23 +1,23 @@
-"""One pass of SGLang's scheduler over the requests that wait: whose prompts run in the next step."""
+"""One pass of SGLang's scheduler over the waiting queue: whose prompts run in the next step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from steelyard.engine.policies.budget import PassBudget
 from steelyard.engine.policies.expecting import MOST_EXPECTED, Expectation
 from steelyard.engine.policies.radix import Content
-from steelyard.engine.policies.room import Room
-from steelyard.engine.policies.slots import Holding, TokenPool
+from steelyard.engine.policies.slots import RequestSlots, TokenPool
 from steelyard.engine.request import Request
 
 
-class Admission:
-    """Who is admitted in one pass, with the tokens of each; who of them has more to come; whether all is full then."""
+class AdmissionPass:
+    """The requests admitted in one pass with their tokens, the chunked one of them, and whether the batch is full."""
 
     def __init__(
         self,
         kv: TokenPool,
-        room: Room,
+        room: PassBudget,
         expects: Expectation,
         decoding: Sequence[Request],
         answered: Callable[[Request], int],
@@ -29,11 +29,11 @@ class Admission:
         self._room = room
         self._expects = expects
         self._decoding = decoding
-        self._answered = answered  # tokens that one of those has had
-        self._states: list[tuple[int, int]] = []  # where all lengths are known: tokens to go, and slots by now
+        self._answered = answered  # output tokens of a decoding request so far
+        self._states: list[tuple[int, int]] = []  # if all lengths are known: remaining tokens, and slots in use
 
     def carry_on(self, carried: Request) -> None:
-        """The prompt that was begun before goes first."""
+        """Continue the chunked prompt of the last step."""
         room = self._room
         assert room.chunk is not None
         most = min(room.chunk, int(room.total))
@@ -45,7 +45,7 @@ class Admission:
         self.chunked = None if lacks <= most else carried
 
     def admit(self, waiting: Sequence[Request], contents: Mapping[Request, Content], seats: int) -> None:
-        """As many of those who wait as there are seats and room for, in their order."""
+        """Admit waiting requests in order, while seats and slots last."""
         room = self._room
         for r in waiting:
             if not room.exhausted and room.spent:
@@ -65,7 +65,7 @@ class Admission:
         return min(self._expects.allowed(r), MOST_EXPECTED)
 
     def _try(self, r: Request, content: Content) -> bool:
-        """Admit a request if there is room for it; False if the pass is over."""
+        """Admit a request if it fits. False if the pass is over."""
         room, tree = self._room, self._kv.tree
         length = r.prompt + r.outputs
         node = tree.match(content, length - 1) if tree is not None else None
@@ -81,13 +81,13 @@ class Admission:
         if room.chunk is not None and tokens > room.chunk:
             tokens, answer = room.chunk, 0
             self.chunked = r
-        self._kv.holdings[r] = Holding(content, node, prefix)
+        self._kv.holdings[r] = RequestSlots(content, node, prefix)
         self.admitted[r] = tokens
         room.take(tokens, answer)
         return True
 
     def _fits(self, r: Request, tokens: int) -> bool:
-        """Whether there is room for so many tokens of a prompt in this step, and for the answer to it."""
+        """Whether ``tokens`` of a prompt fit this step, and its output fits later."""
         room = self._room
         to_the_end = self._kv.tree is None and self._expects.known
         if to_the_end:
@@ -102,7 +102,7 @@ class Admission:
         return room.chunk is None or room.chunk > 0
 
     def _fits_to_the_end(self, r: Request) -> bool:
-        """Whether slots last until everybody has ended, one after the other, where all lengths are known."""
+        """Whether slots last until all requests have ended, one after the other, if all lengths are known."""
         room, states, allowed = self._room, self._states, self._expects.allowed
         need = r.prompt + r.outputs + 1
         if need > min(room.current, room.total):

@@ -1,4 +1,4 @@
-"""The order in which SGLang looks at waiting requests."""
+"""The order of SGLang's waiting queue. The constants are SGLang's own (`schedule_policy.py`, 0.5.23)."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Mapping, Sequence
 from steelyard.engine.policies.radix import Content, RadixTree
 from steelyard.engine.request import Request
 
-_MOST_SORTED = 128  # longer queues are served as they came
+_MOST_SORTED = 128  # longer queues are served first come first served
 _REFRESH_PASSES = 32  # passes after which the prefixes of a queue in arrival order count as used again
-_SAME_BATCH = 32  # tokens: of requests that share as much with nothing but each other, one goes first
+_SAME_BATCH = 32  # tokens: of requests that share at least as much only with each other, one goes first
 
 
 class QueueOrder:
-    """As they came, or by the longest prefix that the tree knows."""
+    """First come first served, or by the longest prefix in the tree."""
 
     def __init__(self, longest_prefix: bool) -> None:
         self._longest_prefix = longest_prefix
         self._passes = 0
 
     def sort(self, waiting: list[Request], contents: Mapping[Request, Content], tree: RadixTree) -> None:
-        """Bring a queue into order; the tree takes note of what is looked up in it."""
+        """Sort a queue; lookups update the tree's order of use."""
         if self._longest_prefix and len(waiting) <= _MOST_SORTED:
             ranks = _ranks(waiting, contents, tree)
             waiting.sort(key=lambda r: ranks[r])
@@ -32,7 +32,7 @@ class QueueOrder:
 
 
 def _ranks(waiting: Sequence[Request], contents: Mapping[Request, Content], tree: RadixTree) -> dict[Request, float]:
-    """By what is known of each request; last if another one that waits is to compute it."""
+    """Ranks by cached prefix; last if another waiting request will compute the prefix."""
     ranks: dict[Request, float] = {}
     others = RadixTree()
     for r in waiting:

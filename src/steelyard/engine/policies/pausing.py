@@ -1,4 +1,4 @@
-"""Decodes that sit out the steps in which prompts run."""
+"""Decodes that pause in the steps in which prompts run."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from steelyard.engine.request import Request
 
 
 class PausingGroup(DecodeGroup):
-    """A group whose members sit out the steps that run prompts."""
+    """A group whose members pause in steps that run prompts."""
 
     __slots__ = ()
 
     def pause(self, step: int) -> None:
-        """The members have no part in ``step``: all of theirs come one later."""
+        """The members pause in ``step``: all their tokens come one step later."""
         self.ends = [(end + 1, order, r) for end, order, r in self.ends]
         for _, _, r in self.ends:
             r.offset += 1
@@ -35,12 +35,12 @@ class PausingGroup(DecodeGroup):
 
 
 class PromptOrDecodes(Batch):
-    """A step in which the group has no part if prompts run."""
+    """A batch without the group if prompts run."""
 
     __slots__ = ()
 
     def tokens_by_request(self, group: DecodeGroup) -> dict[int, int]:
-        """Every request of the step with its tokens, given the group right after scheduling."""
+        """Tokens of every request of the step, given the group right after scheduling."""
         if self.chunks:
             return {entry.request.index: entry.tokens for entry in self.scheduled}
         return super().tokens_by_request(group)

@@ -1,6 +1,6 @@
-"""Requests of two kinds queued apart: answers that somebody watches for, and hidden rounds of planning before them.
+"""Two queues by phase: answers that a user waits for, and the hidden planning rounds before them.
 
-A request's ``phase`` tells which it is. vLLM's rules decide all the rest.
+A request's ``phase`` says which it is. Everything else follows vLLM's rules.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from steelyard.engine.limits import Limits
 from steelyard.engine.request import PLANNING, Request
 from steelyard.engine.scheduler import Scheduler
 
-ANSWERS_IN_A_ROW = 4  # admitted before planning that waits has a turn, so that it gets on under any load
+ANSWERS_IN_A_ROW = 4  # admitted before a planning round has a turn, so that planning never starves; chosen
 
 
 class ByPhase:
-    """Answers first, each phase as it came; but after so many answers in a row, planning has a turn."""
+    """Answers first, each phase in order of arrival; after so many answers in a row, planning has a turn."""
 
     def __init__(self, in_a_row: int = ANSWERS_IN_A_ROW) -> None:
         self._answers: deque[Request] = deque()
@@ -58,18 +58,18 @@ class ByPhase:
 
 
 class PhaseAware(Scheduler):
-    """vLLM's scheduler with a queue for each phase; planning gives way first when blocks run out."""
+    """vLLM's scheduler with a queue for each phase; planning is preempted first when blocks run out."""
 
     def __init__(self, limits: Limits, names: BlockNames, *, plain: bool = False) -> None:
         super().__init__(limits, names, plain=plain)
         self.waiting = ByPhase()
 
     def enqueue(self, r: Request) -> None:
-        """An answer may go before those who were found not to fit."""
+        """An answer may overtake requests that did not fit."""
         super().enqueue(r)
         self.head_blocked = False
 
     def victim(self) -> Request:
-        """The newest of those that plan, or else the newest."""
+        """The newest planning request, or else the newest request."""
         newest = next(reversed(self.running))
         return next((r for r in reversed(self.running) if r.phase == PLANNING), newest)

@@ -1,4 +1,4 @@
-"""What an engine asks of a scheduler: a class with these is one, whatever it decides."""
+"""The scheduler interface of an engine."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Protocol
 from steelyard.engine.batch import Batch
 from steelyard.engine.group import DecodeGroup
 from steelyard.engine.request import Request
-from steelyard.engine.sharing import Sharing
+from steelyard.engine.sharing import SharedBlocks
 
 
 class Memory(Protocol):
-    """KV memory as far as an engine looks at it."""
+    """What an engine needs of KV memory."""
 
     @property
     def free(self) -> int: ...
 
     @property
-    def sharing(self) -> Sharing: ...
+    def sharing(self) -> SharedBlocks: ...
 
     def take(self, count: int) -> None:
-        """Take blocks for decode steps that were run without a decision."""
+        """Allocate blocks for decode steps that were run without scheduling."""
         ...
 
     def complete(self, r: Request, tokens: int) -> None:
@@ -30,20 +30,20 @@ class Memory(Protocol):
 
 
 class Requests(Protocol):
-    """Some of its requests, in an order of its own."""
+    """A queue of requests."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Request]: ...
 
 
 class Policy(Protocol):
-    """Queues and memory of one engine, and the decision who runs next.
+    """Queues and memory of one engine, and the decision what runs next.
 
-    A policy that decides every step itself keeps its group empty: `only_decodes` is False, and `ungroup` and
-    `await_last_token` have nothing to do. Requests it returns from `update` end in that order.
+    A policy that schedules every step itself keeps its group empty: `only_decodes` is False, and `ungroup` and
+    `await_last_token` do nothing. The requests that `update` returns end in that order.
     """
 
-    fruitless: int  # steps that preempted since any request got further than ever before
+    fruitless: int  # preempting steps since any request got further than ever before
 
     @property
     def group(self) -> DecodeGroup: ...

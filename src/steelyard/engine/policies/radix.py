@@ -1,8 +1,8 @@
-"""A radix tree of token prefixes, page size one, as SGLang keeps it.
+"""A radix tree of token prefixes with page size one, as in SGLang.
 
-A prefix is known by its content, not its tokens: `Content` says of which stream each stretch of positions is, so two
-contents are compared stretch by stretch. Nodes that nobody uses are evicted leaf by leaf, least recently used first;
-the order in which lookups and insertions touch and split nodes is SGLang's, since it decides who is evicted.
+Prefixes are compared by content, not by tokens: `Content` says which stream each range of positions belongs to. Unused
+nodes are evicted leaf by leaf, least recently used first. Lookups and insertions touch and split nodes in SGLang's
+order, since that decides what is evicted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PRIVATE_BITS = 24
 
 
 class Content:
-    """What a request's tokens are: from ``begins[i]`` on, they belong to ``bases[i]``. The last stretch has no end."""
+    """What a request's tokens are: from ``begins[i]`` on, they belong to ``bases[i]``. The last range has no end."""
 
     __slots__ = ("bases", "begins")
 
@@ -38,18 +38,18 @@ class Content:
 
     @classmethod
     def of(cls, r: Request, names: BlockNames) -> Content:
-        """A request's prompt and, after it, its answer: of its own stream if it has one, else nobody else's."""
+        """A request's prompt and output. Output without a stream is shared with no other request."""
         if r.chain is not None:
             known = names.names(r.chain, r.prompt + 1)
             return cls(known[: r.prompt], known[-1] - r.prompt)
         return cls(r.keys, -((r.index + 1) << _PRIVATE_BITS))
 
     def at(self, position: int) -> int:
-        """What the token at a position belongs to."""
+        """The base of the token at a position."""
         return self.bases[bisect_right(self.begins, position) - 1]
 
     def common(self, other: Content, start: int, end: int) -> int:
-        """Where the two part, from ``start`` on; ``end`` if nowhere before."""
+        """The first position from ``start`` on at which the two differ, or ``end``."""
         at = start
         while at < end:
             i, k = bisect_right(self.begins, at), bisect_right(other.begins, at)
@@ -65,7 +65,7 @@ class Content:
 
 
 def _run_end(names: Sequence[int], at: int) -> int:
-    """Where the run of consecutive names ends that begins at ``at``."""
+    """The end of the run of consecutive names that starts at ``at``."""
     base = names[at] - at
     return bisect_left(range(len(names)), True, lo=at + 1, key=lambda position: names[position] - position != base)
 
@@ -86,17 +86,17 @@ class Node:
 
 
 class RadixTree:
-    """Prefixes that were computed, and which of them nobody uses at present."""
+    """Cached prefixes, and which of them no request uses."""
 
     def __init__(self) -> None:
         self.root = Node(Content((), 0), 0, 0, None, 0)
-        self.evictable = 0  # tokens in nodes that nobody has locked
+        self.evictable = 0  # tokens in unlocked nodes
         self._clock = 0
         self._pushed = 0
-        self._leaves: list[tuple[int, int, Node]] = []  # heap by last use, with some entries out of date
+        self._leaves: list[tuple[int, int, Node]] = []  # heap by last use, with stale entries
 
     def match(self, content: Content, limit: int) -> Node:
-        """The node at which the longest known prefix of ``limit`` tokens ends; ``node.end`` is its length."""
+        """The node at which the longest cached prefix, up to ``limit`` tokens, ends; ``node.end`` is its length."""
         node = self.root
         while node.end < limit:
             child = node.children.get(content.at(node.end))
@@ -115,7 +115,7 @@ class RadixTree:
         return node
 
     def insert(self, content: Content, length: int) -> tuple[int, Node]:
-        """Make a prefix known; how much of it was so before, and the node at which it ends."""
+        """Insert a prefix; returns how much of it was cached before, and the node at which it ends."""
         node = self.root
         while node.end < length:
             child = node.children.get(content.at(node.end))
@@ -134,7 +134,7 @@ class RadixTree:
         return known, node
 
     def lock(self, node: Node) -> None:
-        """Keep a prefix from being evicted."""
+        """Protect a prefix from eviction."""
         above: Node | None = node
         while above is not None:
             if not above.locks:
@@ -143,7 +143,7 @@ class RadixTree:
             above = above.parent
 
     def unlock(self, node: Node) -> None:
-        """One user less."""
+        """Remove one user of a prefix."""
         above: Node | None = node
         while above is not None:
             above.locks -= 1
@@ -153,7 +153,7 @@ class RadixTree:
             above = above.parent
 
     def evict(self, tokens: int) -> int:
-        """Forget whole leaves until so many tokens are free, or nothing can go any more; how many went."""
+        """Evict whole leaves until ``tokens`` are free or nothing is evictable; returns how many were evicted."""
         gone = 0
         while gone < tokens and self._leaves:
             used, _, node = heappop(self._leaves)
@@ -168,7 +168,7 @@ class RadixTree:
         return gone
 
     def _split(self, child: Node, at: int) -> Node:
-        """Part a node's edge: the first half becomes the parent of the second, which counts as the newer one."""
+        """Split a node: the first half becomes the parent of the second, which counts as the newer one."""
         parent = child.parent
         assert parent is not None
         upper = Node(child.content, child.start, at, parent, self._tick())

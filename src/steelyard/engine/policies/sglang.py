@@ -1,10 +1,10 @@
-"""SGLang's scheduler: prompts before answers, an estimate of what answers will take, retraction when it was too low.
+"""SGLang's scheduler: prefill before decode, an estimate of output lengths, retraction when it was too low.
 
-Every step is either prompts (a chunk of one long prompt may be carried over to the next step) or one token for each
-running request; with ``mixed_chunk`` both. Waiting requests are looked at in the order of the longest prefix found in
-the radix tree, or as they came. A request is admitted if its prompt and its whole answer fit beside what running
-requests are expected to need still: ``ratio`` of what they may. The ratio falls with every decode step; when slots run
-out after all, the requests with the shortest answers so far lose theirs and wait again, and the ratio is set anew.
+A step runs either prompts (the rest of a long one follows in the next step) or one token for each running request; with
+``mixed_chunk`` both. Waiting requests are ordered by the longest prefix in the radix tree, or by arrival. A request is
+admitted if its prompt and its whole output fit beside what running requests are expected to need: ``ratio`` of what is
+allowed. The ratio falls with every decode step. When slots run out, the requests with the shortest outputs lose their
+slots and wait again, and the ratio is raised.
 
 Decisions equal those of SGLang 0.5.23 step by step on the goldens in the tests.
 """
@@ -14,19 +14,19 @@ from __future__ import annotations
 from steelyard.engine.batch import Batch, Entry
 from steelyard.engine.content import BlockNames
 from steelyard.engine.limits import Limits
-from steelyard.engine.policies.admission import Admission
+from steelyard.engine.policies.admission import AdmissionPass
+from steelyard.engine.policies.budget import PassBudget
 from steelyard.engine.policies.expecting import RETRACT_STEPS, Expectation, SglangSettings
 from steelyard.engine.policies.order import QueueOrder
 from steelyard.engine.policies.pausing import PausingGroup, PromptOrDecodes
 from steelyard.engine.policies.radix import Content
-from steelyard.engine.policies.room import Room
 from steelyard.engine.policies.slots import TokenPool
 from steelyard.engine.request import FINISHED, KEPT, PREEMPTED, RUNNING, WAITING, Request
 from steelyard.errors import UserError
 
 
 class SglangScheduler:
-    """Queues, tree and slots of one SGLang engine, and the decision who runs next."""
+    """Queues, tree and slots of one SGLang engine, and the decision what runs next."""
 
     def __init__(
         self, limits: Limits, names: BlockNames, settings: SglangSettings | None = None, *, plain: bool = False
@@ -45,21 +45,21 @@ class SglangScheduler:
         self.loading: dict[Request, None] = {}
         self.ready: list[Request] = []
         self.to_load: list[tuple[Request, int, float]] = []
-        self.fruitless = 0  # a retraction always leaves somebody who goes on
+        self.fruitless = 0  # after a retraction at least one request continues
         self.expects = Expectation(self.settings)
         self._decoding: list[Request] = []  # in the order of the engine's own batch
-        self._joining: list[Request] = []  # had their prompts' last part, or one token beside it, in the last step
+        self._joining: list[Request] = []  # requests of the last step, which join the decoding ones
         self._chunked: Request | None = None
-        self._full = False  # nobody can be admitted before somebody leaves
+        self._full = False  # no request can be admitted before one leaves
         self._contents: dict[Request, Content] = {}
         self._last: Batch | None = None
         self._order = QueueOrder(self.settings.schedule_policy == "lpm")
         self._orders = 0
         self._someone_left = False
         self._next_step = 0
-        self._step = 0  # being decided
-        self._on_the_way = False  # a token for each member of the group, with the step in flight
-        self._lull = False  # the last decision was to run nothing
+        self._step = 0  # being scheduled
+        self._on_the_way = False  # the step in flight has a token for each member of the group
+        self._lull = False  # the last batch was empty
         self._paused = -1  # the last step that ran prompts
         self._groups = (
             not plain
@@ -71,7 +71,7 @@ class SglangScheduler:
     # -- queues -----------------------------------------------------------------------------------------------------
 
     def enqueue(self, r: Request) -> None:
-        """A new request becomes visible."""
+        """Add a new request to the waiting queue."""
         if r.remote or r.keep:
             raise UserError("SGLang's scheduler takes no part in disaggregation yet; use scheduler: vllm")
         if r.rest != KEPT:
@@ -82,10 +82,10 @@ class SglangScheduler:
         self._contents[r] = Content.of(r, self.names)
 
     def put_first(self, r: Request) -> None:
-        """Nobody comes back to blocks that were held; `enqueue` refuses who would."""
+        """No request returns to held blocks; `enqueue` refuses such requests."""
 
     def only_decodes(self) -> bool:
-        """Whether the next step can be nothing but one token for each member of the group."""
+        """Whether the next step is just one token for each member of the group."""
         return (
             0 < self.group.size == len(self._decoding)
             and not self._joining
@@ -95,7 +95,7 @@ class SglangScheduler:
         )
 
     def remove(self, r: Request) -> None:
-        """A request has ended or is given up: take it out of its queue and free its slots."""
+        """Remove a request that has ended or is aborted, and free its slots."""
         if r in self.kv.holdings:
             self.kv.release(r)
         if r in self.running:
@@ -108,15 +108,15 @@ class SglangScheduler:
         del self._contents[r]
 
     def refuse_head(self) -> Request:
-        """The request that keeps an otherwise empty engine from doing anything."""
+        """The request that blocks an otherwise empty engine, to be rejected."""
         return self.waiting[0] if self.waiting else next(iter(self.running))
 
     # -- one step ---------------------------------------------------------------------------------------------------
 
     def schedule(self, step: int, now: float, flight: Batch | None) -> Batch:
-        """Decide the next step; it may turn out empty."""
+        """Schedule the next step; its batch may be empty."""
         for _ in range(step - self._next_step):
-            self.expects.decoded()  # for steps that were run without asking
+            self.expects.decoded()  # for steps that were run without scheduling
         if not self.running and self._last is not None and now > self._last.end:
             self.expects.start_over()
         self._step = step
@@ -133,7 +133,7 @@ class SglangScheduler:
         return batch
 
     def _settle(self) -> None:
-        """Let those join the running batch who were in the last step, and those leave it who have ended."""
+        """Add the requests of the last step to the decoding ones, and remove ended requests."""
         chunked = self._chunked
         if chunked is not None and chunked.computed > self.kv.holdings[chunked].prefix:
             self.kv.keep(chunked, chunked.computed)
@@ -141,7 +141,7 @@ class SglangScheduler:
         if len(joining) < len(self._joining):
             self._full = False
         if joining and not self._decoding:
-            self._full = False  # the new batch takes the place of the empty one
+            self._full = False  # the new batch replaces the empty one
         if self._someone_left:
             self._someone_left = False
             before = len(self._decoding)
@@ -153,7 +153,7 @@ class SglangScheduler:
         self._joining = []
 
     def _number(self, decoding: list[Request]) -> None:
-        """Keep in mind the order of the engine's batch, in which requests end."""
+        """Number requests in the order of the engine's batch, in which they end."""
         for r in decoding:
             self._orders += 1
             r.order = self._orders
@@ -184,10 +184,10 @@ class SglangScheduler:
         return True
 
     def _admit(self, mixed: int) -> dict[Request, int]:
-        """Who runs in this step beside so many answers, with the tokens of each."""
+        """The prompts of this step with their tokens, beside ``mixed`` decodes."""
         expected = sum([self.expects.left(r, self._answered(r)) for r in self._decoding])
-        room = Room(self.kv, self.settings.max_prefill_tokens, self._chunk_size(), mixed, expected)
-        admission = Admission(self.kv, room, self.expects, self._decoding, self._answered)
+        room = PassBudget(self.kv, self.settings.max_prefill_tokens, self._chunk_size(), mixed, expected)
+        admission = AdmissionPass(self.kv, room, self.expects, self._decoding, self._answered)
         admission.full = self._full
         seats = self._seats(self._chunked is not None)
         if self._chunked is not None:
@@ -200,16 +200,16 @@ class SglangScheduler:
         return self.limits.max_num_batched_tokens if self.limits.enable_chunked_prefill else None
 
     def _seats(self, held: int) -> int:
-        """Requests that a pass may bring into the batch, of whom ``held`` have a seat already."""
+        """How many requests a pass may add to the batch; ``held`` of them already have a seat."""
         most = self.limits.max_num_seqs
         return min(most - len(self._decoding), max(most - len(self.running) + held, 0))
 
     def _answered(self, r: Request) -> int:
-        """Tokens that a request has been given by now, of which a member of the group keeps no count."""
+        """Output tokens of a request so far; a member of the group does not count them."""
         return self._step - self._on_the_way - r.offset + 1 - r.prompt if r.grouped else r.outputs
 
     def _start(self, batch: Batch, admitted: dict[Request, int], now: float) -> None:
-        """Give the admitted their slots and put them into the step."""
+        """Allocate slots for admitted requests and add them to the batch."""
         self.waiting = [r for r in self.waiting if r not in admitted]
         self.kv.take(sum(admitted.values()))
         for r, tokens in admitted.items():
@@ -232,7 +232,7 @@ class SglangScheduler:
         batch.scheduled = batch.entries
 
     def _mix(self, batch: Batch) -> None:
-        """Let the running requests have a token beside the prompts, where there are slots for it."""
+        """Add one token for each running request to a step with prompts, if there are slots."""
         leaving = [r for r in self._decoding if self._ends_in_flight(r)]
         if leaving:
             self._decoding = [r for r in self._decoding if r not in leaving]
@@ -245,11 +245,11 @@ class SglangScheduler:
     # -- answers ----------------------------------------------------------------------------------------------------
 
     def _ends_in_flight(self, r: Request) -> bool:
-        """The last token that it may have is already on the way."""
+        """Whether its last allowed token is in flight."""
         return r.in_flight > 0 and r.outputs + 1 >= self.expects.allowed(r)
 
     def _answers(self, batch: Batch, flight: Batch | None) -> None:
-        """One token for each running request; some may lose their slots for it."""
+        """Schedule one token for each running request; some may be retracted for it."""
         if not self._decoding:
             return
         leaving = {r for r in self._decoding if self._ends_in_flight(r)}
@@ -293,8 +293,8 @@ class SglangScheduler:
         batch.longest = max(batch.longest, r.computed)
 
     def _join(self, r: Request, step: int) -> bool:
-        """Move a request into the group, once its prompt's result has come; not if it has a token on the way and
-        but one to go, since it would leave before that token has come."""
+        """Move a request into the group once its prompt's result is back. Not if it has a token in flight and only
+        one left, since it would leave the group before that token is back."""
         if not self._groups:
             return False
         if r.in_flight and (self._paused == step - 1 or r.computed + 2 >= r.prompt + r.output):
@@ -309,7 +309,7 @@ class SglangScheduler:
         return True
 
     def ungroup(self, step: int, flight: Batch | None) -> None:
-        """Go back to one request at a time; ``step`` is the next to be scheduled."""
+        """Schedule requests one by one again; ``step`` is the next to be scheduled."""
         members = self.group.dissolve(step)
         if flight is not None and self._paused != step - 1:
             self.await_last_token(members, flight)
@@ -318,7 +318,7 @@ class SglangScheduler:
                 r.outputs = r.computed + 1 - r.prompt
 
     def await_last_token(self, leavers: list[Request], flight: Batch) -> None:
-        """Requests that left the group have one token in flight, which the step's result will bring."""
+        """Requests that left the group have one token in flight, which the step's result delivers."""
         for r in leavers:
             r.outputs = r.computed - r.prompt
             r.in_flight = 1
@@ -328,7 +328,7 @@ class SglangScheduler:
         flight.entries.sort(key=lambda entry: entry.request.order)
 
     def _retract(self, batch: Batch, flight: Batch | None) -> None:
-        """Take slots from the requests with the shortest answers, and of those the longest prompts."""
+        """Retract the requests with the shortest outputs, and among these the longest prompts."""
         kept = sorted(self._decoding, key=lambda r: (r.outputs, -r.prompt), reverse=True)
         while len(kept) > 1:
             self._put_back(kept.pop(), batch, flight)
@@ -350,21 +350,21 @@ class SglangScheduler:
         if flight is not None:
             for entry in flight.entries:
                 if entry.request is r:
-                    entry.sampled = 0  # the token on the way is lost
-                    r.unsay(flight.step)
+                    entry.sampled = 0  # the token in flight is lost
+                    r.undo_emit(flight.step)
         batch.preempted.append(r)
         self.waiting.append(r)
 
     # -- results ----------------------------------------------------------------------------------------------------
 
     def update(self, batch: Batch) -> list[Request]:
-        """Hand out a step's tokens; returns the requests that have ended."""
+        """Deliver a step's tokens; returns the ended requests."""
         ended: list[Request] = []
         prompts = len(batch.chunks)
         for i, entry in enumerate(batch.entries):
             r = entry.request
             if r.grouped:
-                continue  # it joined the group since; the group knows how far it is
+                continue  # it has joined the group, which counts its tokens
             r.in_flight -= entry.tokens
             if r.status >= FINISHED or not entry.sampled:
                 continue
@@ -379,7 +379,7 @@ class SglangScheduler:
         return ended
 
     def loaded(self, r: Request) -> None:
-        """Nobody fetches; `enqueue` refuses who would."""
+        """No request fetches blocks; `enqueue` refuses such requests."""
 
     def let_go(self, r: Request) -> None:
-        """Nobody keeps anything for others; `enqueue` refuses who would."""
+        """No request keeps blocks for others; `enqueue` refuses such requests."""

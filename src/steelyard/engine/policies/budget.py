@@ -1,12 +1,12 @@
-"""What one pass over the waiting requests may still admit."""
+"""The budget of one admission pass."""
 
 from __future__ import annotations
 
 from steelyard.engine.policies.slots import TokenPool
 
 
-class Room:
-    """What one pass may still admit: tokens of this step, and slots now and until everybody has ended."""
+class PassBudget:
+    """What one admission pass may still use: tokens of this step, and slots now and until all requests have ended."""
 
     __slots__ = ("chunk", "input", "now", "pool", "whole")
 
@@ -19,12 +19,12 @@ class Room:
 
     @property
     def total(self) -> float:
-        """Slots left once everybody admitted has ended, as far as one can tell."""
+        """Expected free slots once all admitted requests have ended."""
         return self.pool.free - self.whole
 
     @property
     def current(self) -> int:
-        """Slots left after this step."""
+        """Free slots after this step."""
         return self.pool.free - self.now
 
     @property
@@ -34,11 +34,11 @@ class Room:
 
     @property
     def exhausted(self) -> bool:
-        """There are no slots left."""
+        """No slots are left."""
         return self.total <= 0 or self.current <= 0
 
     def take(self, tokens: int, answer: int) -> None:
-        """Reckon with an admitted prompt, or part of one, and the answer to it."""
+        """Count an admitted prompt, or part of one, and its output."""
         self.whole += tokens + 1 + answer
         self.now += tokens + 1
         self.input -= tokens
