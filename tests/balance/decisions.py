@@ -31,7 +31,10 @@ from steelyard.balance.plan import (
     World,
     libra,
 )
+from steelyard.balance.rollouts import Replica
 from steelyard.balance.route import BucketSpeed, make_router
+from steelyard.balance.route.outlook import Outlook
+from steelyard.balance.route.prospect import LENGTHS, Habits, Prospect
 from steelyard.records import Ints, Trajectory, Turn
 
 TOOLS = ("look", "edit", "test", "search", "shell")
@@ -100,6 +103,21 @@ def placements(router: str, estimator: str, asked: list[Trajectory]) -> Iterator
             heapq.heappush(told, (when, count, what))
 
 
+def rises(count: int) -> Iterator[object]:
+    """What the cost-aware router weighs replicas by: it rarely turns on an ulp, so its figures are looked at too."""
+    outlook = Outlook(Habits())
+    for number, tp in enumerate((1, 1, 2, 4)):
+        replica = Replica(number, tp, 32, 200_000)
+        outlook.up(replica, SPEEDS[tp])
+        outlook.set_load(replica)
+    random = Random(5)
+    for number in range(count):
+        likely = sorted(random.randrange(1, 3000) / random.randrange(1, 30) for _ in range(LENGTHS))
+        who = Prospect(likely, 1 / random.randrange(50, 90), random.random(), random.randrange(900), 70)
+        yield outlook.rises(who, None, number / 7).tolist()
+        outlook.count(str(number), random.randrange(4), who)
+
+
 def plans(make: Callable[[World], Planner], gpus: int, batches: Sequence[Measured]) -> Iterator[object]:
     """What a planner says step after step, with other lengths each time."""
     world = World(
@@ -145,6 +163,7 @@ def main() -> None:
     routers = ("cost-aware", "suffix"), ("cost-aware", "noisy"), ("heddle", "suffix"), ("c-mlfq", "trie")
     for router, estimator in routers:
         found[f"router {router}, {estimator}"] = digest(placements(router, estimator, asked[:160]))
+    found["rises"] = digest(rises(200))
     planners: dict[str, Callable[[World], Planner]] = {
         "search": lambda world: Searching(Search(world)),
         "by any length": lambda world: Searching(Search(replace(world, by_length=False, sticky=False))),

@@ -387,6 +387,12 @@ def plain_rise(speed: BucketSpeed, seats: int, room: int, there: list[Prospect],
     return rise
 
 
+def _by_halves(rows: list[npt.NDArray[np.float64]]) -> npt.NDArray[np.float64]:
+    """Their sum, as far ones first."""
+    half = len(rows) // 2
+    return rows[0] if not half else _by_halves([rows[at] + rows[at + half] for at in range(half)])
+
+
 def broadcast_rises(outlook: Outlook, who: Prospect, home: int | None) -> list[float]:
     """An outlook's sums at a trajectory's lengths, in as few words as numpy allows; all that is left out is time."""
     asked = np.empty((3, len(outlook._here)))
@@ -398,11 +404,10 @@ def broadcast_rises(outlook: Outlook, who: Prospect, home: int | None) -> list[f
     asked[::2] += outlook._marginal
     tokens = np.array(who.likely)
     bins = (tokens * outlook._by_token).astype(int)
-    harm, begin, pace = outlook._tables.take(bins, 2, mode="clip")
-    lines = np.dot(asked[:2].T, np.array([tokens, np.ones(LENGTHS)]))
-    own = begin + pace * tokens + lines
-    means = np.matmul(np.array([harm, np.square(np.square(np.square(own)))]), np.full(LENGTHS, 1 / LENGTHS))
-    found: list[float] = (means[1] + asked[2] * means[0] + asked[1] * outlook._total).tolist()
+    harm, begin, pace = outlook._tables.take(bins, 1, mode="clip")
+    own = begin + (pace + asked[0]) * tokens[:, None] + asked[1]
+    harms, done = (_by_halves(list(rows)) for rows in (harm, np.square(np.square(np.square(own)))))
+    found: list[float] = ((asked[2] * harms + done) / LENGTHS + asked[1] * outlook._total).tolist()
     return found
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from steelyard.records import Floats
 
+Z90 = 1.2815515655446004  # the standard normal distribution's 90th percentile
 OCTAVE = 188  # steps of ``octaves`` to a factor of two
 SIGMA = 256.0  # standard deviation of ``bell``
 _BYTES = 12  # summed up to one draw: near enough to a normal distribution, and it ends at six deviations

@@ -6,10 +6,8 @@ from collections.abc import Iterable
 
 from steelyard.balance.estimate.history import History
 from steelyard.balance.estimate.protocol import Left
-from steelyard.balance.portable import SIGMA, bell, exponential
+from steelyard.balance.portable import SIGMA, Z90, bell, exponential
 from steelyard.records import Trajectory
-
-_Z90 = 1.2815515655446004  # standard normal quantile
 
 
 class Oracle:
@@ -51,7 +49,7 @@ class Noisy:
     def observe(self, history: History) -> Left:
         drawn = float(bell(f"{self._seed}:{history.trajectory}", 1)[0]) / SIGMA
         mean = self._oracle.observe(history).mean * exponential(self._error * drawn)
-        return Left(float(round(mean)), float(round(mean * exponential(self._error * _Z90))))
+        return Left(float(round(mean)), float(round(mean * exponential(self._error * Z90))))
 
     def learn(self, done: Trajectory) -> None:
         """Nothing to learn."""

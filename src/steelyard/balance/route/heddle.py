@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf, log2
+from math import inf
 
 from steelyard.balance.rollouts import Replica, Rollouts, Running
 from steelyard.balance.route.protocol import Choice, Plain
@@ -23,13 +23,14 @@ class Heddle(Plain):
     def __init__(self) -> None:
         self._buckets: dict[int, Ranking] = {}  # by degree, falling
         self._degrees: dict[int, int] = {}
-        self._bands = [0.0] * _BANDS  # predicted tokens of all under way
-        self._predicted: dict[str, float] = {}
+        self._bands = [0] * _BANDS  # predicted tokens of all under way
+        self._predicted: dict[str, int] = {}
 
     def choose(self, who: Running, rollouts: Rollouts, at: float) -> Choice | None:
-        self._predict(who.name, who.left.mean)
-        parts = self._parts(who.left.mean)
-        priority = -int(who.left.mean)
+        predicted = round(who.left.mean)
+        self._predict(who.name, predicted)
+        parts = self._parts(predicted)
+        priority = -predicted
         home = who.replica
         if home is not None and self._degrees[home] in parts and rollouts.replicas[home].free_seats > 0:
             return Choice(home, priority)
@@ -52,16 +53,16 @@ class Heddle(Plain):
             del self._buckets[degree]
 
     def ended(self, who: Running) -> None:
-        self._predict(who.name, 0.0)
+        self._predict(who.name, 0)
         self._predicted.pop(who.name, None)
 
-    def _predict(self, name: str, tokens: float) -> None:
-        before = self._predicted.get(name, 0.0)
+    def _predict(self, name: str, tokens: int) -> None:
+        before = self._predicted.get(name, 0)
         self._bands[_band(before)] -= before
         self._bands[_band(tokens)] += tokens
         self._predicted[name] = tokens
 
-    def _parts(self, tokens: float) -> dict[int, float]:
+    def _parts(self, tokens: int) -> dict[int, float]:
         """The degrees that those of about this length are dealt out to, counted from the longest down, and how many."""
         band = _band(tokens)
         first = sum(self._bands[band + 1 :])
@@ -88,5 +89,6 @@ class Heddle(Plain):
         return best
 
 
-def _band(tokens: float) -> int:
-    return min(_BANDS - 1, int(4 * log2(1.0 + tokens)))
+def _band(tokens: int) -> int:
+    """Quarter octaves: the logarithm of the fourth power, rounded down."""
+    return min(_BANDS - 1, ((1 + tokens) ** 4).bit_length() - 1)

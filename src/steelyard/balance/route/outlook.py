@@ -22,7 +22,7 @@ from steelyard.balance.route.speed import BucketSpeed
 from steelyard.balance.route.sums import TABLES, Sums
 
 _FRESH = 1 / 8  # of those on a replica: its sums are made again when so many have changed
-_EVENLY = np.full(LENGTHS, 1.0 / LENGTHS)
+_SHARE = np.array(1.0 / LENGTHS)  # of a length in all of them; numpy takes longer to work with a plain number
 _LIKELY = Struct(f"{LENGTHS}d")
 
 
@@ -70,16 +70,16 @@ class Outlook:
         self._last: tuple[Prospect, int | None, Array] | None = None  # who was asked about, and what was said
         self._at = 0.0
         self._width = 1.0  # tokens of a bin
-        self._by_token = np.array(1.0)  # bins; numpy takes longer to work with a plain number
-        self._powers = np.ones((2, LENGTHS))  # of tokens of who is asked about: the first, and that to no power
-        self._likely = self._powers[0]
+        self._by_token = np.array(1.0)  # bins
+        self._likely = np.ones(LENGTHS)  # tokens of who is asked about
+        self._likely_column = self._likely[:, None]
         self._into_likely = self._likely.data
         self._sums = Sums(1.0)
         self._rooms: list[float] = []  # tokens of context that each replica can take
         self._roomy = 0  # a slot that had room for the last who asked
         self._due: list[float] = []  # when each replica is to be filled again
         self._next_due = inf  # the first of these
-        self._resize(np.zeros((2, 0)), np.zeros((TABLES, 0, BINS)))
+        self._resize(np.zeros((2, 0)), np.zeros((TABLES, BINS, 0)))
 
     def up(self, replica: Replica, speed: BucketSpeed) -> None:
         """A replica is new."""
@@ -89,7 +89,7 @@ class Outlook:
         self._rooms.append(inf)
         self._due.append(inf)
         self._resize(
-            np.hstack([self._kept, np.zeros((2, 1))]), np.concatenate([self._tables, np.zeros((TABLES, 1, BINS))], 1)
+            np.hstack([self._kept, np.zeros((2, 1))]), np.concatenate([self._tables, np.zeros((TABLES, BINS, 1))], 2)
         )
 
     def gone(self, number: int) -> None:
@@ -99,7 +99,7 @@ class Outlook:
             del self._where[name]
         del self._rooms[slot], self._due[slot]
         self._loads.pop(number, None)
-        self._resize(np.delete(self._kept, slot, axis=1), np.delete(self._tables, slot, axis=1))
+        self._resize(np.delete(self._kept, slot, axis=1), np.delete(self._tables, slot, axis=2))
 
     def _resize(self, kept: Array, tables: Array) -> None:
         """Arrays for as many replicas as there are, and those that `rises` works with."""
@@ -110,21 +110,24 @@ class Outlook:
             here.slot = slot
         self._stale = set(range(count))
         self._kept, self._tables = kept, tables
-        self._by_slot = [tuple(tables[:, slot]) for slot in range(count)]
+        self._by_slot = [tables[:, :, slot] for slot in range(count)]
         self._marginal, self._total = kept
+        self._marginal_by_length = np.tile(self._marginal, (LENGTHS, 1))
         speeds = list(dict.fromkeys(here.speed for here in self._here))
         self._kinds = [(speed.prefill, speed.read, speed.move, speed.reach) for speed in speeds]
-        self._kind: npt.NDArray[np.intp] = np.array([speeds.index(here.speed) for here in self._here], np.intp)
+        kinds = np.array([speeds.index(here.speed) for here in self._here], np.intp)
+        self._kind: npt.NDArray[np.intp] = np.tile(kinds, (LENGTHS, 1))
         asked = np.empty(3 * len(self._kinds))  # see `_ask`
         self._asked, self._into_asked = asked.reshape(3, -1), asked.data
         self._pack_asked = Struct(f"{len(asked)}d").pack_into
-        self._each = np.empty((3, count))
-        self._slower, self._wait, self._load = self._each
-        self._lines = self._each[:2].T
-        self._own, self._tokens = np.empty((2, count, LENGTHS))
-        self._taken = np.empty((TABLES, count, LENGTHS))
-        self._harm, self._begin, self._pace = self._taken
-        self._harms, self._done = np.empty((2, count))
+        self._each = np.empty((3, LENGTHS, count))  # all by length, so that they have one shape
+        self._slower, self._wait, loads = self._each
+        self._load = loads[0]
+        self._tokens = np.empty((LENGTHS, count))
+        self._taken = np.empty((TABLES, LENGTHS, count))
+        harm, self._begin, self._pace = self._taken
+        self._halves = [*_halves(harm), *_halves(self._begin)]
+        self._harms, self._done, self._wait_once = harm[0], self._begin[0], self._wait[0]
 
     def set_load(self, replica: Replica) -> None:
         """What a replica can take, and how fast it decodes with those that run, is another now; it is worked out when
@@ -226,18 +229,21 @@ class Outlook:
         """Arrays of one shape, since numpy takes four times as long where it has to stretch one to another's."""
         self._ask(who, resident)
         _LIKELY.pack_into(self._into_likely, 0, *who.likely)
-        self._tokens[:] = self._likely
+        self._tokens[:] = self._likely_column
         bins = np.multiply(self._likely, self._by_token).astype(np.intp)
-        self._tables.take(bins, 2, self._taken, "clip")
-        harm, own, pace, wait, harms = self._harm, self._begin, self._pace, self._wait, self._harms
+        self._tables.take(bins, 1, self._taken, "clip")
+        own, pace = self._begin, self._pace
+        np.add(pace, self._slower, pace)
         np.add(own, np.multiply(pace, self._tokens, pace), own)
-        np.add(own, self._lines.dot(self._powers, self._own), own)
+        np.add(own, self._wait, own)
         np.multiply(own, own, own)
         np.multiply(own, own, own)
         np.multiply(own, own, own)
-        np.multiply(self._load, harm.dot(_EVENLY, harms), harms)
-        np.add(own.dot(_EVENLY, self._done), harms, harms)
-        found: Array = np.add(harms, np.multiply(wait, self._total, wait))
+        for first, second in self._halves:
+            np.add(first, second, first)
+        found: Array = np.multiply(self._load, self._harms)
+        np.multiply(np.add(found, self._done, found), _SHARE, found)
+        np.add(found, np.multiply(self._wait_once, self._total, self._wait_once), found)
         return found
 
     def _ask(self, who: Prospect, resident: int | None) -> None:
@@ -256,8 +262,8 @@ class Outlook:
         self._asked.take(self._kind, 1, self._each, "clip")
         if resident is not None:
             here = self._by_number[resident]
-            self._wait[here.slot] = here.speed.prefill * new
-        np.add(self._slower, self._marginal, self._slower)
+            self._wait[:, here.slot] = here.speed.prefill * new
+        np.add(self._slower, self._marginal_by_length, self._slower)
         np.add(self._load, self._marginal, self._load)
 
     def _fill(self, slot: int) -> None:
@@ -280,5 +286,16 @@ class Outlook:
         here, sums = self._here[slot], self._sums
         here.crowd.write(sums.row)
         self._total[slot] = sums.sum_up(here.steps, here.seats, here.capacity, self._habits.tools, self._by_slot[slot])
-        self._marginal[slot] = sums.marginal(here.steps)
+        self._marginal[slot] = self._marginal_by_length[:, slot] = sums.marginal(here.steps)
         here.changes = 0
+
+
+def _halves(rows: Array) -> list[tuple[Array, Array]]:
+    """Parts to add up, the second to the first, until the sum of all rows is in the first: an order of its own, as
+    neither BLAS nor numpy says in which they sum."""
+    flat, pairs = rows.ravel(), []
+    half = len(flat) // 2
+    for _ in range(LENGTHS.bit_length() - 1):
+        pairs.append((flat[:half], flat[half : 2 * half]))
+        half //= 2
+    return pairs

@@ -8,21 +8,22 @@ that.
 from __future__ import annotations
 
 from math import isfinite, sqrt
-from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
 
 from steelyard.balance.estimate import History, Left
+from steelyard.balance.portable import Z90
 from steelyard.balance.rollouts import Running
 
 Array = npt.NDArray[np.float64]
 
 LENGTHS = 8  # equally likely ones that stand for a distribution
-_Z90 = NormalDist().inv_cdf(0.9)
-_BESIDE = [NormalDist().inv_cdf((number + 0.5) / LENGTHS) - _Z90 for number in range(LENGTHS)]
+_MIDDLES = (0.1573106846101707, 0.4887764111146695, 0.8871465590188759, 1.5341205443525463)
+"""The standard normal distribution's quantiles in the middle of each upper eighth."""
+_BESIDE = [quantile - Z90 for quantile in (*(-each for each in reversed(_MIDDLES)), *_MIDDLES)]
 _ONWARD = [LENGTHS / (LENGTHS - number - 0.5) - 1.0 for number in range(LENGTHS)]
-_OCTAVES = [2.0 ** (7 + number) for number in range(LENGTHS)]  # 128 to 16,384 tokens
+_OCTAVES = [float(128 << number) for number in range(LENGTHS)]  # 128 to 16,384 tokens
 _MEMORY = 0.998  # a trajectory weighs as much as all that ended more than some 500 before it
 
 
@@ -50,8 +51,8 @@ def lengths(left: Left) -> list[float]:
 def _lengths(mean: float, p90: float) -> list[float]:
     if mean >= p90:
         return [max(1.0, mean)] * LENGTHS
-    high, inner = sqrt(p90), (_Z90 * _Z90 + 1.0) * mean - p90
-    spread = (_Z90 * high - sqrt(max(0.0, inner))) / (_Z90 * _Z90 + 1.0)
+    high, inner = sqrt(p90), (Z90 * Z90 + 1.0) * mean - p90
+    spread = (Z90 * high - sqrt(max(0.0, inner))) / (Z90 * Z90 + 1.0)
     return [root * root if (root := high + spread * each) > 1.0 else 1.0 for each in _BESIDE]
 
 

@@ -6,8 +6,6 @@ made: all are kept from one time to the next, and so are numbers, as arrays with
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 
@@ -40,6 +38,7 @@ class Sums:
         self._weights, self._moments = self._both  # of ends, and times the tokens until then
         self._crowded = False  # not all can always run at once
         self._tools = np.array(0.0)
+        self._tables = np.empty((TABLES, BINS))
         self.widen(width)
 
     def widen(self, width: float) -> None:
@@ -47,14 +46,14 @@ class Sums:
         self._width = np.array(width)
         self._middles: Array = (_LATER - 0.5) * width
 
-    def sum_up(self, steps: Array, seats: int, capacity: int, tools: float, tables: Sequence[Array]) -> float:
+    def sum_up(self, steps: Array, seats: int, capacity: int, tools: float, tables: Array) -> float:
         """Fill a replica's tables by who is there; returns what its ends weigh in all.
 
         ``steps`` has the seconds of a step by how many run, ``tools`` is seconds of tools by token.
         """
         self._count()
         self._share(seats, capacity)
-        harm, begin, pace = tables
+        harm, begin, pace = self._tables
         some, width, middles = self._some, self._width, self._middles
         steps.take(self._running, None, pace, "clip")
         if self._crowded:
@@ -74,13 +73,14 @@ class Sums:
         np.multiply(weights, some, weights)
         np.multiply(weights, some, weights)
         np.multiply(weights, some, weights)
-        total = np.add.reduce(weights)
         np.multiply(weights, middles, moments)
         np.add.accumulate(self._both, 1, None, self._both)
+        total = weights.item(BINS - 1)
         np.subtract(total, weights, harm)
         np.multiply(harm, middles, harm)
         np.add(harm, moments, harm)
-        return float(total)
+        tables[:] = self._tables
+        return total
 
     def _count(self) -> None:
         """By bin: who is still there."""
