@@ -101,7 +101,7 @@ def attention(row: Row, gpu: Gpu) -> Ideal:
     chunks = [(query, key - query) for query, key in zip(row["queries"], row["keys"], strict=True)]
     pairs = sum(tokens * before + tokens * (tokens + 1) // 2 for tokens, before in chunks)
     if max(row["queries"]) == 1:
-        predicted = float(roofline.decode_attention(operator, 2.0, len(chunks)).at(np.array([float(keys)]))[0])
+        predicted = float(roofline.decode_attention(operator, 2.0).curve(len(chunks)).at(np.array([float(keys)]))[0])
     else:
         predicted = roofline.prefill_attention(operator, 2.0).seconds(chunks)
     return Ideal("attention", pairs * shape.flops_per_pair / gpu.peak("bf16"), memory, predicted)

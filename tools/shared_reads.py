@@ -117,7 +117,8 @@ class Foretold:
 
     def share(self, requests: int, tokens: int, without: int) -> float:
         """Of the kernel's time that goes if so many of the tokens do."""
-        whole, less = self._attention.decodes(_OPERATOR, 2, requests).at(np.array([tokens, tokens - without], float))
+        curve = self._attention.decodes(_OPERATOR, 2).curve(requests)
+        whole, less = curve.at(np.array([tokens, tokens - without], float))
         return float(1 - less / whole)
 
 

@@ -290,8 +290,9 @@ def sides(model: ModelSpec, layer: Layer, source: FirstOf, host: HostCost) -> La
     for operator in operators(model, layer):
         side = side or int(operator.name in ("post_norm", "pre_ffn_norm"))
         if isinstance(operator, AttentionOperator):
-            prefill = source.prefill_attention(operator, kv_dtype_bytes(model, "auto"))
-            attention.append(AttentionPart(operator, 1, prefill))
+            size = kv_dtype_bytes(model, "auto")
+            prefill, decode = source.prefill_attention(operator, size), source.decode_attention(operator, size)
+            attention.append(AttentionPart(operator, 1, prefill, decode))
         else:
             tables[side] += source.rows(operator, rows).seconds
     near = CompiledCost(

@@ -110,7 +110,7 @@ def slow_step(
                     seconds += source.prefill_attention(operator, kv_bytes).seconds(chunks)
                 if n:
                     seen = kv if operator.window is None else min(kv, n * operator.window)
-                    seconds += float(source.decode_attention(operator, kv_bytes, n).at(np.array([seen]))[0])
+                    seconds += float(source.decode_attention(operator, kv_bytes).curve(n).at(np.array([seen]))[0])
     for operator in head_operators(model, 1):
         assert not isinstance(operator, AttentionOperator)
         per_sequence = not isinstance(operator, GroupedGemm) and operator.per == "sequence"
@@ -178,7 +178,7 @@ def test_decode_pieces_join_without_gaps_or_steps(name: str, mode: str) -> None:
     model = load_model(name)
     kv_bytes = kv_dtype_bytes(model, "auto")
     steepest = sum(
-        layer.count * float(np.diff(source.decode_attention(op, kv_bytes, 1).at(np.array([1.0, 2.0])))[0])
+        layer.count * float(np.diff(source.decode_attention(op, kv_bytes).curve(1).at(np.array([1.0, 2.0])))[0])
         for layer in model.layers
         for op in operators(model, layer, 1)
         if isinstance(op, AttentionOperator)
@@ -304,7 +304,10 @@ class Skewed:
     def rows(self, operator: RowOperator, rows: np.ndarray) -> Estimate | None:
         return self.roofline.rows(operator, rows)
 
-    def decode_attention(self, operator: AttentionOperator, kv_bytes: float, requests: int) -> Curve:
+    def decode_attention(self, operator: AttentionOperator, kv_bytes: float) -> Skewed:
+        return self
+
+    def curve(self, requests: int) -> Curve:
         knots = tuple(float(requests * knot) for knot in (0, *KNOTS))
         return Curve(knots, (2e-5, 3e-5, 8e-5, 2e-4, 6e-4), MEASURED, self.skew)
 

@@ -160,7 +160,7 @@ def test_the_profile_answers_for_every_operator_of_its_model(perf: Path) -> None
     model = load_model("llama-3.1-8b")
     for operator in (*operators(model, model.layers[0]), *head_operators(model)):
         if operator.kind == "attention":
-            source.decode_attention(operator, 2.0, 3)
+            source.decode_attention(operator, 2.0).curve(3)
             source.prefill_attention(operator, 2.0)
         else:
             source.rows(operator, np.array([4.0]))

@@ -71,7 +71,7 @@ def test_operators_take_longer_in_company() -> None:
     more = source(profile).rows(gemm, rows).seconds - source(without).rows(gemm, rows).seconds
     assert more == pytest.approx([0.0, 0.3e-6])
     operator = attention_of("llama-3.1-8b")
-    here, alone = (source(each).decode_attention(operator, 2, 4).seconds[3] for each in (profile, without))
+    here, alone = (source(each).decode_attention(operator, 2).curve(4).seconds[3] for each in (profile, without))
     assert here - alone == pytest.approx(0.3e-6)
 
 
@@ -123,20 +123,20 @@ def test_decode_attention_rises_with_cached_tokens_and_between_batch_sizes() -> 
     operator = attention_of("llama-3.1-8b")
     at = np.linspace(1, 2_000_000, 500)
     for n in (1, 2, 3, 50, 128, 200, 256, 400):
-        seconds = source().decode_attention(operator, 2, n).at(at)
+        seconds = source().decode_attention(operator, 2).curve(n).at(at)
         assert (np.diff(seconds) >= 0).all() and seconds[0] > 0
     low, middle, high = (
-        float(source().decode_attention(operator, 2, n).at(np.array([60_000.0]))[0]) for n in (32, 48, 64)
+        float(source().decode_attention(operator, 2).curve(n).at(np.array([60_000.0]))[0]) for n in (32, 48, 64)
     )
     assert 0.98 * min(low, high) <= middle <= 1.02 * max(low, high)
-    assert source().decode_attention(operator, 2, 400).provenance == EXTRAPOLATED
+    assert source().decode_attention(operator, 2).curve(400).provenance == EXTRAPOLATED
 
 
 def test_half_the_bytes_take_less_time() -> None:
     """But far more than half: an 8-bit cache costs its kernel conversions."""
     operator = attention_of("llama-3.1-8b")
     at = np.array([500_000.0])
-    full, half = (float(source().decode_attention(operator, size, 64).at(at)[0]) for size in (2, 1))
+    full, half = (float(source().decode_attention(operator, size).curve(64).at(at)[0]) for size in (2, 1))
     assert 0.6 < half / full < 0.95
 
 
@@ -147,7 +147,7 @@ def test_a_window_bounds_the_time() -> None:
     whole = next(op for op in kinds if op.window is None)
     assert windowed.window is not None
     filled = np.array([64.0 * windowed.window])
-    short, same = (float(source().decode_attention(op, 2, 64).at(filled)[0]) for op in (windowed, whole))
+    short, same = (float(source().decode_attention(op, 2).curve(64).at(filled)[0]) for op in (windowed, whole))
     assert same < short < 2 * same  # a filled window reaches into another block
     chunks = [(2048, 8192)]
     few, many = (source().prefill_attention(op, 2).seconds(chunks) for op in (windowed, whole))
@@ -168,7 +168,7 @@ def test_decodes_among_prompts_cost_less_than_by_themselves_and_more_than_nothin
     prefill = source().prefill_attention(operator, 2)
     chunks, decodes = [(1024, 0)], Decodes(64, 64_000, 1500)
     together = prefill.together(chunks, decodes)
-    alone = float(source().decode_attention(operator, 2, 64).at(np.array([64_000.0]))[0])
+    alone = float(source().decode_attention(operator, 2).curve(64).at(np.array([64_000.0]))[0])
     assert together is not None and prefill.seconds(chunks) < together < prefill.seconds(chunks) + 1.3 * alone
     held_up = prefill.together(chunks, Decodes(2, 33_000, 32_000))
     assert held_up is not None and held_up > 3 * prefill.seconds(chunks)  # one long decode is not split in a large step

@@ -20,7 +20,7 @@ from steelyard.cost import Roofline, compile_cost
 from steelyard.cost.interpolate import along, line, rising
 from steelyard.cost.silicon import Database, find_silicon
 from steelyard.cost.silicon.gemm import find_lattice
-from steelyard.cost.source import EXTRAPOLATED, INTERPOLATED, MEASURED
+from steelyard.cost.source import EXTRAPOLATED, INTERPOLATED, MEASURED, CostSource, Curve
 from steelyard.hardware import topology_of
 from steelyard.model import (
     AttentionOperator,
@@ -202,18 +202,24 @@ def decode_rows(window: int = 0) -> list[dict[str, Any]]:
     ]
 
 
+def decodes(source: CostSource, operator: AttentionOperator, requests: int) -> Curve:
+    found = source.decode_attention(operator, 2.0)
+    assert found is not None
+    return found.curve(requests)
+
+
 def test_decodes_go_by_requests_and_all_their_cached_tokens(tmp_path: Path) -> None:
     write(tmp_path, "attention/vllm/0.24.0/generation_attention_perf", decode_rows())
     source = silicon(tmp_path)
     for requests, provenance in ((8, MEASURED), (20, INTERPOLATED)):
-        curve = source.decode_attention(attention(), 2.0, requests)
-        assert curve is not None and curve.provenance == provenance
+        curve = decodes(source, attention(), requests)
+        assert curve.provenance == provenance
         assert curve.at(np.array([requests * 1000.0])) == pytest.approx([(10 + requests + requests) * 1e-6], rel=0.02)
-    more = source.decode_attention(attention(), 2.0, 128)
-    assert more is not None and more.provenance == EXTRAPOLATED
-    other = source.decode_attention(attention(heads=16), 2.0, 8)
-    assert other is not None and other.provenance == INTERPOLATED
-    assert source.decode_attention(attention(), 1.0, 8) is None  # no table of 8-bit caches
+    more = decodes(source, attention(), 128)
+    assert more.provenance == EXTRAPOLATED
+    other = decodes(source, attention(heads=16), 8)
+    assert other.provenance == INTERPOLATED
+    assert source.decode_attention(attention(), 1.0) is None  # no table of 8-bit caches
     assert seconds(source, Elementwise("kv_write", 64), np.array([4.0])).tolist() == [0.0]
 
 
@@ -222,15 +228,13 @@ def test_one_slow_sample_does_not_slow_longer_requests(tmp_path: Path) -> None:
     spike = next(row for row in rows if row["batch_size"] == 8 and row["step"] == 15)
     spike["latency"] *= 3
     write(tmp_path, "attention/vllm/0.24.0/generation_attention_perf", rows)
-    curve = silicon(tmp_path).decode_attention(attention(), 2.0, 8)
-    assert curve is not None
+    curve = decodes(silicon(tmp_path), attention(), 8)
     assert curve.at(np.array([8 * 128.0, 8 * 1024.0])) == pytest.approx([19.024e-6, 26.192e-6])
 
 
 def test_a_request_past_the_window_costs_what_long_ones_do(tmp_path: Path) -> None:
     write(tmp_path, "attention/vllm/0.24.0/generation_attention_perf", [*decode_rows(), *decode_rows(window=128)])
-    curve = silicon(tmp_path).decode_attention(attention(window=128), 2.0, 8)
-    assert curve is not None
+    curve = decodes(silicon(tmp_path), attention(window=128), 8)
     assert curve.at(np.array([8 * 16.0, 8 * 128.0])) == pytest.approx([18.128e-6, 50e-6])
 
 
@@ -437,8 +441,7 @@ def test_the_installed_tables_are_of_the_size_that_physics_gives() -> None:
     for gemm in (Gemm("up", 4096, 28672, 2.0, "bf16"), Gemm("down", 14336, 4096, 1.0, "fp8")):
         ratio = seconds(source, gemm, rows) / Roofline(H200).rows(gemm, rows).seconds
         assert ((ratio > 0.6) & (ratio < 1.8)).all()
-    curve = source.decode_attention(attention(), 2.0, 64)
-    assert curve is not None
+    curve = decodes(source, attention(), 64)
     read = 64 * 8192 * 2 * 8 * 128 * 2 / H200.memory_bandwidth
     assert 1.0 < curve.at(np.array([64 * 8192.0]))[0] / read < 1.5
 

@@ -12,7 +12,7 @@ import pytest
 from steelyard import UserError
 from steelyard.cost import FirstOf, Roofline
 from steelyard.cost.profiles import open_profile
-from steelyard.cost.source import EXTRAPOLATED, MEASURED, Decodes, RowOperator
+from steelyard.cost.source import EXTRAPOLATED, MEASURED, CostSource, Curve, Decodes, RowOperator
 from steelyard.cost.tabulated import PAUSE_SECONDS, Tabulated
 from steelyard.cost.vidur import read_compute_folder
 from steelyard.hardware import find_gpu
@@ -150,21 +150,27 @@ def test_degrees_are_kept_apart(vidur: Path) -> None:
         read_compute_folder(vidur, model, 4)
 
 
+def decodes(source: CostSource, operator: AttentionOperator, requests: int) -> Curve:
+    found = source.decode_attention(operator, 2.0)
+    assert found is not None
+    return found.curve(requests)
+
+
 def test_attention_is_read_with_each_requests_own_cache(vidur: Path) -> None:
     model = load_model("llama-3.1-8b")
     source = read_compute_folder(vidur, model, 1)
-    curve = source.decode_attention(attention_of(model), 2.0, 8)
-    assert curve is not None and curve.provenance == MEASURED and curve.skew == 0
+    curve = decodes(source, attention_of(model), 8)
+    assert curve.provenance == MEASURED and curve.skew == 0
     assert curve.at(np.array([8 * 1024.0]))[0] == pytest.approx(decode_ms(8, 1024) * 1e-3 + PAUSE_SECONDS)
-    more = source.decode_attention(attention_of(model), 2.0, 128)
-    assert more is not None and more.provenance == EXTRAPOLATED
+    more = decodes(source, attention_of(model), 128)
+    assert more.provenance == EXTRAPOLATED
     prefill = source.prefill_attention(attention_of(model), 2.0)
     assert prefill is not None
     assert prefill.seconds([(512, 512)]) == pytest.approx(prompt_ms(512, 512) * 1e-3 + PAUSE_SECONDS)
     apart = prompt_ms(512, 512) + decode_ms(8, 1024) - prompt_ms(64, 0)
     both = prefill.together([(512, 512)], Decodes(8, 8 * 1024, 1024))
     assert both == pytest.approx(apart * 1e-3 + PAUSE_SECONDS)
-    assert source.decode_attention(attention_of(model), 1.0, 8) is None  # an 8-bit cache was not profiled
+    assert source.decode_attention(attention_of(model), 1.0) is None  # an 8-bit cache was not profiled
 
 
 def test_what_a_profile_lacks_comes_from_the_next_source(vidur: Path) -> None:

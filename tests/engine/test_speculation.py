@@ -159,7 +159,7 @@ def by_hand(
         for operator in operators(model, layer):
             if isinstance(operator, AttentionOperator):
                 # Keys are read once for all queries of a request; each of those takes the arithmetic of a decode.
-                curve = source.decode_attention(operator, 2, 1)
+                curve = source.decode_attention(operator, 2).curve(1)
                 read = operator.kv_elements * 2 * kv / (H100.memory_bandwidth * 0.80)
                 pairs = queries * operator.decode.flops_per_pair * kv / (H100.peak("bf16") * 0.60)
                 seconds += layer.count * (curve.seconds[0] + max(read, pairs))

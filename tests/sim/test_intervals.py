@@ -96,8 +96,8 @@ def test_scaling_a_family_scales_that_family_only() -> None:
         2 * plain.prefill_attention(attention, 2.0).seconds([(100, 0)])
     )
     at = np.array([5000.0])
-    assert twice.decode_attention(attention, 2.0, 8).at(at) == pytest.approx(
-        2 * plain.decode_attention(attention, 2.0, 8).at(at)
+    assert twice.decode_attention(attention, 2.0).curve(8).at(at) == pytest.approx(
+        2 * plain.decode_attention(attention, 2.0).curve(8).at(at)
     )
 
 

@@ -6,7 +6,7 @@ prompts may all be on one attention instance and all tokens meet at the experts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -79,7 +79,7 @@ def compile_unit(
         back=send,
         head=_head(around),
         host=host_cost(model, terms),
-        launch=lambda tokens, decode_only: graphs.launch(tokens, decode_only),
+        launch=graphs.launch,
     )
     return CompiledUnit(unit, near.compiled(), far.compiled())
 
@@ -110,7 +110,8 @@ class _SideTables:
         """One more operator, for its part of tokens that are dealt out so many ways."""
         if isinstance(operator, AttentionOperator):
             prefill = self.source.prefill_attention(operator, self._kv_bytes)
-            self.attention.append(AttentionPart(operator, 1, prefill))
+            decode = self.source.decode_attention(operator, self._kv_bytes)
+            self.attention.append(AttentionPart(operator, 1, prefill, decode))
             self.families.setdefault("attention", set()).add(self.source.chosen["prefill attention"])
             return
         table = self.requests if operator_is_per_sequence(operator) else self.tokens
@@ -125,7 +126,7 @@ class _SideTables:
         """So many layers more."""
         self.tokens += count * layer.tokens
         self.requests += count * layer.requests
-        self.attention += [AttentionPart(part.operator, count * part.layers, part.prefill) for part in layer.attention]
+        self.attention += [replace(part, layers=count * part.layers) for part in layer.attention]
         for family, sources in layer.families.items():
             self.families.setdefault(family, set()).update(sources)
 

@@ -50,7 +50,7 @@ def compile_cost(
     """
     layout = as_layout(tp)
     check_layout(model, layout)
-    tables = _Tables(_first_of(sources, layout), layout, engine, routing or Routing())
+    tables = _Tables(_first_of(sources, layout, engine), layout, engine, routing or Routing())
     sends = [send for stage in range(layout.pp - 1) for send in send_operators(model, layout, stage)]
     tables.add(model, (*embedding_operators(model, layout), *first, *sends), output_operators(model, layout))
     return tables.compiled(model, terms or HostTerms())
@@ -68,7 +68,7 @@ def compile_stages(
     check_layout(model, layout)
     found = []
     for i, stage in enumerate(stages(model, layout)):
-        tables = _Tables(_first_of(sources, layout), layout, engine, routing or Routing())
+        tables = _Tables(_first_of(sources, layout, engine), layout, engine, routing or Routing())
         before = embedding_operators(model, layout) if stage.first else ()
         after = output_operators(model, layout) if stage.last else ()
         sends = () if stage.last else send_operators(model, layout, i)
@@ -77,8 +77,8 @@ def compile_stages(
     return tuple(found)
 
 
-def _first_of(sources: tuple[CostSource, ...], layout: Layout) -> FirstOf:
-    return FirstOf(sources) if layout.dcp == 1 else DealtOut(sources)
+def _first_of(sources: tuple[CostSource, ...], layout: Layout, engine: EngineSpec) -> FirstOf:
+    return FirstOf(sources) if layout.dcp == 1 else DealtOut(sources, engine.max_num_batched_tokens)
 
 
 class _Tables:
@@ -117,7 +117,8 @@ class _Tables:
 
     def _add_attention(self, operator: AttentionOperator, layers: int) -> None:
         prefill = self.source.prefill_attention(operator, self.kv_bytes)
-        self.attention.append(AttentionPart(operator, layers, prefill))
+        decode = self.source.decode_attention(operator, self.kv_bytes)
+        self.attention.append(AttentionPart(operator, layers, prefill, decode))
         self.families.setdefault("attention", set()).add(self.source.chosen["prefill attention"])
 
     def _add_rows(self, operator: RowOperator, layers: int) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from steelyard.cost.graphs import GraphPlan
 from steelyard.cost.host import HINDERED, HostCost, Launch
 from steelyard.cost.kernels import ExpertKernel, FirstUses
 from steelyard.cost.source import (
+    DecodeAttention,
     Decodes,
     FirstOf,
     Floats,
@@ -50,11 +51,12 @@ Piece = tuple[int, float, float]  # (kv_max, a, b): a + b * kv seconds while kv 
 
 @dataclass(frozen=True)
 class AttentionPart:
-    """Attention of one kind of layer: the operator, how many layers, and its prefill."""
+    """Attention of one kind of layer: the operator, how many layers, and its prefills and decodes."""
 
     operator: AttentionOperator
     layers: int
     prefill: PrefillAttention
+    decode: DecodeAttention
 
 
 class RankBatch(NamedTuple):
@@ -149,31 +151,48 @@ class CompiledCost:
         self._decode_graphs: dict[int, tuple[Launch, int | None]] = {}
         self._pieces: dict[int, tuple[Piece, ...]] = {}
         self._skew: dict[int, float] = {}
+        self._decode_kinds: dict[int, tuple[int, ...]] = {}  # provenance by kind of layer
 
     def widened(self, tokens: int, sampled: int, graphs: GraphPlan) -> CompiledCost:
         """The same for decodes of so many tokens each, the last ``sampled`` of which reach the output head.
 
         To the attention kernel the queries of one request are as many more heads that share its keys.
         """
-        token_seconds, expert_seconds, head_seconds, pooled_seconds, exchange_seconds = self._tables
-        wide = CompiledCost(
-            token_seconds=token_seconds,
-            expert_seconds=expert_seconds,
-            head_seconds=head_seconds,
-            pooled_seconds=pooled_seconds,
-            exchange_seconds=exchange_seconds,
-            ranks=self.ranks,
-            attention=tuple(_widened(part, tokens) for part in self._attention),
-            source=self._source,
-            kv_bytes=self._kv_bytes,
-            families=self.families,
-            graphs=graphs,
-            host=self.host,
-            kernels=self._kernels,
-            ran=self._ran,
-        )
+        wide = CompiledCost(**self._parts(self._source))
+        wide._attention = tuple(self._widened(part, tokens) for part in self._attention)
+        wide.graphs = graphs
         wide._width, wide._sampled = tokens, sampled
         return wide
+
+    def __reduce__(self) -> tuple[Callable[..., CompiledCost], tuple[Any, ...]]:
+        """Pickled as its tables and the decodes worked out so far, without the sources that they came from."""
+        known = self._pieces, self._skew, self._decode_kinds
+        return _read_back, (self._parts(None), self._source.chosen, self._width, self._sampled, known)
+
+    def _parts(self, source: FirstOf | None) -> dict[str, Any]:
+        """What it was made of."""
+        tokens, experts, head, pooled, exchange = self._tables
+        return {
+            "token_seconds": tokens,
+            "expert_seconds": experts,
+            "head_seconds": head,
+            "pooled_seconds": pooled,
+            "exchange_seconds": exchange,
+            "ranks": self.ranks,
+            "attention": self._attention,
+            "source": source,
+            "kv_bytes": self._kv_bytes,
+            "families": self.families,
+            "graphs": self.graphs,
+            "host": self.host,
+            "kernels": self._kernels,
+            "ran": self._ran,
+        }
+
+    def _widened(self, part: AttentionPart, queries: int) -> AttentionPart:
+        decode = part.operator.decode
+        operator = replace(part.operator, decode=replace(decode, heads=decode.heads * queries))
+        return replace(part, operator=operator, decode=self._source.decode_attention(operator, self._kv_bytes))
 
     @property
     def chosen(self) -> Mapping[str, str]:
@@ -333,12 +352,11 @@ class CompiledCost:
         layers = sum(part.layers for part in self._attention)
         for n in np.unique(done.decodes[done.decodes > 0]).tolist() if layers else ():
             here = done.decodes == n
-            ends, a, b = (np.array(column) for column in zip(*self._decode_pieces(n), strict=True))
+            ends, a, b = (np.array(column) for column in zip(*self._pieces_of(n), strict=True))
             mean = done.decode_keys[here] / done.steps[here]
             piece = np.searchsorted(ends, mean)
             seconds = float(((a[piece] + b[piece] * mean) * done.steps[here]).sum())
-            for part in self._attention:
-                kind = self._source.decode_attention(part.operator, self._kv_bytes, n).provenance
+            for part, kind in zip(self._attention, self._decode_kinds[n], strict=True):
                 found[kind] += seconds * part.layers / layers
         filled = np.flatnonzero(done.prefill_tokens)
         sample = filled[:: max(1, len(filled) // _SAMPLED)]
@@ -372,9 +390,7 @@ class CompiledCost:
 
     def _decode_attention(self, n: int, kv: int, longest: int) -> tuple[float, float, int]:
         """(a, b, kv_max) of decode attention: an uneven batch lies between an even one and one of all the longest."""
-        pieces = self._pieces.get(n)
-        if pieces is None:
-            pieces = self._pieces[n] = self._decode_pieces(n)
+        pieces = self._pieces.get(n) or self._pieces_of(n)
         kv_max, a, b = _piece_at(pieces, kv)
         skew = self._skew[n]
         more = n * longest - kv
@@ -385,12 +401,18 @@ class CompiledCost:
         b += skew * (longest_b - b)
         return a, b, min(kv_max, longest_max - more)
 
+    def _pieces_of(self, n: int) -> tuple[Piece, ...]:
+        pieces = self._pieces.get(n)
+        if pieces is None:
+            pieces = self._pieces[n] = self._decode_pieces(n)
+        return pieces
+
     def _decode_pieces(self, n: int) -> tuple[Piece, ...]:
         """Decode attention of all layers: straight between the knots of the source's curves and the windows."""
         curves = []
         knots = {0.0}
         for part in self._attention:
-            curve = self._source.decode_attention(part.operator, self._kv_bytes, n)
+            curve = part.decode.curve(n)
             edge = float("inf") if part.operator.window is None else float(n * part.operator.window)
             curves.append((part.layers, curve, edge))
             knots |= {kv for kv in (*curve.kv, edge) if 0 < kv < min(edge, _NO_LIMIT) or kv == edge < _NO_LIMIT}
@@ -398,6 +420,7 @@ class CompiledCost:
         seconds = np.zeros_like(at)
         for layers, curve, edge in curves:
             seconds += layers * curve.at(np.minimum(at, edge))
+        self._decode_kinds[n] = tuple(curve.provenance for _, curve, _ in curves)
         self._skew[n] = sum(layers * curve.skew for layers, curve, _ in curves) / sum(layers for layers, _, _ in curves)
         slopes = np.diff(seconds) / np.diff(at)
         ends = [*(int(knot) for knot in at[1:-1]), _NO_LIMIT]
@@ -405,17 +428,26 @@ class CompiledCost:
         return tuple((end, value - slope * knot, slope) for end, knot, value, slope in starts)
 
 
+def _read_back(
+    parts: dict[str, Any],
+    chosen: dict[str, str],
+    width: int,
+    sampled: int,
+    known: tuple[dict[int, tuple[Piece, ...]], dict[int, float], dict[int, tuple[int, ...]]],
+) -> CompiledCost:
+    source = FirstOf(())
+    source.chosen = chosen
+    cost = CompiledCost(**(parts | {"source": source}))
+    cost._width, cost._sampled = width, sampled
+    cost._pieces, cost._skew, cost._decode_kinds = known
+    return cost
+
+
 def _piece_at(pieces: tuple[Piece, ...], kv: int) -> Piece:
     for piece in pieces:
         if kv <= piece[0]:
             return piece
     raise AssertionError("the last piece has no end")
-
-
-def _widened(part: AttentionPart, queries: int) -> AttentionPart:
-    decode = part.operator.decode
-    operator = replace(part.operator, decode=replace(decode, heads=decode.heads * queries))
-    return replace(part, operator=operator)
 
 
 def operator_is_per_sequence(operator: Gemm | GroupedGemm | Elementwise | Collective) -> bool:

@@ -8,12 +8,12 @@ each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from steelyard.cost.source import Curve, Decodes, FirstOf, PrefillAttention
+from steelyard.cost.source import CostSource, Curve, DecodeAttention, Decodes, FirstOf, PrefillAttention
 from steelyard.model import AttentionOperator, Collective, Dealt, Elementwise
 
 _FLOAT32 = 4
@@ -45,15 +45,16 @@ def context_gather(operator: AttentionOperator, dealt: Dealt) -> Collective:
 
 
 class DealtOut(FirstOf):
-    """The first source that knows a kernel, for GPUs that have a part of the tokens each."""
+    """The first source that knows a kernel, for GPUs that have a part of the tokens each; ``most`` is what a step has
+    of them."""
 
-    def decode_attention(self, operator: AttentionOperator, kv_bytes: float, requests: int) -> Curve:
-        here, dealt = super().decode_attention(operator, kv_bytes, requests), operator.dealt
-        if dealt is None:
-            return here
-        more = self._exchange_seconds(operator, dealt, requests)
-        cached = tuple(kv * dealt.ranks for kv in here.kv)
-        return replace(here, kv=cached, seconds=tuple(seconds + more for seconds in here.seconds))
+    def __init__(self, sources: tuple[CostSource, ...], most: int) -> None:
+        super().__init__(sources)
+        self.most = most
+
+    def decode_attention(self, operator: AttentionOperator, kv_bytes: float) -> DecodeAttention:
+        here, dealt = super().decode_attention(operator, kv_bytes), operator.dealt
+        return here if dealt is None else _DealtDecodes(here, dealt.ranks, self._exchanges(operator, dealt))
 
     def prefill_attention(self, operator: AttentionOperator, kv_bytes: float) -> PrefillAttention:
         """Chunks meet as many keys as if nothing were dealt out: all GPUs' heads and a part of the tokens, or the
@@ -65,15 +66,30 @@ class DealtOut(FirstOf):
             tokens = np.array([0.0, *(2.0**i for i in range(_LONGEST_LOG2 + 1))])
             seconds = self.rows(context_gather(operator, dealt), tokens).seconds
             return _Gathered(alone, Curve(tuple(tokens.tolist()), tuple(seconds.tolist()), alone.provenance))
-        return _Exchanged(
-            alone,
-            lambda tokens: self._exchange_seconds(operator, dealt, tokens),
-            lambda requests: self.decode_attention(operator, kv_bytes, requests),
-        )
+        return _Exchanged(alone, self._exchanges(operator, dealt), self.decode_attention(operator, kv_bytes))
 
-    def _exchange_seconds(self, operator: AttentionOperator, dealt: Dealt, tokens: int) -> float:
-        rows = np.array([float(tokens)])
-        return sum(float(self.rows(each, rows).seconds[0]) for each in exchange(operator, dealt))
+    def _exchanges(self, operator: AttentionOperator, dealt: Dealt) -> list[float]:
+        """Seconds of what surrounds the kernel, by query tokens."""
+        tokens = np.arange(self.most + 1, dtype=np.float64)
+        seconds = np.zeros_like(tokens)
+        for each in exchange(operator, dealt):
+            seconds += self.rows(each, tokens).seconds
+        found: list[float] = seconds.tolist()
+        return found
+
+
+@dataclass(frozen=True)
+class _DealtDecodes:
+    """Decodes whose cached tokens are on several GPUs, and the exchange that joins what each finds."""
+
+    here: DecodeAttention
+    ranks: int
+    exchange: list[float]  # by tokens
+
+    def curve(self, requests: int) -> Curve:
+        here, more = self.here.curve(requests), self.exchange[requests]
+        cached = tuple(kv * self.ranks for kv in here.kv)
+        return replace(here, kv=cached, seconds=tuple(seconds + more for seconds in here.seconds))
 
 
 @dataclass(frozen=True)
@@ -100,9 +116,8 @@ class _Exchanged:
     """Chunks with context, which share one exchange with the step's decodes. A step without either has none."""
 
     alone: PrefillAttention
-    exchange: Callable[[int], float]
-    decodes: Callable[[int], Curve]
-    _rows: dict[int, float] = field(default_factory=dict)
+    exchange: list[float]  # by tokens
+    decodes: DecodeAttention
     _curves: dict[int, Curve] = field(default_factory=dict)
 
     @property
@@ -111,22 +126,17 @@ class _Exchanged:
 
     def seconds(self, chunks: Sequence[tuple[int, int]]) -> float:
         some = any(before for _, before in chunks)
-        return self.alone.seconds(chunks) + (self._exchanging(_new(chunks)) if some else 0.0)
+        return self.alone.seconds(chunks) + (self.exchange[_new(chunks)] if some else 0.0)
 
     def together(self, chunks: Sequence[tuple[int, int]], decodes: Decodes) -> float:
         """One after the other, but for the exchange, which the curve of decodes has in it."""
         requests, cached, longest = decodes
         if requests not in self._curves:
-            self._curves[requests] = self.decodes(requests)
+            self._curves[requests] = self.decodes.curve(requests)
         curve = self._curves[requests]
         even, all_longest = curve.at(np.array([float(cached), float(requests * longest)])).tolist()
-        joined = self._exchanging(requests + _new(chunks)) - self._exchanging(requests)
+        joined = self.exchange[requests + _new(chunks)] - self.exchange[requests]
         return self.alone.seconds(chunks) + float(even + curve.skew * (all_longest - even)) + joined
-
-    def _exchanging(self, tokens: int) -> float:
-        if tokens not in self._rows:
-            self._rows[tokens] = self.exchange(tokens)
-        return self._rows[tokens]
 
 
 def _new(chunks: Sequence[tuple[int, int]]) -> int:

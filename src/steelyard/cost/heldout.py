@@ -93,7 +93,7 @@ def _summed_up(source: Measured, shape: HeadShape, decodes: list[int], chunks: l
         whole = Decodes(len(decodes), sum(decodes), max(decodes)) if decodes else None
         prefill = source.attention.prefill(operator, 2)
         return prefill.seconds(chunks) if whole is None else prefill.together(chunks, whole)
-    curve = source.attention.decodes(operator, 2, len(decodes))
+    curve = source.attention.decodes(operator, 2).curve(len(decodes))
     return float(curve.at(np.array([float(sum(decodes))]))[0])
 
 

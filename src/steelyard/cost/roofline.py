@@ -99,10 +99,10 @@ class Roofline:
         whole_waves = waves * self.gpu.sms * tile * TILE_COLUMNS
         return np.where(tiles < self.gpu.sms, rows * columns, whole_waves)
 
-    def decode_attention(self, operator: AttentionOperator, kv_bytes: float, requests: int) -> Curve:
+    def decode_attention(self, operator: AttentionOperator, kv_bytes: float) -> _Decodes:
         arithmetic = operator.decode.flops_per_pair / (self.gpu.peak(operator.compute) * ATTENTION_ARITHMETIC)
         memory = operator.kv_elements * kv_bytes / (self.gpu.memory_bandwidth * ATTENTION_MEMORY)
-        return Curve((0, 1), (KERNEL_SECONDS, KERNEL_SECONDS + max(arithmetic, memory)), ANALYTIC)
+        return _Decodes(Curve((0, 1), (KERNEL_SECONDS, KERNEL_SECONDS + max(arithmetic, memory)), ANALYTIC))
 
     def prefill_attention(self, operator: AttentionOperator, kv_bytes: float) -> _Prefill:
         return _Prefill(
@@ -112,6 +112,16 @@ class Roofline:
             sms=self.gpu.sms,
             window=operator.window,
         )
+
+
+@dataclass(frozen=True)
+class _Decodes:
+    """Cached tokens at the rate of memory or arithmetic, however many requests they are of."""
+
+    line: Curve
+
+    def curve(self, requests: int) -> Curve:
+        return self.line
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from steelyard.cost.source import CostSource, Curve, Decodes, Estimate, Floats, PrefillAttention, RowOperator
+from steelyard.cost.source import (
+    CostSource,
+    Curve,
+    DecodeAttention,
+    Decodes,
+    Estimate,
+    Floats,
+    PrefillAttention,
+    RowOperator,
+)
 from steelyard.model import AttentionOperator, Collective, Gemm, GroupedGemm
 
 FAMILIES = ("gemm", "experts", "attention", "collective", "small")
@@ -36,14 +45,25 @@ class Scaled:
         factor = self.factors.get(family_of(operator), 1.0)
         return None if found is None else found._replace(seconds=found.seconds * factor)
 
-    def decode_attention(self, operator: AttentionOperator, kv_bytes: float, requests: int) -> Curve | None:
-        found = self.source.decode_attention(operator, kv_bytes, requests)
-        factor = self.factors.get("attention", 1.0)
-        return None if found is None else replace(found, seconds=tuple(second * factor for second in found.seconds))
+    def decode_attention(self, operator: AttentionOperator, kv_bytes: float) -> DecodeAttention | None:
+        found = self.source.decode_attention(operator, kv_bytes)
+        return None if found is None else _ScaledDecodes(found, self.factors.get("attention", 1.0))
 
     def prefill_attention(self, operator: AttentionOperator, kv_bytes: float) -> PrefillAttention | None:
         found = self.source.prefill_attention(operator, kv_bytes)
         return None if found is None else _ScaledPrefill(found, self.factors.get("attention", 1.0))
+
+
+@dataclass(frozen=True)
+class _ScaledDecodes:
+    """Decode attention, times a factor."""
+
+    decodes: DecodeAttention
+    factor: float
+
+    def curve(self, requests: int) -> Curve:
+        found = self.decodes.curve(requests)
+        return replace(found, seconds=tuple(second * self.factor for second in found.seconds))
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -74,8 +74,8 @@ class CostSource(Protocol):
         """Seconds of an operator for each number of rows (tokens, or sequences for the output head)."""
         ...
 
-    def decode_attention(self, operator: AttentionOperator, kv_bytes: float, requests: int) -> Curve | None:
-        """One layer's attention of a decode step of so many requests, over all their cached tokens."""
+    def decode_attention(self, operator: AttentionOperator, kv_bytes: float) -> DecodeAttention | None:
+        """How long one layer takes over the decodes of a step."""
         ...
 
     def prefill_attention(self, operator: AttentionOperator, kv_bytes: float) -> PrefillAttention | None:
@@ -83,15 +83,15 @@ class CostSource(Protocol):
         ...
 
 
-@dataclass(frozen=True)
 class FirstOf:
     """Several sources, the best first: each operator is answered by the first that knows it.
 
-    ``chosen`` says which that was, by operator; the last source must know everything.
+    It notes in ``chosen`` which that was, by operator; the last source must know everything.
     """
 
-    sources: tuple[CostSource, ...]
-    chosen: dict[str, str] = field(default_factory=dict)
+    def __init__(self, sources: tuple[CostSource, ...]) -> None:
+        self.sources = sources
+        self.chosen: dict[str, str] = {}
 
     @property
     def name(self) -> str:
@@ -100,8 +100,8 @@ class FirstOf:
     def rows(self, operator: RowOperator, rows: Floats) -> Estimate:
         return self._first(operator.name, lambda source: source.rows(operator, rows))
 
-    def decode_attention(self, operator: AttentionOperator, kv_bytes: float, requests: int) -> Curve:
-        return self._first("decode attention", lambda source: source.decode_attention(operator, kv_bytes, requests))
+    def decode_attention(self, operator: AttentionOperator, kv_bytes: float) -> DecodeAttention:
+        return self._first("decode attention", lambda source: source.decode_attention(operator, kv_bytes))
 
     def prefill_attention(self, operator: AttentionOperator, kv_bytes: float) -> PrefillAttention:
         return self._first("prefill attention", lambda source: source.prefill_attention(operator, kv_bytes))
@@ -121,6 +121,14 @@ class Decodes(NamedTuple):
     requests: int
     cached: int
     longest: int
+
+
+class DecodeAttention(Protocol):
+    """Decode attention of one layer, for any number of requests. It keeps what it needs to know of its source."""
+
+    def curve(self, requests: int) -> Curve:
+        """Seconds of a step of so many, over all their cached tokens."""
+        ...
 
 
 class PrefillAttention(Protocol):

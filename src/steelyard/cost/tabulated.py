@@ -223,6 +223,17 @@ class ExpertTimes:
 
 
 @dataclass(frozen=True)
+class TabulatedDecodes:
+    """Decodes from a table, with the pause after each kernel."""
+
+    attention: AttentionTimes
+
+    def curve(self, requests: int) -> Curve:
+        alone = self.attention.curve(requests)
+        return replace(alone, seconds=tuple(second + PAUSE_SECONDS for second in alone.seconds))
+
+
+@dataclass(frozen=True)
 class Tabulated:
     """A source that knows the operators of one model, in the precision it was profiled in."""
 
@@ -247,11 +258,8 @@ class Tabulated:
             return None
         return found._replace(seconds=np.where(rows > 0, found.seconds + PAUSE_SECONDS, 0.0))
 
-    def decode_attention(self, operator: AttentionOperator, kv_bytes: float, requests: int) -> Curve | None:
-        if not self._knows(operator, kv_bytes):
-            return None
-        alone = self.attention.curve(requests)
-        return replace(alone, seconds=tuple(second + PAUSE_SECONDS for second in alone.seconds))
+    def decode_attention(self, operator: AttentionOperator, kv_bytes: float) -> TabulatedDecodes | None:
+        return TabulatedDecodes(self.attention) if self._knows(operator, kv_bytes) else None
 
     def prefill_attention(self, operator: AttentionOperator, kv_bytes: float) -> TabulatedPrefill | None:
         return TabulatedPrefill(self.attention) if self._knows(operator, kv_bytes) else None

@@ -5,19 +5,19 @@ Each kind of operator has a module that says how. What the profile lacks comes f
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from steelyard.cost.bundle import Bundle
-from steelyard.cost.measured.attention import AttentionTimes
+from steelyard.cost.measured.attention import AttentionTimes, MeasuredDecodes
 from steelyard.cost.measured.company import in_company
 from steelyard.cost.measured.elementwise import Small
 from steelyard.cost.measured.experts import Experts
 from steelyard.cost.measured.matrices import Matrices
 from steelyard.cost.measured.prefill import MeasuredPrefill
-from steelyard.cost.source import INTERPOLATED, Curve, Estimate, Floats, RowOperator
+from steelyard.cost.source import INTERPOLATED, Estimate, Floats, RowOperator
 from steelyard.hardware import Gpu
 from steelyard.model import AttentionOperator, Elementwise, Gemm, GroupedGemm
 
@@ -57,11 +57,10 @@ class Measured:
             return self._small.seconds(operator, rows)
         return None
 
-    def decode_attention(self, operator: AttentionOperator, kv_bytes: float, requests: int) -> Curve | None:
+    def decode_attention(self, operator: AttentionOperator, kv_bytes: float) -> MeasuredDecodes | None:
         if operator.attention == "mla" or not self.attention.points:
             return None
-        alone = self.attention.decodes(operator, kv_bytes, requests)
-        return replace(alone, seconds=tuple(seconds + self._company for seconds in alone.seconds))
+        return self.attention.decodes(operator, kv_bytes, self._company)
 
     def prefill_attention(self, operator: AttentionOperator, kv_bytes: float) -> MeasuredPrefill | None:
         if operator.attention == "mla" or not self.attention.points:

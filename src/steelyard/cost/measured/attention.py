@@ -41,7 +41,7 @@ class AttentionTimes:
     points: Sequence[Row]
     gpu: Gpu
     _corrections: dict[tuple[HeadShape, Kind, float], Correction] = field(default_factory=dict)
-    _curves: dict[tuple[AttentionShape, int | None, float, int], Curve] = field(default_factory=dict)
+    _decodes: dict[tuple[AttentionShape, int | None, float, float], MeasuredDecodes] = field(default_factory=dict)
 
     def batch(self, shape: HeadShape, queries: Sequence[int], keys: Sequence[int], kv_bytes: float = 2) -> float:
         """Seconds of a batch of which every length is known."""
@@ -49,23 +49,24 @@ class AttentionTimes:
         correction = self._correction(shape, _kind(queries), kv_bytes)
         return 1e-6 * load.microseconds(tile_costs(shape.dim)) * correction.of_batch(shape, queries, keys, load)
 
-    def decodes(self, operator: AttentionOperator, kv_bytes: float, requests: int) -> Curve:
-        """Seconds of decodes of different lengths, over their cached tokens in all."""
-        key = operator.decode, operator.window, kv_bytes, requests
-        if key not in self._curves:
-            self._curves[key] = self._decodes(operator, kv_bytes, requests)
-        return self._curves[key]
+    def decodes(self, operator: AttentionOperator, kv_bytes: float, company: float = 0.0) -> MeasuredDecodes:
+        """Seconds of a step's decodes; ``company`` is what each kernel takes longer among others."""
+        key = operator.decode, operator.window, kv_bytes, company
+        if key not in self._decodes:
+            self._decodes[key] = self._find_decodes(operator, kv_bytes, company)
+        return self._decodes[key]
 
-    def _decodes(self, operator: AttentionOperator, kv_bytes: float, requests: int) -> Curve:
-        shape, sms = _shape(operator.decode), self.gpu.sms
-        lengths, worked_on = _lengths(operator)
-        even = even_decodes(shape, requests, worked_on, sms)
-        correction = self._correction(shape, "decodes", kv_bytes).of_even_decodes(shape, requests, worked_on, even)
-        seconds = 1e-6 * correction * even.smooth * unevenness(shape, requests, worked_on, sms)
-        provenance = MEASURED if requests == 1 and shape in self._rows(kv_bytes) else INTERPOLATED
-        if requests > self._most_requests:
-            provenance = EXTRAPOLATED
-        return Curve(tuple((requests * lengths).tolist()), tuple(np.maximum.accumulate(seconds).tolist()), provenance)
+    def _find_decodes(self, operator: AttentionOperator, kv_bytes: float, company: float) -> MeasuredDecodes:
+        shape = _shape(operator.decode)
+        return MeasuredDecodes(
+            shape,
+            self._correction(shape, "decodes", kv_bytes),
+            self.gpu.sms,
+            *_lengths(operator),
+            measured=shape in self._rows(kv_bytes),
+            most_requests=self._most_requests,
+            company=company,
+        )
 
     def prefill(self, operator: AttentionOperator, kv_bytes: float) -> MeasuredPrefill:
         """Seconds of a step's chunks of prompts."""
@@ -107,6 +108,36 @@ class AttentionTimes:
     @cached_property
     def _most_requests(self) -> int:
         return int(self._columns.columns["keys"].lengths.max())
+
+
+@dataclass(frozen=True)
+class MeasuredDecodes:
+    """Decodes of different lengths, over their cached tokens in all."""
+
+    shape: HeadShape
+    correction: Correction
+    sms: int
+    lengths: Floats  # cached tokens of a request to know the time at
+    worked_on: Floats  # as many as are worked on
+    measured: bool  # whether batches of the very shape were
+    most_requests: int  # of any measured batch
+    company: float
+    _curves: dict[int, Curve] = field(default_factory=dict)
+
+    def curve(self, requests: int) -> Curve:
+        if requests not in self._curves:
+            self._curves[requests] = self._curve(requests)
+        return self._curves[requests]
+
+    def _curve(self, requests: int) -> Curve:
+        even = even_decodes(self.shape, requests, self.worked_on, self.sms)
+        correction = self.correction.of_even_decodes(self.shape, requests, self.worked_on, even)
+        seconds = 1e-6 * correction * even.smooth * unevenness(self.shape, requests, self.worked_on, self.sms)
+        provenance = MEASURED if requests == 1 and self.measured else INTERPOLATED
+        if requests > self.most_requests:
+            provenance = EXTRAPOLATED
+        rising = (np.maximum.accumulate(seconds) + self.company).tolist()
+        return Curve(tuple((requests * self.lengths).tolist()), tuple(rising), provenance)
 
 
 def _by_distance(shape: HeadShape, shapes: Iterable[HeadShape]) -> list[HeadShape]:

@@ -11,7 +11,7 @@ from steelyard.cost.interpolate import along
 from steelyard.cost.silicon import attention, collectives, dealt, experts
 from steelyard.cost.silicon.database import Database, Origin, find_database
 from steelyard.cost.silicon.gemm import dtype_of, find_lattice
-from steelyard.cost.source import INTERPOLATED, Curve, Estimate, Floats, PrefillAttention, RowOperator
+from steelyard.cost.source import INTERPOLATED, DecodeAttention, Estimate, Floats, PrefillAttention, RowOperator
 from steelyard.hardware import Gpu, Topology
 from steelyard.model import AttentionOperator, Collective, Gemm, GroupedGemm
 
@@ -51,13 +51,13 @@ class Silicon:
             return Estimate.all_of(np.zeros_like(rows), INTERPOLATED)
         return None
 
-    def decode_attention(self, operator: AttentionOperator, kv_bytes: float, requests: int) -> Curve | None:
+    def decode_attention(self, operator: AttentionOperator, kv_bytes: float) -> DecodeAttention | None:
         found = attention.find_decodes(self.database, operator, kv_bytes)
         if found is None:
             return None
         decodes, origin = found
         self._note("decode attention", origin)
-        return decodes.curve(requests)
+        return decodes
 
     def prefill_attention(self, operator: AttentionOperator, kv_bytes: float) -> PrefillAttention | None:
         found = attention.find_prefills(self.database, operator, kv_bytes)
