@@ -94,7 +94,7 @@ def summarise(
         gpu_hours=gpu_hours,
         cost=_cost(price, gpu_hours, prompt, output),
         memory=Memory(**answers.memory.summary()),
-        sources={name: source for each in setup.pools for name, source in sorted(each.cost.chosen.items())},
+        sources=_sources(setup),
         pools=pools,
         intervals=None,
         compiled_on_first_use=_first_uses(engines),
@@ -102,6 +102,16 @@ def summarise(
         models=figures_by_model(desk, requests, duration),
         links={} if handover is None else link_use(handover.transfers.ports, duration),
     )
+
+
+def _sources(setup: FleetSetup) -> dict[str, str]:
+    """Who knew each operator; engines that only prefill were not asked for decodes."""
+    return {
+        name: source
+        for each in setup.pools
+        for name, source in sorted(each.cost.chosen.items())
+        if name != "decode attention" or each.pool.role != "prefill"
+    }
 
 
 def span(requests: dict[str, Column]) -> tuple[float, float]:
