@@ -23,8 +23,8 @@ from steelyard.balance.estimate import Oracle
 from steelyard.posttrain.core import rollout_core
 from steelyard.posttrain.rollout import RolloutStage
 from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
-from steelyard.scenario.load_posttrain import load_posttrain
 from steelyard.scenario.posttrain import BucketSpec, PosttrainScenario
+from steelyard.scenario.posttrain_loading import load_posttrain
 from steelyard.sim.run import no_collector
 
 KNOWING = (("cost-aware", "oracle"), ("heddle", "oracle"), ("c-mlfq", "oracle"), ("shortest-first", "oracle"))

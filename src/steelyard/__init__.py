@@ -12,8 +12,8 @@ from steelyard.lazy import lazily
 
 if TYPE_CHECKING:
     from steelyard.scenario import Scenario, load_scenario, scenario_from_dict
-    from steelyard.scenario.load_posttrain import load_posttrain, posttrain_from_dict
     from steelyard.scenario.posttrain import PosttrainScenario
+    from steelyard.scenario.posttrain_loading import load_posttrain, posttrain_from_dict
     from steelyard.sim import Result, simulate
 
 __version__ = "0.1.0"
@@ -36,7 +36,7 @@ __getattr__ = lazily(
     {
         **dict.fromkeys(("Result", "simulate"), "steelyard.sim"),
         **dict.fromkeys(("Scenario", "load_scenario", "scenario_from_dict"), "steelyard.scenario"),
-        **dict.fromkeys(("load_posttrain", "posttrain_from_dict"), "steelyard.scenario.load_posttrain"),
+        **dict.fromkeys(("load_posttrain", "posttrain_from_dict"), "steelyard.scenario.posttrain_loading"),
         "PosttrainScenario": "steelyard.scenario.posttrain",
     },
 )

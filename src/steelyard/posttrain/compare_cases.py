@@ -14,8 +14,8 @@ from steelyard.posttrain.planning import longest_sequence
 from steelyard.posttrain.setup import DEGREES, PosttrainSetup, set_up_posttrain, train_settings
 from steelyard.posttrain.training import TrainLayout, refusal
 from steelyard.records import Trajectory
-from steelyard.scenario.load_posttrain import posttrain_from_dict
 from steelyard.scenario.posttrain import USUAL_STALENESS, BucketSpec, PosttrainScenario, TrainingSpec
+from steelyard.scenario.posttrain_loading import posttrain_from_dict
 
 _STAGES = (1, 2, 3, 4, 5, 8)
 _SPLITS = (1, 2, 3, 5, 6)  # ranks that a sequence is split over, of which 3 and 5 make up for odd numbers of GPUs

@@ -49,8 +49,8 @@ from steelyard.scenario.workload import (
 )
 
 if TYPE_CHECKING:
-    from steelyard.scenario.load_posttrain import load_posttrain, posttrain_from_dict
     from steelyard.scenario.posttrain import PosttrainScenario
+    from steelyard.scenario.posttrain_loading import load_posttrain, posttrain_from_dict
 
 __all__ = [
     "AcceptSpec",
@@ -117,7 +117,7 @@ __all__ = [
 __getattr__ = lazily(
     __name__,
     {
-        **dict.fromkeys(("load_posttrain", "posttrain_from_dict"), "steelyard.scenario.load_posttrain"),
+        **dict.fromkeys(("load_posttrain", "posttrain_from_dict"), "steelyard.scenario.posttrain_loading"),
         "PosttrainScenario": "steelyard.scenario.posttrain",
     },
 )
