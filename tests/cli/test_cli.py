@@ -404,6 +404,54 @@ def test_an_interrupt_leaves_nothing_behind(folder: Path) -> None:
     assert sorted(path.name for path in folder.rglob("*")) == ["good.yaml", "slow.yaml"]
 
 
+REPEAT_FOR_EVER = """
+import sys, time
+import steelyard.sim.intervals as intervals
+from steelyard.cli import main
+intervals.simulate = lambda *_, **__: time.sleep(60)
+sys.argv[1:] = ["simulate", "good.yaml", "--out", "there", "--intervals", *sys.argv[1:]]
+main()
+"""
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("json_", [False, True])
+def test_an_interrupt_of_the_intervals_leaves_the_result(folder: Path, workers: str, json_: bool) -> None:
+    command = [sys.executable, "-c", REPEAT_FOR_EVER, "--workers", workers, *(["--json"] if json_ else [])]
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        written = folder / "there" / "summary.json"
+        for _ in range(300):
+            if written.exists():
+                break
+            time.sleep(0.1)
+        time.sleep(0.3)
+        assert process.poll() is None, "there was nothing to wait for"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)  # ends when no worker holds the pipe any more
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert err == "interrupted: there holds the result without its intervals\n"
+    assert sorted(path.name for path in (folder / "there").iterdir()) == FILES
+    assert json.loads(written.read_text())["intervals"] is None
+    assert out == written.read_text() if json_ else "TTFT" in out and "sure" not in out
+
+
+def test_intervals_are_added_to_what_was_written_without(run: Run, folder: Path) -> None:
+    run("simulate", "good.yaml", "--out", "without", "--no-intervals", "--trace")
+    said = run("simulate", "good.yaml", "--out", "both", "--trace").out
+    assert said.index("result folder: both") < said.index("90% sure")
+    without, both = tree(folder / "without"), tree(folder / "both")
+    same = {name for name, data in both.items() if without.pop(name) == data}
+    assert not without and same == {"requests.parquet", "steps.parquet", "trace.json.gz"}
+    summary = json.loads((folder / "both" / "summary.json").read_text())
+    assert summary.pop("intervals")["ttft"]["p95"][0] > 0
+    first = json.loads((folder / "without" / "summary.json").read_text())
+    assert first.pop("intervals") is None and first == summary
+    assert "sure" in (folder / "both" / "report.html").read_text()
+
+
 def test_a_killed_run_leaves_no_result(folder: Path) -> None:
     done = interrupted(folder, signal.SIGKILL)
     assert done.returncode == -signal.SIGKILL

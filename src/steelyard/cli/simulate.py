@@ -11,9 +11,16 @@ import typer
 from steelyard.cli.console import LateProgress, say
 from steelyard.cli.console import out as console
 from steelyard.cli.options import Out, Overwrite, Set, Summary
-from steelyard.report import choose_output_dir, print_summary, summary_json, write_result
+from steelyard.report import (
+    choose_output_dir,
+    print_intervals,
+    print_summary,
+    summary_json,
+    update_result,
+    write_result,
+)
 from steelyard.scenario import load_scenario
-from steelyard.sim import simulate, with_intervals
+from steelyard.sim import Result, simulate, with_intervals
 
 _SMALL = 5000  # requests of a run that is repeated for its intervals without being asked
 
@@ -33,18 +40,42 @@ def command(
             f"[default: up to {_SMALL} requests].",
         ),
     ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=0, help="Processes that run it again [default: one per core for long runs, else none]."),
+    ] = None,
 ) -> None:
-    """Simulate a scenario and write its result folder."""
+    """Simulate a scenario and write its result folder.
+
+    Figures are printed and written first. Then the run is repeated for its intervals, which are added when they are
+    known. An interrupt (Ctrl-C) meanwhile leaves the result without them; the exit code is 130. With --json one
+    document is printed, at the end or upon the interrupt.
+    """
     loaded = load_scenario(scenario, set_ or [])
     folder = choose_output_dir(out, loaded.name, overwrite)
     with LateProgress("simulating") as progress:
         result = simulate(loaded, progress=progress)
-    if intervals or (intervals is None and result.summary.requests <= _SMALL):
-        with LateProgress("and again, moved") as progress:
-            result = with_intervals(result, progress)
-    write_result(result, folder, trace=trace)
-    if json_:
-        sys.stdout.buffer.write(summary_json(result).encode())
-    else:
+    if not json_:
         print_summary(result, console)
+    write_result(result, folder, trace=trace)
+    if not json_:
         say(f"\nresult folder: {folder}\nreport:        {folder / 'report.html'}")
+        sys.stdout.flush()
+    try:
+        if intervals or (intervals is None and result.summary.requests <= _SMALL):
+            result = _repeated(result, workers)
+            update_result(result, folder, trace=trace)
+            if not json_:
+                say("")
+                print_intervals(result, console)
+    except KeyboardInterrupt:
+        print(f"interrupted: {folder} holds the result without its intervals", file=sys.stderr)
+        raise typer.Exit(130) from None
+    finally:
+        if json_:
+            sys.stdout.buffer.write(summary_json(result).encode())
+
+
+def _repeated(result: Result, workers: int | None) -> Result:
+    with LateProgress("runs for intervals") as progress:
+        return with_intervals(result, progress, workers)

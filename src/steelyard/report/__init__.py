@@ -1,18 +1,21 @@
 """What a run leaves behind: the result folder, the page people open, and the summary on the console.
 
 `choose_output_dir` is asked before the simulation, so that a wrong folder costs nobody a run;
-`write_result` afterwards; `print_summary` and `summary_json` for the terminal.
+`write_result` afterwards, and `update_result` when its intervals are known; `print_summary`, `print_intervals` and
+`summary_json` for the terminal.
 """
 
-from steelyard.report.console import print_summary
-from steelyard.report.folder import check_writable, choose_output_dir, summary_json, write_result
+from steelyard.report.console import print_intervals, print_summary
+from steelyard.report.folder import check_writable, choose_output_dir, summary_json, update_result, write_result
 from steelyard.report.trace import trace_note
 
 __all__ = [
     "check_writable",
     "choose_output_dir",
+    "print_intervals",
     "print_summary",
     "summary_json",
     "trace_note",
+    "update_result",
     "write_result",
 ]

@@ -41,7 +41,16 @@ _ASCII = str.maketrans("✓✗×·–µ≤█→", "+xx|-u<#>")
 
 def print_summary(result: Result, console: Console) -> None:
     """Print latency, throughput, limits, resources and what qualifies them."""
-    page = Group(*_parts(result))
+    _print(Group(*_parts(result)), console)
+
+
+def print_intervals(result: Result, console: Console) -> None:
+    """Print how sure the figures are, by itself: it is known later than they are."""
+    if result.summary.intervals is not None:
+        _print(_sure(result.summary.intervals), console)
+
+
+def _print(page: RenderableType, console: Console) -> None:
     if not console.options.ascii_only:
         console.print(page)
         return
@@ -70,7 +79,7 @@ def _parts(result: Result) -> Iterator[RenderableType]:
             yield _labelled(label, Text(remark))
     yield _labelled("SLO", _slo(summary))
     if summary.intervals is not None:
-        yield _labelled(f"{summary.intervals.share:.0%} sure", _intervals(summary.intervals))
+        yield _sure(summary.intervals)
     yield _labelled("Step times", _provenance(summary))
     if result.notes:
         yield _labelled("Notes", _notes(result.notes))
@@ -189,6 +198,10 @@ def _slo(summary: Summary) -> RenderableType:
         mark = ("✓ ", "green") if limit.met else ("✗ ", "red")
         lines.append(Text.assemble(mark, (limit.label, "bold"), f"  {limit.finding}"))
     return Group(*lines)
+
+
+def _sure(found: Intervals) -> RenderableType:
+    return _labelled(f"{found.share:.0%} sure", _intervals(found))
 
 
 def _intervals(found: Intervals) -> RenderableType:

@@ -76,13 +76,31 @@ def write_result(result: Result, out_dir: Path, *, trace: bool = False, steps: b
                 write_table(result.steps, stage / STEPS)
             if trace:
                 write_trace(result, stage / TRACE)
-            notes = [*result.notes, trace_note(result) if trace else None]
-            page = render_page(result, [note for note in notes if note])
-            (stage / PAGE).write_text(page, encoding="utf-8", newline="\n")
-            (stage / SUMMARY).write_text(summary_json(result), encoding="utf-8", newline="\n")
+            _write_texts(result, stage, trace)
             _put_in_place(stage, out_dir)
     except OSError as error:
         raise UserError(f"cannot write results to {out_dir}: {error.strerror or error}") from error
+
+
+def update_result(result: Result, out_dir: Path, *, trace: bool = False) -> None:
+    """Replace the summary and the page of a result folder, of whose run more is known now; its tables stay.
+
+    Each file is the old one or the new one at any time, and whole.
+    """
+    try:
+        with _staging(out_dir) as stage:
+            _write_texts(result, stage, trace)
+            for name in (PAGE, SUMMARY):
+                os.replace(stage / name, out_dir / name)
+    except OSError as error:
+        raise UserError(f"cannot write results to {out_dir}: {error.strerror or error}") from error
+
+
+def _write_texts(result: Result, stage: Path, trace: bool) -> None:
+    notes = [*result.notes, trace_note(result) if trace else None]
+    page = render_page(result, [note for note in notes if note])
+    (stage / PAGE).write_text(page, encoding="utf-8", newline="\n")
+    (stage / SUMMARY).write_text(summary_json(result), encoding="utf-8", newline="\n")
 
 
 def write_whole(path: Path, text: str) -> None:

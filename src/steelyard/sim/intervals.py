@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from math import exp, log, sqrt
 
 from steelyard.cost import HostTerms
@@ -19,6 +20,7 @@ from steelyard.sim.result import Result
 from steelyard.sim.run import simulate
 from steelyard.sim.setup import FleetSetup, set_up
 from steelyard.sim.summary import Interval, Intervals, Summary
+from steelyard.sim.workers import free_cores, run_all
 
 STATED = 0.90  # share of the truth that the intervals are meant to hold
 _WIDTH = 1.645  # standard errors to either side, for that
@@ -26,6 +28,7 @@ _SEEDS = 3
 _STEP_ERROR = 0.02  # of the sum of a step's operators, all of them known
 _HOST_ERROR = 0.20  # of a usual host's terms, from host to host
 _CALIBRATED_ERROR = 0.05  # of terms fitted to captures of the host itself
+_MANY_STEPS = 20_000  # of a run, from which on processes are worth their start
 LATENCIES = ("ttft", "tpot", "itl", "e2e", "queue")
 
 Figures = dict[str, float]  # by dotted name, such as ttft.p99
@@ -40,14 +43,21 @@ class Move:
     seed: int | None = None
 
 
-def intervals(result: Result, progress: Callable[[int, int], None] | None = None) -> dict[str, Interval]:
-    """Where each figure of a run most likely lies, by its dotted name."""
+def intervals(
+    result: Result, progress: Callable[[int, int], None] | None = None, workers: int | None = None
+) -> dict[str, Interval]:
+    """Where each figure of a run most likely lies, by its dotted name.
+
+    The runs that this takes are shared out to ``workers`` processes: by default to none, or of a long run to all cores.
+    """
+    if workers is None:
+        workers = free_cores() if result.summary.steps >= _MANY_STEPS else 0
     scenario = result.scenario
     base = figures(result.summary)
     moves = list(_moves(scenario))
     spread: dict[str, float] = dict.fromkeys(base, 0.0)
-    for done, move in enumerate(moves, 1):
-        moved = figures(_run(scenario, move).summary)
+    runs = run_all(partial(_moved, scenario), moves, workers)
+    for done, (move, moved) in enumerate(zip(moves, runs, strict=True), 1):
         share = 1 / _SEEDS if move.seed is not None else 1.0
         for name, value in base.items():
             if value > 0 and moved.get(name, 0.0) > 0:
@@ -58,9 +68,11 @@ def intervals(result: Result, progress: Callable[[int, int], None] | None = None
     return {name: (value / wide[name], value * wide[name]) for name, value in base.items()}
 
 
-def with_intervals(result: Result, progress: Callable[[int, int], None] | None = None) -> Result:
+def with_intervals(
+    result: Result, progress: Callable[[int, int], None] | None = None, workers: int | None = None
+) -> Result:
     """The same result, its summary saying how sure each figure is."""
-    found = Intervals(STATED, intervals(result, progress))
+    found = Intervals(STATED, intervals(result, progress, workers))
     return replace(result, summary=replace(result.summary, intervals=found))
 
 
@@ -73,11 +85,12 @@ def figures(summary: Summary) -> Figures:
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
-def _run(scenario: Scenario, move: Move) -> Result:
+def _moved(scenario: Scenario, move: Move) -> Figures:
+    """The figures of a run with one thing moved."""
     if move.seed is not None:
         copy = scenario.model_copy(update={"seed": move.seed})
         scenario = copy.based_in(scenario.base_dir, scenario.source)
-    return simulate(scenario, host=move.host, factors=move.factors)
+    return figures(simulate(scenario, host=move.host, factors=move.factors).summary)
 
 
 def _moves(scenario: Scenario) -> Iterator[Move]:
