@@ -20,6 +20,8 @@ HOT = (
     "balance/events",
     "balance/commands",
     "balance/route/*",
+    "balance/route/rollout/*",
+    "balance/route/serving/*",
     "balance/estimate/*",
     "posttrain/rollout",
     "posttrain/replicas",

@@ -33,7 +33,7 @@ from steelyard.balance.plan import (
     oracle,
 )
 from steelyard.balance.plan.world import Mode
-from steelyard.balance.route.cost_aware import CostAware
+from steelyard.balance.route.rollout.cost_aware import CostAware
 from steelyard.posttrain.planning import Training, world_of
 from steelyard.posttrain.rollout import RolloutStage
 from steelyard.posttrain.setup import DEGREES, PosttrainSetup, set_up_posttrain

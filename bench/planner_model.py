@@ -14,7 +14,7 @@ from bench.planner import setup_of
 from steelyard.balance.core import RolloutCore
 from steelyard.balance.estimate import Blind
 from steelyard.balance.plan import Classes, Measured, makespans
-from steelyard.balance.route.plain import LeastOutstanding, Sticky
+from steelyard.balance.route.rollout import rollout_router
 from steelyard.posttrain.planning import replica_model
 from steelyard.posttrain.rollout import RolloutStage
 from steelyard.posttrain.setup import PosttrainSetup
@@ -35,7 +35,8 @@ class Case:
     def simulated(self) -> float:
         """Seconds until the last trajectory has ended, by the simulator."""
         setup = _setup(self.preset, self.prompts)
-        stage = RolloutStage(RolloutCore(Sticky() if self.sticky else LeastOutstanding(), Blind()), setup.kinds)
+        router = rollout_router("sticky" if self.sticky else "least-outstanding")
+        stage = RolloutStage(RolloutCore(router, Blind()), setup.kinds)
         for number in range(self.replicas):
             stage.add(number, self.tp, 0.0)
         stage.begin(setup.tasks.step(0), 0.0, 0)

@@ -32,9 +32,10 @@ from steelyard.balance.plan import (
     libra,
 )
 from steelyard.balance.rollouts import Replica
-from steelyard.balance.route import BucketSpeed, make_router
-from steelyard.balance.route.outlook import Outlook
-from steelyard.balance.route.prospect import LENGTHS, Habits, Prospect
+from steelyard.balance.route import BucketSpeed
+from steelyard.balance.route.rollout import rollout_router
+from steelyard.balance.route.rollout.demand import LENGTHS, Demand, DemandModel
+from steelyard.balance.route.rollout.finish import FinishPredictor
 from steelyard.records import Ints, Trajectory, Turn
 
 TOOLS = ("look", "edit", "test", "search", "shell")
@@ -77,7 +78,7 @@ def estimates(estimator: Estimator, asked: list[Trajectory]) -> Iterator[object]
 
 def placements(router: str, estimator: str, asked: list[Trajectory]) -> Iterator[object]:
     """All commands of a rollout on seven replicas, in a small virtual time of its own."""
-    core = RolloutCore(make_router(router, speeds=SPEEDS), ESTIMATORS[estimator](Oracle(asked)))
+    core = RolloutCore(rollout_router(router, speeds=SPEEDS), ESTIMATORS[estimator](Oracle(asked)))
     for number, tp in enumerate((1, 1, 1, 1, 2, 2, 4)):
         core.decide(ReplicaUp(0.0, number, tp, 6, 60_000))
     told: list[tuple[float, int, object]] = []
@@ -105,7 +106,7 @@ def placements(router: str, estimator: str, asked: list[Trajectory]) -> Iterator
 
 def rises(count: int) -> Iterator[object]:
     """What the cost-aware router weighs replicas by: it rarely turns on an ulp, so its figures are looked at too."""
-    outlook = Outlook(Habits())
+    outlook = FinishPredictor(DemandModel())
     for number, tp in enumerate((1, 1, 2, 4)):
         replica = Replica(number, tp, 32, 200_000)
         outlook.up(replica, SPEEDS[tp])
@@ -113,7 +114,7 @@ def rises(count: int) -> Iterator[object]:
     random = Random(5)
     for number in range(count):
         likely = sorted(random.randrange(1, 3000) / random.randrange(1, 30) for _ in range(LENGTHS))
-        who = Prospect(likely, 1 / random.randrange(50, 90), random.random(), random.randrange(900), 70)
+        who = Demand(likely, 1 / random.randrange(50, 90), random.random(), random.randrange(900), 70)
         yield outlook.rises(who, None, number / 7).tolist()
         outlook.count(str(number), random.randrange(4), who)
 

@@ -28,7 +28,8 @@ from steelyard.balance.events import (
 from steelyard.balance.line import Line
 from steelyard.balance.log import Told, read_log, replay, to_line, write_log
 from steelyard.balance.rollouts import Rollouts, Running
-from steelyard.balance.route import ORACLES, ROUTERS, BucketSpeed, make_router
+from steelyard.balance.route import BucketSpeed
+from steelyard.balance.route.rollout import ORACLES, ROLLOUT_ROUTERS, rollout_router
 from steelyard.errors import UserError
 from steelyard.records import Trajectory, Turn
 from support.engine_worlds import settled
@@ -64,7 +65,7 @@ acts = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 99)), min_size=20, m
 
 def core_of(name: str, everyone: Iterable[Trajectory], estimator: Callable[[], Estimator] = ByTurn) -> RolloutCore:
     everyone = list(everyone)
-    router = make_router(name, speeds=SPEEDS)
+    router = rollout_router(name, speeds=SPEEDS)
     if name in ORACLES:
         return RolloutCore(router, Oracle(everyone), Oracle(everyone))
     return RolloutCore(router, estimator())
@@ -242,7 +243,7 @@ class World:
             assert len(self.log) > before, f"stuck: {self.wanting} wait"
 
 
-@pytest.mark.parametrize("name", ROUTERS)
+@pytest.mark.parametrize("name", ROLLOUT_ROUTERS)
 @settled(40)
 @given(trajectories, replicas, acts)
 def test_nobody_is_lost_or_placed_twice(
@@ -346,7 +347,7 @@ def test_one_that_is_sent_on_before_it_has_arrived_takes_up_no_place_on_the_way(
 
 
 def test_one_that_is_sent_while_it_waits_is_placed_there() -> None:
-    core = RolloutCore(make_router("sticky"), ByTurn())
+    core = RolloutCore(rollout_router("sticky"), ByTurn())
     core.decide(ReplicaUp(0.0, 0, 1, 1, 1_000))
     core.decide(Begun(0.0, "a", "p", 100))
     who = core.rollouts.apply(Begun(0.0, "b", "p", 100))  # in line
@@ -393,7 +394,7 @@ class Telling:
 
 def test_estimators_are_asked_once_a_turn_and_taught_what_has_ended() -> None:
     estimator, beginnings = Telling(), Telling()
-    core = RolloutCore(make_router("sticky"), estimator, beginnings)
+    core = RolloutCore(rollout_router("sticky"), estimator, beginnings)
     core.decide(ReplicaUp(0.0, 0, 1, 1, 100))
     for name in "ab":
         core.decide(Begun(0.0, name, "p", 7))

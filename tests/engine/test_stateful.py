@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from steelyard.balance.route.serving import serving_router
 from steelyard.engine import Engine, Limits
 from steelyard.errors import UserError
-from steelyard.fleet import Desk, make_router, run_fleet
+from steelyard.fleet import Desk, run_fleet
 from steelyard.fleet.fleet import _Meter, _run_apart
 from steelyard.fleet.together import Together
 from steelyard.report.verdict import metrics
@@ -55,7 +56,7 @@ class Fleet:
 
     def run(self, router: str = "sticky") -> dict[str, Any]:
         """The request table; all blocks must have come back."""
-        run_fleet(self.engines, self.desk, make_router(router, len(self.engines), seed=1))
+        run_fleet(self.engines, self.desk, serving_router(router, len(self.engines), seed=1))
         for engine in self.engines:
             assert not engine.outstanding and engine.scheduler.kv.free == engine.limits.blocks
         return request_table(self.work, self.desk, [engine.log for engine in self.engines])
@@ -413,8 +414,8 @@ def test_engines_apart_do_what_they_do_on_one_clock(spec: dict[str, Any], seed: 
     apart, together = (Fleet(work, limits, 2, LinearCost(0.05, 0.01, 1e-4)) for _ in range(2))
     if apart.desk.refused:
         return
-    _run_apart(apart.engines, apart.desk, make_router("sticky", 2, seed), _Meter(None, 0))
-    Together(together.engines, together.desk, make_router("sticky", 2, seed), None, _Meter(None, 0).ended).run()
+    _run_apart(apart.engines, apart.desk, serving_router("sticky", 2, seed), _Meter(None, 0))
+    Together(together.engines, together.desk, serving_router("sticky", 2, seed), None, _Meter(None, 0).ended).run()
     assert apart.desk.arrival.tolist() == together.desk.arrival.tolist()
     for one, other in zip(apart.engines, together.engines, strict=True):
         assert_same_records(one.log, other.log)

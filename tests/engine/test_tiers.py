@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from steelyard.balance.route.serving import serving_router
 from steelyard.cost.step import StepTime
 from steelyard.engine import BlockNames, Chain, Engine, Limits, Request, StepCost
 from steelyard.engine.content import Names
@@ -18,7 +19,7 @@ from steelyard.engine.kv import KVCache
 from steelyard.engine.scheduler import Scheduler
 from steelyard.engine.tiers import Tier, TierLink, Tiers
 from steelyard.errors import UserError
-from steelyard.fleet import Desk, make_router, run_fleet
+from steelyard.fleet import Desk, run_fleet
 from steelyard.fleet.together import Together
 from steelyard.scenario import load_scenario, scenario_from_dict
 from steelyard.sim import simulate
@@ -276,7 +277,7 @@ class Fleet:
             )
             for _ in range(self.engines)
         ]
-        router = make_router("round-robin", self.engines, 0)
+        router = serving_router("round-robin", self.engines, 0)
         if self.apart:
             run_fleet(self.served, self.desk, router)
         else:

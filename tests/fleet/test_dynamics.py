@@ -12,15 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from steelyard.balance.autoscale import ByQueue, BySlo, Scaling
+from steelyard.balance.route import RoutedRequest
+from steelyard.balance.route.serving import CountedLoads, serving_router
 from steelyard.cost.step import StepTime
 from steelyard.engine import FINISHED, LOST, Engine, Limits, Request
 from steelyard.errors import UserError
-from steelyard.fleet import Desk, make_router, run_fleet
-from steelyard.fleet.autoscale import ByQueue, BySlo, Scaling
+from steelyard.fleet import Desk, run_fleet
 from steelyard.fleet.dynamics import Changing, Crash, Dynamics, Narrow, Pool, Slow
 from steelyard.fleet.handover import Handover, Transfers
 from steelyard.fleet.links import Link, Port, Ports
-from steelyard.fleet.routers import GONE, Asked, LeastOutstanding
 from steelyard.fleet.uptime import COMES_OR_IS, HELD, SERVES, State
 from steelyard.scenario import Scenario, load_scenario, scenario_from_dict
 from steelyard.sim import simulate
@@ -77,7 +78,7 @@ class Fleet:
                 for node, count in enumerate((self.replicas, self.decodes))
             ]
             transfers = Transfers(100.0, 4, Ports(*ends), 0.0, False, self.first_from_prefill)
-            handover = Handover(make_router("least-outstanding", self.decodes, 1), transfers)
+            handover = Handover(serving_router("least-outstanding", self.decodes, 1), transfers)
             if self.narrow is not None:
                 begin, until, factor = self.narrow
                 changes.append(Narrow(begin, until, ends[0][0].nic, factor))
@@ -85,14 +86,14 @@ class Fleet:
         if self.decodes:
             pools.append(Pool(range(self.replicas, n), self.decodes))
         self.dynamics = Dynamics(pools, changes)
-        router = make_router(self.router, self.replicas, 0)
+        router = serving_router(self.router, self.replicas, 0)
         changing = Changing(self.engines, self.desk, router, handover, lambda done: None, self.dynamics)
         changing.run()
         assert not any(changing.places.there) and not changing.places.where
         assert not changing.presence.nowhere and not changing.presence.unplaced
         for each in (router, handover.router if handover else None):
-            if isinstance(each, LeastOutstanding):
-                assert not any(load % GONE for load in each.load), "routers know of every end"
+            if isinstance(each, CountedLoads):
+                assert not any(each.counts), "routers know of every end"
         if handover is not None:
             assert not handover.waiting and handover.network.next_end == inf
         return self
@@ -321,19 +322,19 @@ def test_a_replica_that_is_being_stopped_is_not_restarted_after_a_crash() -> Non
 
 @pytest.mark.parametrize("name", ROUTERS)
 def test_no_router_chooses_a_replica_that_is_not_there(name: str) -> None:
-    router = make_router(name, 4, 3)
+    router = serving_router(name, 4, 3)
     for replica in (0, 2):
         router.available(replica, False)
-    chosen = [router.choose(Asked(i, i % 5, (1, 2), 20)) for i in range(40)]
+    chosen = [router.choose(RoutedRequest(i, i % 5, (1, 2), 20)) for i in range(40)]
     assert set(chosen) == {1, 3} or (set(chosen) <= {1, 3} and name in ("prefix-aware", "kv-aware"))
     router.available(1, False)
-    chosen += [router.choose(Asked(i, i % 5, (1, 2), 20)) for i in range(40, 60)]
+    chosen += [router.choose(RoutedRequest(i, i % 5, (1, 2), 20)) for i in range(40, 60)]
     assert set(chosen[40:]) == {3}
     for replica in (0, 1, 2):
         router.available(replica, True)
     for i in range(60):
-        router.ended(Asked(i, i % 5, (1, 2), 20), chosen[i])
-    spread = {router.choose(Asked(i, i, (1000 + i,), 20)) for i in range(60, 120)}
+        router.ended(RoutedRequest(i, i % 5, (1, 2), 20), chosen[i])
+    spread = {router.choose(RoutedRequest(i, i, (1000 + i,), 20)) for i in range(60, 120)}
     assert spread == {0, 1, 2, 3}
 
 
@@ -440,7 +441,7 @@ def test_without_changes_all_is_as_ever(world: World, replicas: int, router: str
     changing = Fleet(world, replicas, router=router).run()
     desk = Desk(world.workload(), [world.limits])
     engines = [Engine(world.limits, world.cost, desk.names, reactive=world.reactive) for _ in range(replicas)]
-    run_fleet(engines, desk, make_router(router, replicas, 0))
+    run_fleet(engines, desk, serving_router(router, replicas, 0))
     still = [each for engine in engines for each in (engine.log.ends.tobytes(), engine.log.requests.tobytes())]
     assert changing.digest() == still and changing.desk.replica.tolist() == desk.replica.tolist()
 

@@ -15,12 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from steelyard.balance.route import RoutedRequest
+from steelyard.balance.route.draws import SeededPairs, UniformDraws
+from steelyard.balance.route.serving import CountedLoads, serving_router
 from steelyard.cost.host import NO_HOST, HostTerms
 from steelyard.engine import FINISHED, BlockNames, Engine, Limits, Request
-from steelyard.fleet import Desk, make_router, run_fleet
+from steelyard.fleet import Desk, run_fleet
 from steelyard.fleet.fleet import _Meter, _run_apart
-from steelyard.fleet.routers import Asked, LeastOutstanding, PowerOfTwo
-from steelyard.fleet.routers.plain import Draws
 from steelyard.fleet.together import Together
 from steelyard.validate.parity import LinearCost
 from support.engine_worlds import RISING_COSTS, Ask, Seer, World, assert_same_records, settled, worlds
@@ -29,8 +30,8 @@ from support.fleet_worlds import BLIND, ROUTERS, Fleet, busy_world, patient
 REPLICAS = st.integers(1, 4)
 
 
-def ask(names: Sequence[int] = ()) -> Asked:
-    return Asked(0, 0, names, 0)
+def ask(names: Sequence[int] = ()) -> RoutedRequest:
+    return RoutedRequest(0, 0, names, 0)
 
 
 FLEET_WORLDS = st.one_of(
@@ -155,8 +156,8 @@ def session_of(world: World, i: int) -> int:
 
 def promised(router: str, world: World, replicas: int, seed: int) -> Choose:
     """What each router's docstring says, in the plainest way."""
-    draws = Draws(replicas, seed)
-    drawing = PowerOfTwo(replicas, seed)
+    draws = UniformDraws(replicas, seed)
+    pairs = SeededPairs(replicas, seed)
     homes: dict[int, int] = {}
     sent_to: dict[int, int] = {}
     counter = iter(range(10**6))
@@ -171,8 +172,8 @@ def promised(router: str, world: World, replicas: int, seed: int) -> Choose:
         return homes[session]
 
     def two(i: int, names: Sequence[int], load: list[int]) -> int:
-        drawing._load[:] = load  # the draws are the router's own; what it knows of the load is the truth
-        return drawing.choose(ask(names))
+        first, second = pairs.pair(ask(names))  # the draws are the router's own
+        return second if load[second] < load[first] else first
 
     def prefix(_: int, names: Sequence[int], load: list[int]) -> int:
         known = 0
@@ -200,7 +201,7 @@ def promised(router: str, world: World, replicas: int, seed: int) -> Choose:
 def test_every_request_goes_where_the_router_promises(
     world: World, host: HostTerms, router: str, replicas: int, seed: int
 ) -> None:
-    fleet = Fleet(world, replicas, host).run(make_router(router, replicas, seed))
+    fleet = Fleet(world, replicas, host).run(serving_router(router, replicas, seed))
     slow = SlowFleet(world, replicas, promised(router, world, replicas, seed), host).run()
     everyone = range(len(world.asks))
     assert fleet.desk.replica.tolist() == [slow.replica.get(i, -1) for i in everyone]
@@ -224,8 +225,8 @@ def test_engines_apart_do_what_they_do_on_one_clock(
     apart, together = Fleet(world, replicas, host), Fleet(world, replicas, host)
     if world.reactive and (router != "sticky" or apart.desk.refused):
         return  # a follower's replica depends on who else arrives meanwhile
-    _run_apart(apart.engines, apart.desk, make_router(router, replicas, seed), _Meter(None, 0))
-    Together(together.engines, together.desk, make_router(router, replicas, seed), None, _Meter(None, 0).ended).run()
+    _run_apart(apart.engines, apart.desk, serving_router(router, replicas, seed), _Meter(None, 0))
+    Together(together.engines, together.desk, serving_router(router, replicas, seed), None, _Meter(None, 0).ended).run()
     assert apart.desk.replica.tolist() == together.desk.replica.tolist()
     assert apart.desk.arrival.tolist() == together.desk.arrival.tolist()
     assert np.array_equal(apart.desk.taken, together.desk.taken, equal_nan=True)
@@ -239,7 +240,7 @@ def test_engines_apart_do_what_they_do_on_one_clock(
 @settled(150)
 @given(FLEET_WORLDS, st.sampled_from(ROUTERS), REPLICAS)
 def test_nobody_is_lost_and_followers_think_first(world: World, router: str, replicas: int) -> None:
-    fleet = Fleet(world, replicas).run(make_router(router, replicas, seed=5))
+    fleet = Fleet(world, replicas).run(serving_router(router, replicas, seed=5))
     ends = fleet.ends()
     desk = fleet.desk
     assert set(ends) | set(desk.refused) == set(range(len(world.asks)))
@@ -262,7 +263,7 @@ def test_nobody_is_lost_and_followers_think_first(world: World, router: str, rep
 @settled(60)
 @given(worlds(most=14, costs=RISING_COSTS), REPLICAS)
 def test_a_session_stays_where_it_began(world: World, replicas: int) -> None:
-    fleet = Fleet(world, replicas).run(make_router("sticky", replicas, seed=0))
+    fleet = Fleet(world, replicas).run(serving_router("sticky", replicas, seed=0))
     for i in range(len(world.asks)):
         assert fleet.desk.replica[i] == fleet.desk.replica[session_of(world, i)]
     roots = [i for i, ask in enumerate(world.asks) if ask.after < 0]
@@ -286,7 +287,7 @@ def test_a_closed_loop_never_has_more_outstanding_than_users(
         prompt, output = lengths[i % len(lengths)]
         asks.append(Ask(prompt, output, at=0.1 * i if i < users else 0.0, after=max(i - users, -1), think=think))
     world = World(Limits(8, 64, block_size=8, max_num_seqs=3), LinearCost(0.1, 0.01, 0.0), tuple(asks))
-    fleet = Fleet(world, replicas).run(make_router(router, replicas, seed=1))
+    fleet = Fleet(world, replicas).run(serving_router(router, replicas, seed=1))
     ends = fleet.ends()
     changes = sorted([(fleet.desk.arrival[i], 1) for i in range(len(asks))] + [(end, -1) for end in ends.values()])
     outstanding = np.cumsum([change for _, change in changes])
@@ -300,8 +301,7 @@ def test_a_closed_loop_never_has_more_outstanding_than_users(
 @settled(100)
 @given(st.integers(1, 5), st.lists(st.integers(-5, 5), max_size=400))
 def test_the_least_loaded_is_known_at_any_time(replicas: int, moves: list[int]) -> None:
-    """Long runs of sending and ending, past the point where outdated entries are cleared away."""
-    router = LeastOutstanding(replicas)
+    router = serving_router("least-outstanding", replicas, 0)
     load = [0] * replicas
     for move in moves:
         if move < 0 and load[-move % replicas]:
@@ -315,12 +315,12 @@ def test_the_least_loaded_is_known_at_any_time(replicas: int, moves: list[int]) 
 
 def test_random_routers_spread_evenly_and_differ_by_seed() -> None:
     for name in ("random", "power-of-two"):
-        router = make_router(name, 4, seed=3)
+        router = serving_router(name, 4, seed=3)
         counts = np.bincount([router.choose(ask()) for _ in range(8000)], minlength=4)
         assert counts.min() > 1800, name
     sequences = []
     for seed in (1, 1, 2):
-        router = make_router("random", 4, seed)
+        router = serving_router("random", 4, seed)
         sequences.append([router.choose(ask()) for _ in range(50)])
     assert sequences[0] == sequences[1] != sequences[2]
 
@@ -328,15 +328,16 @@ def test_random_routers_spread_evenly_and_differ_by_seed() -> None:
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_power_of_two_compares_two_different_replicas(replicas: int) -> None:
     """So whoever is busier than all others can never be the less loaded of the two."""
-    router = PowerOfTwo(replicas, seed=0)
+    router = serving_router("power-of-two", replicas, seed=0)
+    assert isinstance(router, CountedLoads)
     for _ in range(500):
-        load = list(router._load)
+        load = list(router.counts)
         chosen = router.choose(ask())
         assert load[chosen] < max(load) or load.count(max(load)) > 1
 
 
 def test_a_prefix_is_followed_until_its_replica_is_much_busier() -> None:
-    router = make_router("prefix-aware", 3, seed=0)
+    router = serving_router("prefix-aware", 3, seed=0)
     assert router.choose(ask([1, 2, 3])) == 0
     assert router.choose(ask([9])) == 1
     assert [router.choose(ask([1, 2])) for _ in range(4)] == [0, 0, 0, 0]  # up to four more than nobody's
@@ -380,14 +381,15 @@ def figures(r: Request) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("router", ROUTERS)
 def test_the_same_seed_gives_the_same_bits(router: str) -> None:
-    digests = {Fleet(busy_world(), 3).run(make_router(router, 3, seed=4)).digest() for _ in range(2)}
+    digests = {Fleet(busy_world(), 3).run(serving_router(router, 3, seed=4)).digest() for _ in range(2)}
     assert len(digests) == 1
 
 
 def test_no_order_of_hashes_shows() -> None:
     script = (
-        "from steelyard.fleet import make_router\nfrom support.fleet_worlds import Fleet, busy_world\n"
-        + "\n".join(f"print(Fleet(busy_world(), 3).run(make_router({router!r}, 3, 4)).digest())" for router in ROUTERS)
+        "from steelyard.balance.route.serving import serving_router\n"
+        "from support.fleet_worlds import Fleet, busy_world\n"
+        f"for name in {ROUTERS!r}: print(Fleet(busy_world(), 3).run(serving_router(name, 3, 4)).digest())"
     )
     printed = set()
     for hashes in ("1", "2"):
@@ -406,7 +408,7 @@ def test_progress_counts_every_request_once() -> None:
     for router in ROUTERS:
         fleet = Fleet(World(Limits(64, 64, block_size=8), LinearCost(0.01, 0.0, 0.0), asks), 2)
         told.clear()
-        run_fleet(fleet.engines, fleet.desk, make_router(router, 2, 0), told.append)
+        run_fleet(fleet.engines, fleet.desk, serving_router(router, 2, 0), told.append)
         assert told == sorted(set(told)) and len(told) >= 2
         assert 200 < told[-1] <= 300
 
@@ -417,6 +419,6 @@ def test_load_follows_the_faster_end() -> None:
     for asynchronous in (False, True):
         limits = Limits(64, 64, block_size=8, async_scheduling=asynchronous)
         world = World(limits, LinearCost(1.0, 0.0, 0.0), asks)
-        fleet = Fleet(world, 2).run(make_router("least-outstanding", 2, 0))
+        fleet = Fleet(world, 2).run(serving_router("least-outstanding", 2, 0))
         assert fleet.ends()[1] == 4.0
         assert fleet.desk.replica.tolist() == [0, 1, 1, 0]

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from steelyard.balance.route.serving import serving_router
 from steelyard.cost.step import StepTime
 from steelyard.engine import FINISHED, Engine, Limits
-from steelyard.fleet import Desk, make_router, run_fleet
+from steelyard.fleet import Desk, run_fleet
 from steelyard.fleet.handover import Handover, Transfers
 from steelyard.fleet.links import Link, Network, Port, Ports
 from steelyard.sim.attempts import Part
@@ -53,8 +54,8 @@ class Fleet:
         ends = [[Port(Link(self.bandwidth), Link(inf), node) for _ in range(n)] for node, n in enumerate(sides)]
         self.ports = Ports(*ends)
         transfers = Transfers(TOKEN_BYTES, 4, self.ports, self.latency, self.layerwise, self.first_from_prefill)
-        handover = Handover(make_router("least-outstanding", self.decodes, 1), transfers)
-        run_fleet(self.engines, self.desk, make_router("round-robin", self.prefills, 0), None, handover)
+        handover = Handover(serving_router("least-outstanding", self.decodes, 1), transfers)
+        run_fleet(self.engines, self.desk, serving_router("round-robin", self.prefills, 0), None, handover)
         assert not handover.waiting and handover.network.next_end == inf
         return self
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from steelyard.balance.route.serving import serving_router
 from steelyard.cost import RESTED, CompiledCost, HostTerms, RankBatch, Roofline, compile_cost, plan_memory
 from steelyard.cost.profiles import open_profile
 from steelyard.engine import Engine, Limits, Request
 from steelyard.fleet import Desk, run_fleet
 from steelyard.fleet.frontend import shown
 from steelyard.fleet.lockstep import LockStep, Rank
-from steelyard.fleet.routers import LeastOutstanding
 from steelyard.hardware import find_gpu
 from steelyard.model import Layout, load_model
 from steelyard.scenario import EngineSpec, scenario_from_dict
@@ -216,7 +216,7 @@ def test_two_real_ranks_with_experts_spread_are_foretold_from_their_profile() ->
         Rank(room, cost, desk.names, wake=host.wake, taking_in=host.taking_in, rested=RESTED) for _ in range(layout.dp)
     ]
     LockStep(ranks, cost)
-    run_fleet(ranks, desk, LeastOutstanding(layout.dp))
+    run_fleet(ranks, desk, serving_router("least-outstanding", layout.dp, 0))
     first, last = np.full((2, len(workload)), np.nan)
     for rank in ranks:
         ended = {name: column.astype(np.int64) for name, column in rank.log.ended.items()}

@@ -17,7 +17,7 @@ from steelyard.balance.core import RolloutCore
 from steelyard.balance.estimate import Blind, Oracle
 from steelyard.balance.plan import Measured, Moved, Payback, State
 from steelyard.balance.pool import Thresholds
-from steelyard.balance.route.plain import Sticky
+from steelyard.balance.route.rollout import rollout_router
 from steelyard.errors import UserError
 from steelyard.posttrain.attempt import Part, Parts
 from steelyard.posttrain.core import rollout_core
@@ -117,7 +117,7 @@ def test_seats_that_turns_want_are_counted_whatever_batches_are_under_way(stalen
     few = {"mode": "asynchronous", "staleness": staleness, "rollout": [{"tp": 1, "replicas": 1}], "steps": 16}
     more = {"engine": {"block_size": 64, "max_num_seqs": 32}, "trajectories": {"preset": "search", "prompts": 8}}
     setup = set_up_posttrain(posttrain_from_dict({**SMALL, **few, **more}))
-    loop = Loop(setup, RolloutCore(Sticky(), Blind()))
+    loop = Loop(setup, RolloutCore(rollout_router("sticky"), Blind()))
     ended, found, now = EndedBatches(loop), list[float](), 0.0
     for version in range(setup.scenario.steps):
         step = loop.step(now, version)
@@ -138,7 +138,7 @@ def test_seats_that_turns_want_are_counted_whatever_batches_are_under_way(stalen
 def test_no_gpu_is_ever_in_two_roles_and_nobody_is_lost(data: st.DataObject) -> None:
     """Random plans, carried out one after the other between steps, with trajectories under way."""
     setup = any_setup()
-    loop = Loop(setup, RolloutCore(Sticky(), Blind()))
+    loop = Loop(setup, RolloutCore(rollout_router("sticky"), Blind()))
     foresight = Foresight(setup)
     switch, now, plan = Switch(loop, foresight.training), 0.0, foresight.written
     options = [each for each in foresight.world.options if each.gpus < 16]
@@ -288,7 +288,7 @@ def test_no_layout_is_offered_that_the_longest_sequence_would_not_fit() -> None:
 
 def test_plans_wait_for_a_whole_batch() -> None:
     """Of two batches that began together the short ones end first; they say nothing of the rest."""
-    loop = Loop(any_setup(), RolloutCore(Sticky(), Blind()))
+    loop = Loop(any_setup(), RolloutCore(rollout_router("sticky"), Blind()))
     seen: list[State] = []
 
     class Spy:
@@ -382,7 +382,7 @@ def test_parts_are_trained_as_they_come_and_make_one_update() -> None:
 
 def test_a_step_record_knows_when_each_part_was_trained() -> None:
     setup = any_setup()
-    loop = Loop(setup, RolloutCore(Sticky(), Blind()))
+    loop = Loop(setup, RolloutCore(rollout_router("sticky"), Blind()))
     loop._rounds.begin(0.0, 0)
     ((moment, batch, _),) = loop._rounds.gather(0.0, 0)
 

@@ -14,12 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from steelyard.balance.commands import Cache
 from steelyard.balance.core import RolloutCore
 from steelyard.balance.estimate import Blind
 from steelyard.balance.events import Generated, Moved
 from steelyard.balance.rollouts import Rollouts, Running
+from steelyard.balance.route import Router
 from steelyard.balance.route.plain import LeastOutstanding, RoundRobin, Sticky
-from steelyard.balance.route.protocol import Choice
+from steelyard.balance.route.rollout import TurnChoice, TurnRouter, rollout_router
+from steelyard.balance.route.rollout.plain import RequestTurns
 from steelyard.cli import app
 from steelyard.engine import BlockNames, Request
 from steelyard.errors import UserError
@@ -44,8 +47,8 @@ def kinds() -> dict[int, EngineKind]:
     return engine_kinds(scenario, (1, 2))
 
 
-def stage(*degrees: int, router: object = None) -> RolloutStage:
-    made = RolloutStage(RolloutCore(router or Sticky(), Blind()), kinds(), SIZE)  # type: ignore[arg-type]
+def stage(*degrees: int, router: TurnRouter | None = None) -> RolloutStage:
+    made = RolloutStage(RolloutCore(router or rollout_router("sticky"), Blind()), kinds(), SIZE)
     for number, tp in enumerate(degrees):
         made.add(number, tp, 0.0)
     return made
@@ -80,17 +83,17 @@ def test_one_that_is_given_up_over_its_last_tokens_is_stopped_and_not_done() -> 
     assert [each.trajectory.id for each in here.done] == ["b"]
 
 
-class WithCaches(RoundRobin):
+class WithCaches(RequestTurns):
     """Each turn to the next replica, and what is cached goes along."""
 
-    def choose(self, who: Running, rollouts: Rollouts, at: float) -> Choice | None:
+    def choose(self, who: Running, rollouts: Rollouts, at: float) -> TurnChoice | None:
         chosen = super().choose(who, rollouts, at)
         return None if chosen is None else replace(chosen, cache="keep")
 
 
 def test_one_that_is_given_up_when_its_cache_has_moved_is_not_run_there() -> None:
     """Whoever is told of that may have found by then that nobody needs it."""
-    here = stage(1, 1, 1, router=WithCaches())
+    here = stage(1, 1, 1, router=WithCaches(RoundRobin()))
 
     def give_up(event: StageEvent) -> None:
         if isinstance(event, Moved) and event.trajectory == "a":
@@ -114,7 +117,7 @@ def test_turns_and_tools_of_one_trajectory_follow_each_other() -> None:
 
 def test_what_is_moved_needs_no_prompt_but_time() -> None:
     long = trajectory("a", (50, 4000, 1.0), (5, 0, 0.0), (5, 0, 0.0))
-    apart, together = stage(1, 1, router=RoundRobin()), stage(1, router=RoundRobin())
+    apart, together = (stage(*degrees, router=rollout_router("round-robin")) for degrees in ((1, 1), (1,)))
     for each in (apart, together):
         each.begin([long], 0.0, 0)
         each.run()
@@ -122,9 +125,15 @@ def test_what_is_moved_needs_no_prompt_but_time() -> None:
     assert not apart.running and not together.running
 
 
-def offloading(router: type) -> object:
-    """The same router, but for caches that are in the host's memory while tools run."""
-    return type("Offloading", (router,), {"park": lambda self, who, rollouts: "offload"})()
+class Offloading(RequestTurns):
+    """Caches are in the host's memory while tools run."""
+
+    def park(self, who: Running, rollouts: Rollouts) -> Cache:
+        return "offload"
+
+
+def sticky() -> Router:
+    return Sticky(LeastOutstanding())
 
 
 def test_what_is_in_one_hosts_memory_is_nowhere_else() -> None:
@@ -132,7 +141,7 @@ def test_what_is_in_one_hosts_memory_is_nowhere_else() -> None:
     asked = trajectory("a", (20, 0, 5.0), (5, 0, 0.0), tokens=20_000)
     for lost in (False, True):
         ends = []
-        for router in (RoundRobin(), offloading(RoundRobin)):
+        for router in (RequestTurns(RoundRobin()), Offloading(RoundRobin())):
             here = stage(1, 1, router=router)
             here.begin([asked], 0.0, 0)
             here.run(until=6.0)
@@ -145,7 +154,7 @@ def test_what_is_in_one_hosts_memory_is_nowhere_else() -> None:
 
 
 def test_what_was_sent_from_a_hosts_memory_is_there_when_it_has_come() -> None:
-    here = stage(1, 1, router=offloading(Sticky))
+    here = stage(1, 1, router=Offloading(sticky()))
     here.begin([trajectory("a", (20, 0, 5.0), (5, 0, 0.0), tokens=20_000)], 0.0, 0)
     here.run(until=8.65)
     here.send("a", 1, 8.65)
@@ -157,7 +166,7 @@ def test_what_was_sent_from_a_hosts_memory_is_there_when_it_has_come() -> None:
 
 def test_what_was_cached_under_old_weights_is_worthless_in_a_hosts_memory_too() -> None:
     ends = []
-    for router in (Sticky(), offloading(Sticky)):
+    for router in (RequestTurns(sticky()), Offloading(sticky())):
         here = stage(1, router=router)
         here.begin([trajectory("a", (20, 0, 5.0), (5, 0, 0.0), tokens=20_000)], 0.0, 0)
         here.run(until=6.0)
@@ -181,17 +190,17 @@ def test_an_engine_that_goes_in_a_turns_last_step_loses_that_step_alone() -> Non
     assert here.done[0].versions == {0: 100} and here.done[0].ended < 1.5 * end
 
 
-class Never(Sticky):
+class Never(RequestTurns):
     """Places nobody for a while."""
 
     closed = False
 
-    def choose(self, who: Running, rollouts: Rollouts, at: float) -> Choice | None:
+    def choose(self, who: Running, rollouts: Rollouts, at: float) -> TurnChoice | None:
         return None if self.closed else super().choose(who, rollouts, at)
 
 
 def test_the_tool_of_one_that_was_stopped_returns_once() -> None:
-    router = Never()
+    router = Never(sticky())
     here = stage(1, router=router)
     asked = trajectory("a", (20, 7, 50.0), (5, 9, 1.0), (5, 0, 0.0))
     here.begin([asked, trajectory("z", (20, 0, 100.0), (5, 0, 0.0), prompt="q")], 0.0, 0)
@@ -259,11 +268,11 @@ turns = st.lists(st.tuples(st.integers(1, 300), st.integers(0, 400), st.floats(0
 @settings(max_examples=25, deadline=None)
 @given(
     st.lists(turns, min_size=1, max_size=30),
-    st.sampled_from([Sticky, LeastOutstanding, RoundRobin]),
+    st.sampled_from(["sticky", "least-outstanding", "round-robin"]),
     st.lists(st.tuples(st.floats(0.1, 8.0), st.sampled_from(["remove", "abort", "weights"])), max_size=4),
 )
-def test_nobody_is_lost_or_served_twice(many: list[list[tuple[int, int, float]]], router: type, changes: list) -> None:  # type: ignore[type-arg]
-    here = stage(1, 2, 1, router=router())
+def test_nobody_is_lost_or_served_twice(many: list[list[tuple[int, int, float]]], router: str, changes: list) -> None:  # type: ignore[type-arg]
+    here = stage(1, 2, 1, router=rollout_router(router))
     asked = [trajectory(str(i), *each, prompt=str(i // 4)) for i, each in enumerate(many)]
     here.begin(asked, 0.0, 0)
     added = 3
@@ -300,7 +309,7 @@ def loop(**more: object) -> LoopRecord:
         "steps": 4,
     }
     setup = set_up_posttrain(posttrain_from_dict({**written, **more}))
-    return Loop(setup, RolloutCore(Sticky(), Blind())).run()
+    return Loop(setup, RolloutCore(rollout_router("sticky"), Blind())).run()
 
 
 @pytest.mark.parametrize(("mode", "behind"), [("split", 0), ("one-step-off", 1), ("asynchronous", 2)])

@@ -17,7 +17,7 @@ from steelyard.balance.core import RolloutCore
 from steelyard.balance.estimate import Blind, Oracle
 from steelyard.balance.events import Aborted, Begun, Ended, GivenUp, Paused, ReplicaUp, Resumed, Sent
 from steelyard.balance.rollouts import Rollouts
-from steelyard.balance.route.plain import LeastOutstanding, Sticky
+from steelyard.balance.route.rollout import rollout_router
 from steelyard.balance.tail import (
     AbortRest,
     Plain,
@@ -98,7 +98,7 @@ class Ran:
 def ran(**more: Any) -> Ran:
     setup = set_up_posttrain(posttrain_from_dict(written(**more)))
     begun: list[Trajectory] = []
-    loop = Loop(setup, RolloutCore(LeastOutstanding(), Blind()), begun.extend)
+    loop = Loop(setup, RolloutCore(rollout_router("least-outstanding"), Blind()), begun.extend)
     run = Ran(setup, loop, begun)
     heard = loop.stage.watch
     if heard is not None:
@@ -259,7 +259,7 @@ def kinds() -> dict[int, EngineKind]:
 
 
 def stage(*degrees: int) -> RolloutStage:
-    made = RolloutStage(RolloutCore(Sticky(), Blind()), kinds(), BLOCK)
+    made = RolloutStage(RolloutCore(rollout_router("sticky"), Blind()), kinds(), BLOCK)
     for number, tp in enumerate(degrees):
         made.add(number, tp, 0.0)
     return made
@@ -376,7 +376,7 @@ def test_more_samples_than_a_group_has_are_drawn_like_the_others(recorded: bool,
 def test_who_goes_on_has_had_turns_already() -> None:
     had = (Turn(50, "search", "ok", 100, 1.0), Turn(70, "search", "error", 30, 1.0))
     whole = Trajectory("a", "p", "p", (*had, Turn(80)), 10)
-    core = RolloutCore(Sticky(), Oracle([whole]), Oracle([whole]))
+    core = RolloutCore(rollout_router("sticky"), Oracle([whole]), Oracle([whole]))
     core.decide(ReplicaUp(0.0, 0, 1, 4, 10_000))
     core.decide(Begun(1.0, "a", "p", 10, 0, had, 5))
     who = core.rollouts.running["a"]
@@ -384,7 +384,7 @@ def test_who_goes_on_has_had_turns_already() -> None:
 
 
 def test_a_pause_gives_up_the_seat_and_not_the_cache() -> None:
-    core = RolloutCore(Sticky(), Blind())
+    core = RolloutCore(rollout_router("sticky"), Blind())
     for number in range(2):
         core.decide(ReplicaUp(0.0, number, 1, 4, 10_000))
     core.decide(Begun(1.0, "a", "p", 10))

@@ -20,9 +20,10 @@ import numpy as np
 import pytest
 
 from steelyard import Result, Scenario, load_scenario, scenario_from_dict, simulate
+from steelyard.balance.route.serving import serving_router
 from steelyard.cost.step import RESTED, StepTime
 from steelyard.engine import Engine, Limits, Request
-from steelyard.fleet import Desk, make_router, run_fleet
+from steelyard.fleet import Desk, run_fleet
 from steelyard.model import AttentionOperator, Gemm, head_operators, operators
 from steelyard.sim import set_up
 from steelyard.sim.summary import Goodput, Outcomes, PrefixCache, Summary
@@ -359,7 +360,7 @@ def watched(run: Scenario, plain: bool) -> Tokens:
         )
         for watch in watches
     ]
-    run_fleet(engines, desk, make_router(run.fleet.router, len(engines), run.seed))
+    run_fleet(engines, desk, serving_router(run.fleet.router, len(engines), run.seed))
     tokens = Tokens()
     for engine, watch in zip(engines, watches, strict=True):
         ends = engine.log.ends

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from steelyard import scenario_from_dict
+from steelyard.balance.route.serving import serving_router
 from steelyard.cost import RESTED, HostTerms
 from steelyard.engine import Engine
-from steelyard.fleet import Desk, make_router, run_fleet
+from steelyard.fleet import Desk, run_fleet
 from steelyard.sim import set_up
 from steelyard.sim.result import request_table
 from steelyard.workload import build_workload
@@ -122,7 +123,7 @@ def capture(
             first_uses=setup.cost.first_uses(),
             observer=log,
         )
-        run_fleet([engine], desk, make_router("round-robin", 1, 0))
+        run_fleet([engine], desk, serving_router("round-robin", 1, 0))
         table = request_table(work, desk, [engine.log])
         first, last = (table[moment] - table["taken"] for moment in ("first_token", "finish"))
         answers = [

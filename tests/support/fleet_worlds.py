@@ -8,9 +8,10 @@ from math import inf
 
 import numpy as np
 
+from steelyard.balance.route import Router
 from steelyard.cost.host import NO_HOST, HostTerms
 from steelyard.engine import FINISHED, Engine, Limits
-from steelyard.fleet import Desk, Router, run_fleet
+from steelyard.fleet import Desk, run_fleet
 from steelyard.validate.parity import LinearCost
 from support.engine_worlds import Ask, World
 

@@ -23,7 +23,7 @@ from steelyard.balance.events import (
 )
 from steelyard.balance.line import Line
 from steelyard.balance.rollouts import Rollouts, Running
-from steelyard.balance.route import Router
+from steelyard.balance.route.rollout import TurnRouter
 from steelyard.records import Trajectory
 
 _COMES_OR_GOES = ReplicaUp, ReplicaDown
@@ -37,7 +37,7 @@ class RolloutCore:
     ``beginnings`` is asked before a first turn, ``estimator`` at each tool return; both learn from what has ended.
     """
 
-    def __init__(self, router: Router, estimator: Estimator, beginnings: Estimator | None = None) -> None:
+    def __init__(self, router: TurnRouter, estimator: Estimator, beginnings: Estimator | None = None) -> None:
         self._router = router
         self._estimator = estimator
         self._beginnings = ByPrompt() if beginnings is None else beginnings

@@ -10,15 +10,15 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard.balance.autoscale import BySlo
+from steelyard.balance.route import Router
 from steelyard.engine import Engine, Request
 from steelyard.errors import UserError
-from steelyard.fleet.autoscale import BySlo
 from steelyard.fleet.desk import Desk
 from steelyard.fleet.faults import Crash, Fault, Faults, Narrow, Slow
 from steelyard.fleet.handover import Handover
 from steelyard.fleet.presence import Pool, Presence
 from steelyard.fleet.retries import Retries
-from steelyard.fleet.routers import Router
 from steelyard.fleet.scaler import Scaler
 from steelyard.fleet.together import Together
 from steelyard.fleet.uptime import Uptime

@@ -14,13 +14,13 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard.balance.route import RoutedRequest, Router
 from steelyard.engine import Engine, Request
 from steelyard.fleet.desk import Desk
 from steelyard.fleet.dynamics import Changing, Dynamics
 from steelyard.fleet.frontend import Frontend
 from steelyard.fleet.handover import Handover
 from steelyard.fleet.lockstep import Rank
-from steelyard.fleet.routers import Asked, Router, Sticky
 from steelyard.fleet.together import Together
 
 Progress = Callable[[int], None]
@@ -56,7 +56,7 @@ def run_fleet(
     fleet meanwhile, and are told what did.
     """
     meter = _Meter(progress, len(desk.refused))
-    homes_known = isinstance(router, Sticky) and not desk.refused
+    homes_known = router.keeps_sessions and not desk.refused
     lone = not any(isinstance(engine, Rank) for engine in engines)
     lone = lone and not (len(engines) > 1 and any(each.tiers and each.tiers.shared for each in engines))
     stays_apart = lone and not router.looks_at_load and (not desk.followers or homes_known)
@@ -73,7 +73,7 @@ def _run_apart(engines: Sequence[Engine], desk: Desk, router: Router, meter: _Me
     work = desk.workload
     columns = (roots, desk.session[roots], work.prompt[roots], work.priority[roots], work.at[roots])
     asked = zip(*(column.tolist() for column in columns), map(desk.model_of, roots.tolist()), strict=True)
-    chosen = [router.choose(Asked(i, session, (), *rest)) for i, session, *rest in asked]
+    chosen = [router.choose(RoutedRequest(i, session, (), *rest)) for i, session, *rest in asked]
     replica = np.array(chosen, dtype=np.int64)
     desk.replica[roots] = replica
     order = roots[np.argsort(replica, kind="stable")]

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from steelyard.balance.route import RoutedRequest, Router
 from steelyard.engine import Request
 from steelyard.fleet.links import Network, Ports
-from steelyard.fleet.routers import Asked, Router
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Handover:
         r.output = 1
         return r
 
-    def second_part(self, r: Request, replica: int, asked: Asked, now: float) -> tuple[Request, int]:
+    def second_part(self, r: Request, replica: int, asked: RoutedRequest, now: float) -> tuple[Request, int]:
         """The same request for a decode engine, and which one."""
         output = self._wanted.pop(r.index)
         self.waiting[r.index] = Waiting(r, replica, output, asked.model)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
+from steelyard.balance.autoscale import Scaling
 from steelyard.engine import ABORTED, Request
-from steelyard.fleet.autoscale import Scaling
 from steelyard.fleet.frontend import Frontend
 from steelyard.fleet.together import Together
 from steelyard.fleet.uptime import State, Uptime

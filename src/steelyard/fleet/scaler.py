@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from steelyard.balance.autoscale import BySlo, Scaling
 from steelyard.engine import FINISHED, Request
-from steelyard.fleet.autoscale import BySlo, Scaling
 from steelyard.fleet.presence import Pool, Presence
 from steelyard.fleet.together import Together
 from steelyard.fleet.uptime import COMES_OR_IS, State

@@ -12,12 +12,12 @@ from typing import Protocol
 
 import numpy as np
 
+from steelyard.balance.route import RoutedRequest, Router
 from steelyard.engine import FINISHED, Engine, Request
 from steelyard.fleet.desk import Desk
 from steelyard.fleet.environment import Environment
 from steelyard.fleet.frontend import Frontend
 from steelyard.fleet.handover import Handover, Waiting
-from steelyard.fleet.routers import Asked, Router
 
 # In the order in which they happen when they fall together; engines decide after all else.
 END, CHANGE, HAND_OVER, FETCH, FETCHED, FIRST, SEE, ARRIVE, WAKE = range(9)
@@ -106,7 +106,7 @@ class Together:
         self.frontends = [Frontend(desk.host) for _ in engines]
         self.ends = [desk.ends(engine) for engine in engines]
         self.taken: list[deque[Request]] = [deque() for _ in engines]  # and not yet seen by the engine
-        self.asked: dict[int, Asked] = {}  # of requests that have not ended
+        self.asked: dict[int, RoutedRequest] = {}  # of requests that have not ended
         self.awaits_first_tokens = awaits_first_tokens or router.awaits_first_tokens
         self.unanswered: list[list[Request]] = [[] for _ in engines]  # for whoever wants to know of first tokens
         self.handed: dict[int, Request] = {}  # by index: prompts that have been computed
@@ -155,7 +155,7 @@ class Together:
             self.follow(now, i)
             return
         r = desk.request(i, now)
-        self.asked[i] = Asked(i, int(desk.session[i]), r.keys, r.prompt, r.priority, now, desk.model_of(i))
+        self.asked[i] = RoutedRequest(i, int(desk.session[i]), r.keys, r.prompt, r.priority, now, desk.model_of(i))
         self.send(r, now)
 
     def send(self, r: Request, now: float) -> None:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any, Literal, get_args
 
-from steelyard.balance.route import ORACLES
+from steelyard.balance.route.rollout import ORACLES
 from steelyard.errors import UserError, did_you_mean
 from steelyard.scenario.posttrain import EstimatorName, Mode, PlannerName, PoolName, RouterName
 from steelyard.scenario.tails import TAIL_NAMES

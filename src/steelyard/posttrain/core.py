@@ -8,7 +8,7 @@ from steelyard.balance.beginnings import ByPrompt
 from steelyard.balance.core import RolloutCore
 from steelyard.balance.estimate import ESTIMATORS, Oracle
 from steelyard.balance.estimate.sparing import Sparing
-from steelyard.balance.route import ORACLES, make_router
+from steelyard.balance.route.rollout import ORACLES, rollout_router
 from steelyard.errors import blaming
 from steelyard.posttrain.setup import PosttrainSetup
 from steelyard.records import Trajectory
@@ -22,7 +22,7 @@ def rollout_core(setup: PosttrainSetup, truth: Oracle, known: Iterable[Trajector
     scenario = setup.scenario
     speeds = {tp: kind.speed() for tp, kind in setup.kinds.items()}
     with blaming(scenario.source):
-        router = make_router(scenario.router, speeds=speeds, seed=scenario.seed)
+        router = rollout_router(scenario.router, speeds=speeds, seed=scenario.seed)
     if scenario.router in ORACLES or scenario.estimator == "oracle":
         return RolloutCore(router, truth, truth)
     estimator, beginnings = ESTIMATORS[scenario.estimator](truth), ByPrompt()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from math import inf
 
-from steelyard.fleet.autoscale import ByQueue, BySlo, Rule, Scaling
+from steelyard.balance.autoscale import ByQueue, BySlo, Scaling, ScalingRule
 from steelyard.fleet.dynamics import Crash, Dynamics, Narrow, Pool, Slow
 from steelyard.fleet.handover import Handover
 from steelyard.fleet.links import Link
@@ -56,7 +56,7 @@ def _link(what: LinkSpec, replica: int, handover: Handover) -> Link:
 def _scaling(spec: AutoscaleSpec | None) -> Scaling | None:
     if spec is None:
         return None
-    rule: Rule | None = None
+    rule: ScalingRule | None = None
     if spec.target is not None:
         rule = ByQueue(spec.target)
     elif spec.by == "slo":

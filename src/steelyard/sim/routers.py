@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from steelyard.fleet import Router, RouterSettings, make_router
-from steelyard.fleet.routers import ByLoad, ByModel, ByWeight, Part
+from steelyard.balance.route import Router
+from steelyard.balance.route.serving import ByLoad, ByModel, ByWeight, RoutedPool, RouterSettings, serving_router
 from steelyard.sim.setup import FleetSetup, Setup
 
 
@@ -18,7 +18,7 @@ def router_before(setup: FleetSetup, pools: Sequence[Setup], name: str, seed: in
         own.setdefault(each.serves, []).append(each)
         numbers.setdefault(each.serves, []).extend(range(first, first + each.ranks))
         first += each.ranks
-    parts = {model: Part(numbers[model], _among(setup, own[model], name, seed)) for model in own}
+    parts = {model: RoutedPool(numbers[model], _among(setup, own[model], name, seed)) for model in own}
     return ByModel(parts) if len(parts) > 1 else next(iter(parts.values())).router
 
 
@@ -26,12 +26,12 @@ def _among(setup: FleetSetup, pools: Sequence[Setup], name: str, seed: int) -> R
     """The router among pools of one model."""
     wanted = setup.scenario.fleet.pool_router
     if wanted is None or len(pools) == 1:
-        return make_router(name, sum(each.ranks for each in pools), seed, _settings(setup, pools))
+        return serving_router(name, sum(each.ranks for each in pools), seed, _settings(setup, pools))
     parts = []
     first = 0
     for each in pools:
-        router = make_router(name, each.ranks, seed, _settings(setup, [each]))
-        parts.append(Part(range(first, first + each.ranks), router))
+        router = serving_router(name, each.ranks, seed, _settings(setup, [each]))
+        parts.append(RoutedPool(range(first, first + each.ranks), router))
         first += each.ranks
     weights = [_weight(each) for each in pools]
     return ByWeight(parts, weights) if wanted == "weighted" else ByLoad(parts, weights)

@@ -1,127 +1,167 @@
-"""Routers that ask no estimator: they count, remember and look at loads. Engines queue what they send."""
+"""Routers that need no estimate: in turn, at random, by load, by where a session or a prompt was sent before.
+
+Serving fleets and rollouts use the same ones.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from hashlib import blake2b
+from collections.abc import Iterable
 
-from steelyard.balance.rollouts import Replica, Rollouts, Running
-from steelyard.balance.route.protocol import Choice, Plain
-from steelyard.balance.route.ranking import Ranking
+from steelyard.balance.route.draws import Pairs, UniformDraws
+from steelyard.balance.route.protocol import BaseRouter, RoutedRequest, Router
+from steelyard.balance.route.ranking import Ranking, set_member
 
-_FACTOR, _SLACK = 1.5, 4  # times the least busy, and turns more: how busy a replica may be for what it holds to count
-
-
-class _Counted(Plain):
-    """Knows who is up, in order of numbers."""
-
-    def __init__(self) -> None:
-        self._up: list[int] = []
-
-    def changed(self, replica: Replica) -> None:
-        index = bisect_left(self._up, replica.number)
-        if index == len(self._up) or self._up[index] != replica.number:
-            self._up.insert(index, replica.number)
-
-    def gone(self, number: int) -> None:
-        self._up.remove(number)
+_FACTOR, _SLACK = 1.5, 4  # a replica is far busier than another with 1.5 times its requests and more than 4 beyond that
 
 
-class RoundRobin(_Counted):
-    """Each turn to the next replica in order of numbers, wherever its cache is."""
+class RoundRobin(BaseRouter):
+    """Each replica in turn, in the order of their numbers."""
 
-    def __init__(self) -> None:
+    def __init__(self, replicas: Iterable[int] = ()) -> None:
         super().__init__()
+        self._up = sorted(replicas)
         self._next = 0
 
-    def choose(self, who: Running, rollouts: Rollouts, at: float) -> Choice | None:
-        if not self._up:
-            return None
-        chosen = self._up[bisect_left(self._up, self._next) % len(self._up)]
-        self._next = chosen + 1
-        return Choice(chosen, cache="drop")
+    def available(self, replica: int, up: bool) -> None:
+        set_member(self._up, replica, up)
+
+    def choose(self, request: RoutedRequest, home: int | None = None) -> int:
+        index = bisect_left(self._up, self._next)
+        replica = self._up[index if index < len(self._up) else 0]
+        self._next = replica + 1
+        return replica
 
 
-class LeastOutstanding(Plain):
-    """Each turn to the replica with the fewest turns under way, wherever its cache is."""
+class Random(BaseRouter):
+    """Any replica, each as likely."""
 
-    def __init__(self) -> None:
-        self._ranking = Ranking()
+    def __init__(self, replicas: int, seed: int) -> None:
+        super().__init__()
+        self._draws = UniformDraws(replicas, seed)
 
-    def choose(self, who: Running, rollouts: Rollouts, at: float) -> Choice | None:
-        least = self.least()
-        return None if least is None else Choice(least, cache="drop")
-
-    def least(self) -> int | None:
-        return self._ranking.first()
-
-    def changed(self, replica: Replica) -> None:
-        self._ranking.put(replica.number, replica.busy)
-
-    def gone(self, number: int) -> None:
-        self._ranking.remove(number)
+    def choose(self, request: RoutedRequest, home: int | None = None) -> int:
+        replica = self._draws.next()
+        while replica in self.down:
+            replica = self._draws.next()
+        return replica
 
 
-class Sticky(LeastOutstanding):
-    """The first turn to the least busy replica, all others to where the cache is."""
+class LeastOutstanding(BaseRouter):
+    """The replica with the fewest unfinished requests, the lowest number among equals."""
 
-    def choose(self, who: Running, rollouts: Rollouts, at: float) -> Choice | None:
-        return super().choose(who, rollouts, at) if who.replica is None else Choice(who.replica)
+    looks_at_load = True
+
+    def __init__(self, replicas: Iterable[int] = ()) -> None:
+        super().__init__()
+        self.loads = dict.fromkeys(replicas, 0)  # of all replicas
+        self.ranking = Ranking(self.loads)  # of those that are available
+
+    def available(self, replica: int, up: bool) -> None:
+        if up:
+            self.ranking.put(replica, self.loads.setdefault(replica, 0))
+        else:
+            self.ranking.remove(replica)
+
+    def set_load(self, replica: int, requests: int) -> None:
+        self.loads[replica] = requests
+        self.ranking.update(replica, requests)
+
+    def choose(self, request: RoutedRequest, home: int | None = None) -> int:
+        return self.ranking.first()
+
+
+class PowerOfTwo(BaseRouter):
+    """The less loaded of two replicas that are drawn for the request."""
+
+    looks_at_load = True
+
+    def __init__(self, pairs: Pairs) -> None:
+        super().__init__()
+        self._pairs = pairs
+        self._loads: dict[int, int] = {}
+
+    def available(self, replica: int, up: bool) -> None:
+        self._pairs.available(replica, up)
+
+    def set_load(self, replica: int, requests: int) -> None:
+        self._loads[replica] = requests
+
+    def choose(self, request: RoutedRequest, home: int | None = None) -> int:
+        first, second = self._pairs.pair(request)
+        loads = self._loads
+        return second if loads.get(second, 0) < loads.get(first, 0) else first
+
+
+class Sticky(BaseRouter):
+    """A session stays at home; another router finds a home for those that have none."""
+
+    keeps_sessions = True
+
+    def __init__(self, first: Router) -> None:
+        super().__init__()
+        self._first = first
+        self.looks_at_load = first.looks_at_load
+
+    def available(self, replica: int, up: bool) -> None:
+        self._first.available(replica, up)
+
+    def set_load(self, replica: int, requests: int) -> None:
+        self._first.set_load(replica, requests)
+
+    def choose(self, request: RoutedRequest, home: int | None = None) -> int:
+        return self._first.choose(request) if home is None else home
+
+
+class StickySpill(LeastOutstanding):
+    """A session stays at home unless home is far busier than the mean: then it goes to the least loaded replica."""
+
+    def __init__(self, replicas: Iterable[int] = ()) -> None:
+        super().__init__(replicas)
+        self.total = 0  # unfinished requests
+
+    def set_load(self, replica: int, requests: int) -> None:
+        self.total += requests - self.loads.get(replica, 0)
+        super().set_load(replica, requests)
+
+    def choose(self, request: RoutedRequest, home: int | None = None) -> int:
+        if home is None or self.loads[home] > _FACTOR * self.total / len(self.ranking) + _SLACK:
+            return self.ranking.first()
+        return home
 
 
 class PrefixAware(LeastOutstanding):
-    """Where the own context is cached, else where the group's prompt was sent last, else the least busy replica.
+    """Home, else where the longest known prefix was sent last, else the least loaded replica.
 
-    A replica that is far busier than the least busy is passed over: by half, and four turns more.
+    A replica that is far busier than the least loaded is passed over. As routers in front of real engines do, it
+    remembers what it sent where and does not ask the engines.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._sent_to: dict[str, int] = {}  # by prompt
-        self._members: dict[str, set[str]] = {}  # trajectories of each prompt that were placed and have not ended
+    def __init__(self, replicas: Iterable[int] = ()) -> None:
+        super().__init__(replicas)
+        self._sent_to: dict[int | str, int] = {}  # by name of a block
 
-    def choose(self, who: Running, rollouts: Rollouts, at: float) -> Choice | None:
-        least = self.least()
-        if least is None:
-            return None
-        prompt = who.history.prompt
-        self._members.setdefault(prompt, set()).add(who.name)
-        limit = rollouts.replicas[least].busy * _FACTOR + _SLACK
-        chosen = least
-        for holder in (who.replica, self._sent_to.get(prompt)):
-            if holder is not None and rollouts.replicas[holder].busy <= limit:
-                chosen = holder
+    def available(self, replica: int, up: bool) -> None:
+        super().available(replica, up)
+        if not up:
+            self._sent_to = {name: holder for name, holder in self._sent_to.items() if holder != replica}
+
+    def choose(self, request: RoutedRequest, home: int | None = None) -> int:
+        sent_to, loads = self._sent_to, self.loads
+        replica = self.ranking.first()
+        limit = loads[replica] * _FACTOR + _SLACK
+        for name in request.names:
+            holder = sent_to.get(name)
+            if holder is None:
                 break
-        self._sent_to[prompt] = chosen
-        return Choice(chosen, cache="keep" if chosen == who.replica else "drop")
+            if loads[holder] <= limit:
+                replica = holder
+        if home is not None and loads[home] <= limit:
+            replica = home
+        for name in request.names:
+            sent_to[name] = replica
+        return replica
 
-    def gone(self, number: int) -> None:
-        super().gone(number)
-        self._sent_to = {prompt: holder for prompt, holder in self._sent_to.items() if holder != number}
-
-    def ended(self, who: Running) -> None:
-        prompt = who.history.prompt
-        members = self._members.get(prompt, set())
-        members.discard(who.name)
-        if not members:
-            self._members.pop(prompt, None)
-            self._sent_to.pop(prompt, None)
-
-
-class PowerOfTwo(_Counted):
-    """The less busy of two replicas drawn by trajectory and turn; a draw depends on nothing else but who is up."""
-
-    def __init__(self, seed: int = 0) -> None:
-        super().__init__()
-        self._seed = seed
-
-    def choose(self, who: Running, rollouts: Rollouts, at: float) -> Choice | None:
-        count = len(self._up)
-        if not count:
-            return None
-        text = f"{self._seed}:{who.name}:{len(who.history.turns)}"
-        drawn = int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
-        first = drawn % count
-        second = (first + 1 + (drawn >> 32) % max(1, count - 1)) % count
-        pair = self._up[first], self._up[second]
-        return Choice(min(pair, key=lambda number: (rollouts.replicas[number].busy, number)), cache="drop")
+    def forget(self, name: int | str) -> None:
+        """Nobody will ask for this prefix any more."""
+        self._sent_to.pop(name, None)

@@ -1,59 +1,97 @@
-"""What a router is asked and told."""
+"""What every router of requests promises. It sees requests and replicas' loads, never the inside of an engine."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from steelyard.balance.commands import Cache
-from steelyard.balance.rollouts import Replica, Rollouts, Running
 
+@dataclass(slots=True)  # not frozen: one is made for every request, and freezing would take three times as long
+class RoutedRequest:
+    """What a router may know of a request. The length of its answer is not among it."""
 
-@dataclass(slots=True)
-class Choice:
-    """Where a turn runs. ``cache`` says whether what is cached elsewhere moves along or is computed again."""
-
-    replica: int
+    id: int | str  # no two unfinished requests share one
+    session: int | str
+    names: Sequence[int | str]  # of the leading blocks of its prompt that others may share
+    prompt: int
     priority: int = 0
-    cache: Cache = "keep"
+    at: float = 0.0  # when it was sent
+    model: str = ""
+    turn: int = 0  # requests of its session before it, where a driver counts them
 
 
 class Router(Protocol):
-    """Chooses replicas for turns. It only looks at the rollout; what it remembers beside, it is told here."""
+    """Chooses a replica for each request, in the order in which they come."""
 
-    def choose(self, who: Running, rollouts: Rollouts, at: float) -> Choice | None:
-        """A replica for a trajectory's next turn, which it then gets; none: it waits, and everybody behind it."""
+    @property
+    def looks_at_load(self) -> bool:
+        """Whether completions change its choices."""
+        ...
 
-    def rank(self, who: Running) -> float:
-        """Its place in line: lower goes first, equals in order of coming."""
+    @property
+    def awaits_first_tokens(self) -> bool:
+        """Whether it wants to be told of first tokens. A router that is not told takes a prompt to last until the
+        request ends."""
+        ...
 
-    def park(self, who: Running, rollouts: Rollouts) -> Cache:
-        """What becomes of its cache while its tool runs."""
+    @property
+    def keeps_sessions(self) -> bool:
+        """Whether a session stays on the replica of its first request for as long as that replica is available."""
+        ...
 
-    def changed(self, replica: Replica) -> None:
-        """A replica has come up, or its load has changed."""
+    def available(self, replica: int, up: bool) -> None:
+        """A replica has come up, or has gone with all that it had cached."""
+        ...
 
-    def gone(self, number: int) -> None:
-        """A replica is no more."""
+    def set_load(self, replica: int, requests: int) -> None:
+        """A replica has so many unfinished requests."""
+        ...
 
-    def ended(self, who: Running) -> None:
-        """A trajectory has ended or was given up."""
+    def choose(self, request: RoutedRequest, home: int | None = None) -> int:
+        """The replica for a request. At least one must be available.
+
+        ``home`` is the available replica that has its session's context cached, if that is known.
+        """
+        ...
+
+    def first_token(self, request: RoutedRequest, replica: int, at: float) -> None:
+        """A request's prompt is done: its first token came at this second."""
+        ...
+
+    def ended(self, request: RoutedRequest, replica: int) -> None:
+        """A request that was sent to this replica has ended."""
+        ...
+
+    def session_ended(self, request: RoutedRequest) -> None:
+        """No more requests of this session will come."""
+        ...
 
 
-class Plain:
-    """What most routers do: first come, first served, caches kept, nothing remembered."""
+class BaseRouter:
+    """What a router does unless it says otherwise: it remembers which replicas are down, and nothing else."""
 
-    def rank(self, who: Running) -> float:
-        return 0.0
+    looks_at_load: bool = False
+    awaits_first_tokens: bool = False
+    keeps_sessions: bool = False
 
-    def park(self, who: Running, rollouts: Rollouts) -> Cache:
-        return "keep"
+    def __init__(self) -> None:
+        self.down: set[int] = set()
 
-    def changed(self, replica: Replica) -> None:
+    def available(self, replica: int, up: bool) -> None:
+        if up:
+            self.down.discard(replica)
+        else:
+            self.down.add(replica)
+
+    def set_load(self, replica: int, requests: int) -> None:
         pass
 
-    def gone(self, number: int) -> None:
+    def first_token(self, request: RoutedRequest, replica: int, at: float) -> None:
         pass
 
-    def ended(self, who: Running) -> None:
+    def ended(self, request: RoutedRequest, replica: int) -> None:
+        pass
+
+    def session_ended(self, request: RoutedRequest) -> None:
         pass

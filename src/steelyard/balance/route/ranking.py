@@ -1,52 +1,83 @@
-"""Replicas in order of load, kept in order as loads change."""
+"""Replicas in order of load, and in order of number."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-Load = tuple[float, ...]
+_NUMBER_BITS, _LOAD_BITS = 24, 32
+_NUMBER, _LOAD = (1 << _NUMBER_BITS) - 1, (1 << _LOAD_BITS) - 1
 
 
 class Ranking:
-    """Least first, equals by number. A change moves one entry: a search and a shift of a short list."""
+    """Least loaded first, equals by number, and those that are full after all others.
 
-    __slots__ = ("_loads", "_order")
+    A change moves one entry: a search and a shift of a short list. Load and number together are one integer, which
+    compares faster than a pair.
+    """
 
-    def __init__(self) -> None:
-        self._loads: dict[int, Load] = {}
-        self._order: list[tuple[Load, int]] = []
+    __slots__ = ("_keys", "_order")
+
+    def __init__(self, numbers: Iterable[int] = ()) -> None:
+        self._keys = {number: number for number in numbers}  # all without load
+        self._order = sorted(self._keys.values())
 
     def __len__(self) -> int:
         return len(self._order)
 
     def __contains__(self, number: int) -> bool:
-        return number in self._loads
+        return number in self._keys
 
     def __iter__(self) -> Iterator[int]:
         """Numbers, least loaded first."""
-        return (number for _, number in self._order)
+        return (key & _NUMBER for key in self._order)
 
-    def load(self, number: int) -> Load:
+    def load(self, number: int) -> int:
         """What a replica is ranked by."""
-        return self._loads[number]
+        return self._keys[number] >> _NUMBER_BITS & _LOAD
 
-    def first(self) -> int | None:
-        """The least loaded."""
-        return self._order[0][1] if self._order else None
+    def is_full(self, number: int) -> bool:
+        """Whether a replica was said to be full."""
+        return self._keys[number] >> _NUMBER_BITS > _LOAD
 
-    def put(self, number: int, *load: float) -> None:
+    def first(self) -> int:
+        """The least loaded replica; there must be one."""
+        return self._order[0] & _NUMBER
+
+    def put(self, number: int, load: int, full: bool = False) -> None:
         """A replica's load has changed, or it is new."""
-        before = self._loads.get(number)
-        if before == load:
+        key = (full << _LOAD_BITS | load) << _NUMBER_BITS | number
+        before = self._keys.get(number)
+        if before == key:
             return
+        order = self._order
         if before is not None:
-            del self._order[bisect_left(self._order, (before, number))]
-        self._loads[number] = load
-        insort(self._order, (load, number))
+            del order[bisect_left(order, before)]
+        self._keys[number] = key
+        insort(order, key)
+
+    def update(self, number: int, load: int) -> None:
+        """A replica's load has changed; nothing happens if it is not ranked."""
+        before = self._keys.get(number)
+        if before is not None:
+            order = self._order
+            del order[bisect_left(order, before)]
+            key = self._keys[number] = load << _NUMBER_BITS | number
+            insort(order, key)
 
     def remove(self, number: int) -> None:
         """A replica is no more."""
-        before = self._loads.pop(number, None)
+        before = self._keys.pop(number, None)
         if before is not None:
-            del self._order[bisect_left(self._order, (before, number))]
+            del self._order[bisect_left(self._order, before)]
+
+
+def set_member(numbers: list[int], number: int, present: bool) -> None:
+    """Add a number to a sorted list or take it out, unless that is done."""
+    index = bisect_left(numbers, number)
+    if (index < len(numbers) and numbers[index] == number) == present:
+        return
+    if present:
+        numbers.insert(index, number)
+    else:
+        del numbers[index]

@@ -1,4 +1,4 @@
-"""How fast replicas of one tensor-parallel degree are, as a small table that whoever drives the core hands in."""
+"""How fast replicas of one tensor-parallel degree are: a small table that the driver of the core gives."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from steelyard.errors import UserError
 class BucketSpeed:
     """Seconds that decoding, prompts and moves take on a replica of one bucket.
 
-    ``decode`` has (running requests, seconds a step takes) in rising order: a line joins neighbours, the last one's
-    slope goes on. Each token of context that a step attends to adds ``read``. A move has a time of its own (``reach``)
-    beside that by token.
+    ``decode`` has pairs of running requests and seconds of a step, in rising order. Between two pairs it is a line, and
+    beyond the last one the line goes on. Each token of context that a step attends to adds ``read``. A move takes
+    ``reach`` seconds and ``move`` for each token.
     """
 
     decode: tuple[tuple[int, float], ...]
-    prefill: float  # by token computed
-    move: float  # by token brought over from another replica
+    prefill: float  # per token computed
+    move: float  # per token moved from another replica
     read: float = 0.0
     reach: float = 0.0
 
@@ -35,7 +35,7 @@ class BucketSpeed:
             raise UserError(f"a bucket's times must be above 0, and moving and reading at least 0 (found {self})")
 
     def step(self, running: int, context: int) -> float:
-        """Seconds that a step of ``running`` requests takes which attend to ``context`` tokens in all."""
+        """Seconds of a step of ``running`` requests that attend to ``context`` tokens in all."""
         table = self.decode
         upper = min(max(bisect_right(table, running, key=_count), 1), len(table) - 1)
         if len(table) == 1 or running <= table[0][0]:
@@ -44,7 +44,7 @@ class BucketSpeed:
         return less + (more - less) * (running - low) / (high - low) + self.read * context
 
     def bring(self, tokens: int) -> float:
-        """Seconds until a context cached elsewhere can be used here, moved or computed again, whichever is faster."""
+        """Seconds to bring a context here that is cached elsewhere: moved or computed again, whichever is faster."""
         return min(self.reach + self.move * tokens, self.prefill * tokens)
 
     def moves(self, tokens: int) -> bool:

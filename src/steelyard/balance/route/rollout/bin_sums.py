@@ -1,7 +1,7 @@
-"""What one replica's bins come to when they are summed up: how fast it decodes, and what one more would do to all.
+"""Sums over a replica's bins: how fast it decodes from bin to bin, and how much one more trajectory delays all others.
 
-This runs for every other decision and each array is short, so what counts is the number of numpy's calls and of arrays
-made: all are kept from one time to the next, and so are numbers, as arrays without a dimension.
+This runs for every other decision, and arrays are short. So the cost is in the number of numpy calls and of new arrays:
+all arrays are kept from one time to the next, and so are scalars, as arrays without a dimension.
 """
 
 from __future__ import annotations
@@ -9,47 +9,48 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from steelyard.balance.route.crowd import BINS, CONTEXT, LOAD, PEOPLE
-from steelyard.balance.route.prospect import Array
+from steelyard.balance.route.rollout.bins import BINS, CONTEXT, COUNT, LOAD
+from steelyard.balance.route.rollout.demand import Array
 
-TABLES = 3  # by bin: harm to all there by a second more to each step for so many tokens; seconds until a token there,
-# where a line through the bin begins, and how much it rises from token to token
+TABLES = 3
+"""By bin: how much the sum over all rises if steps until that bin take a second longer; and seconds until a token in
+the bin, as a line: where it begins, and its slope."""
 
-_FLOORS = np.repeat([[0.0], [-np.inf], [1.0]], BINS, axis=1)  # of people, load and context
-_SURELY = 1.0 + 1e-9  # whatever rounding does
+_FLOORS = np.repeat([[0.0], [-np.inf], [1.0]], BINS, axis=1)  # of count, load and context
+_SURELY = 1.0 + 1e-9  # more than any rounding error
 _LATER = np.arange(1.0, BINS + 1.0)
 _ONE, _HALF, _EIGHT = np.array(1.0), np.array(0.5), np.array(8.0)
 
 
-class Sums:
-    """Sums up a row of bins of a width in tokens (`Crowd.write`)."""
+class BinSums:
+    """Sums up a row of bins of one width in tokens (`ReplicaBins.write`)."""
 
     def __init__(self, width: float) -> None:
         row = np.zeros(3 * BINS)
-        self.row = row.data  # to be written before it is summed up
+        self.row = row.data  # to be written before `sum_up`
         self._row: Array = row.reshape(3, BINS)
-        self._ends, self._from_last = self._row[PEOPLE], self._row[:, ::-1]
+        self._ends, self._from_last = self._row[COUNT], self._row[:, ::-1]
         self._there, self._sum = np.empty((3, BINS)), np.empty((3, BINS))
         self._backwards = self._sum[:, ::-1]
-        self._people, self._load, self._context = (self._there[term] for term in (PEOPLE, LOAD, CONTEXT))
+        self._present, self._load, self._context = (self._there[term] for term in (COUNT, LOAD, CONTEXT))
         self._turns, self._at_once, self._some = np.empty(BINS), np.empty(BINS), np.empty(BINS)
         self._running: npt.NDArray[np.intp] = np.empty(BINS, dtype=np.intp)
         self._both = np.empty((2, BINS))
-        self._weights, self._moments = self._both  # of ends, and times the tokens until then
-        self._crowded = False  # not all can always run at once
+        self._weights, self._moments = self._both  # of ends, and the same times tokens until then
+        self._crowded = False  # whether there is a time when not all can run at once
         self._tools = np.array(0.0)
         self._tables = np.empty((TABLES, BINS))
         self.widen(width)
 
     def widen(self, width: float) -> None:
-        """Bins are so wide from now on."""
+        """Set the width of bins."""
         self._width = np.array(width)
         self._middles: Array = (_LATER - 0.5) * width
 
     def sum_up(self, steps: Array, seats: int, capacity: int, tools: float, tables: Array) -> float:
-        """Fill a replica's tables by who is there; returns what its ends weigh in all.
+        """Fill a replica's tables; returns the rise of its sum if everything there is delayed by a second.
 
-        ``steps`` has the seconds of a step by how many run, ``tools`` is seconds of tools by token.
+        ``steps`` has the seconds of a step by the number of running requests, ``tools`` is seconds of tools per token.
         """
         self._count()
         self._share(seats, capacity)
@@ -83,33 +84,33 @@ class Sums:
         return total
 
     def _count(self) -> None:
-        """By bin: who is still there."""
+        """By bin: count, load and context of trajectories that have not ended before."""
         there = self._there
         np.add.accumulate(self._from_last, 1, None, self._sum)
         np.multiply(self._row, _HALF, there)
-        np.subtract(self._backwards, there, there)  # who ends in a bin is there for half of it
+        np.subtract(self._backwards, there, there)  # what ends in a bin is there for half of it
         np.maximum(there, _FLOORS, out=there)
 
     def _share(self, seats: int, capacity: int) -> None:
-        """By bin: how many can run at once, and the turns they take where not all can."""
-        people, context, running = self._people, self._context, self._some
+        """By bin: how many can run at once, and by how much those that take turns are slower."""
+        count, context, running = self._present, self._context, self._some
         fits = context.item(context.argmax()) * _SURELY <= capacity
-        self._crowded = not fits or people.item(people.argmax()) > seats
+        self._crowded = not fits or count.item(count.argmax()) > seats
         if not self._crowded:
-            self._running[:] = np.add(people, _HALF, running)
+            self._running[:] = np.add(count, _HALF, running)
             return
         at_once, turns = self._at_once, self._turns
-        np.multiply(people, capacity, at_once)
+        np.multiply(count, capacity, at_once)
         np.divide(at_once, context, at_once)
         np.minimum(at_once, seats, out=at_once)
         np.maximum(at_once, _ONE, out=at_once)
-        np.divide(people, at_once, turns)
+        np.divide(count, at_once, turns)
         np.maximum(turns, _ONE, out=turns)
-        np.minimum(people, at_once, out=running)
+        np.minimum(count, at_once, out=running)
         self._running[:] = np.add(running, _HALF, running)
 
     def marginal(self, steps: Array) -> float:
-        """Seconds that one more adds to each step now, in the replica that was last summed up."""
+        """Seconds that one more trajectory adds to each step now, on the replica that was summed up last."""
         first = self._running.item(0)
         now = steps.item(first)
         takes_turns = self._crowded and self._turns.item(0) > 1.0

@@ -1,9 +1,9 @@
-"""When everybody on each replica will be done, and what one more trajectory would do to that.
+"""When the trajectories on each replica will finish, and how one more would change that.
 
-Trajectories on a replica decode side by side, a token each to a step. So all that counts is how many are likely to be
-there still after x more tokens (`crowd.py`): a step then takes what so many take, plus what each one's context and
-prompts add. Summed up over x (`sums.py`), that says when a trajectory of any length would be done there, and how much
-later one more lets all others be done. Sums are made again when enough has changed, or enough was decoded.
+Trajectories on a replica decode side by side, one token each per step. So what matters is how many are likely to be
+there after x more tokens (`bins.py`): a step takes what it takes for so many, plus what their contexts and prompts
+add. Summed over x (`bin_sums.py`), this says when a trajectory of any length would finish there, and how much one more
+delays all others. Sums are made again when enough trajectories have come or gone, or enough tokens were decoded.
 """
 
 from __future__ import annotations
@@ -16,75 +16,78 @@ import numpy as np
 import numpy.typing as npt
 
 from steelyard.balance.rollouts import Replica
-from steelyard.balance.route.crowd import BINS, Crowd
-from steelyard.balance.route.prospect import LENGTHS, Array, Habits, Prospect
+from steelyard.balance.route.rollout.bin_sums import TABLES, BinSums
+from steelyard.balance.route.rollout.bins import BINS, ReplicaBins
+from steelyard.balance.route.rollout.demand import LENGTHS, Array, Demand, DemandModel
 from steelyard.balance.route.speed import BucketSpeed
-from steelyard.balance.route.sums import TABLES, Sums
 
-_FRESH = 1 / 8  # of those on a replica: its sums are made again when so many have changed
-_SHARE = np.array(1.0 / LENGTHS)  # of a length in all of them; numpy takes longer to work with a plain number
+_FRESH = 1 / 8  # share of a replica's trajectories that come or go before its sums are made again
+_SHARE = np.array(1.0 / LENGTHS)  # of each length; numpy takes longer with a plain number
 _LIKELY = Struct(f"{LENGTHS}d")
 
 
 @dataclass(slots=True)
 class _Here:
-    """A replica, who counts there, and how many of them have come or gone since it was summed up.
+    """A replica and the trajectories that count there. ``changes`` have come or gone since it was summed up.
 
-    It had ``decoded`` so many tokens at second ``since``, and does ``rate`` a second from then on.
+    It had ``decoded`` so many tokens at second ``since``, and decodes at ``rate`` tokens a second from then on.
     """
 
     number: int
     speed: BucketSpeed
     seats: int
     capacity: int
-    crowd: Crowd
-    steps: Array  # seconds of a step by how many run
+    bins: ReplicaBins
+    steps: Array  # seconds of a step by the number of running requests
     seconds: list[float]  # the same
     since: float
     decoded: float = 0.0
     rate: float = 0.0
     changes: int = 0
-    slot: int = 0  # its place in arrays
+    slot: int = 0  # its index in arrays
 
     def decoded_by(self, at: float) -> float:
-        """Tokens that each who runs there has been given by then."""
+        """Tokens that each running request has got by then."""
         return self.decoded + self.rate * (at - self.since)
 
     def passes(self, width: float) -> float:
-        """When it has decoded a bin's width more than when it was last filled."""
+        """When it will have decoded a bin's width more than when its bins were last filled."""
         if not self.rate:
             return inf
-        return self.since + (width - (self.decoded - self.crowd.seen)) / self.rate
+        return self.since + (width - (self.decoded - self.bins.seen)) / self.rate
 
 
-class Outlook:
-    """How much a trajectory would raise the sum over trajectories of (when it is done) ** 8, on each replica."""
+class FinishPredictor:
+    """How much a trajectory would raise the sum over trajectories of (finish time) ** 8, on each replica."""
 
-    def __init__(self, habits: Habits) -> None:
-        self._habits = habits
+    def __init__(self, demands: DemandModel) -> None:
+        self._demands = demands
         self._here: list[_Here] = []
         self._by_number: dict[int, _Here] = {}
         self._where: dict[str, _Here] = {}  # by trajectory
-        self._stale: set[int] = set()  # slots that are to be summed up again
-        self._loads: dict[int, tuple[Replica, float]] = {}  # that have changed; what tools returned by token then
-        self._last: tuple[Prospect, int | None, Array] | None = None  # who was asked about, and what was said
+        self._stale: set[int] = set()  # slots to be summed up again
+        # Replicas whose load has changed, and tokens that tools returned per token then.
+        self._loads: dict[int, tuple[Replica, float]] = {}
+        self._last: tuple[Demand, int | None, Array] | None = None  # the last question and its answer
         self._at = 0.0
-        self._width = 1.0  # tokens of a bin
-        self._by_token = np.array(1.0)  # bins
-        self._likely = np.ones(LENGTHS)  # tokens of who is asked about
+        self._width = 1.0  # of a bin, in tokens
+        self._by_token = np.array(1.0)  # bins per token
+        self._likely = np.ones(LENGTHS)  # tokens of the demand in question
         self._likely_column = self._likely[:, None]
         self._into_likely = self._likely.data
-        self._sums = Sums(1.0)
-        self._rooms: list[float] = []  # tokens of context that each replica can take
-        self._roomy = 0  # a slot that had room for the last who asked
-        self._due: list[float] = []  # when each replica is to be filled again
+        self._sums = BinSums(1.0)
+        self._rooms: list[float] = []  # tokens of context that each replica has room for
+        self._roomy = 0  # a slot that had room when this was asked last
+        self._due: list[float] = []  # when the bins of each replica are to be filled again
         self._next_due = inf  # the first of these
         self._resize(np.zeros((2, 0)), np.zeros((TABLES, BINS, 0)))
 
     def up(self, replica: Replica, speed: BucketSpeed) -> None:
         """A replica is new."""
         steps = np.array([speed.step(max(n, 1), 0) for n in range(replica.seats + 2)])
-        here = _Here(replica.number, speed, replica.seats, replica.capacity, Crowd(), steps, steps.tolist(), self._at)
+        here = _Here(
+            replica.number, speed, replica.seats, replica.capacity, ReplicaBins(), steps, steps.tolist(), self._at
+        )
         self._here.append(here)
         self._rooms.append(inf)
         self._due.append(inf)
@@ -93,16 +96,16 @@ class Outlook:
         )
 
     def gone(self, number: int) -> None:
-        """A replica is no more; nothing of what counted there counts anywhere."""
+        """A replica is no more. What counted there counts nowhere now."""
         slot = self._by_number[number].slot
-        for name in self._here.pop(slot).crowd.members:
+        for name in self._here.pop(slot).bins.members:
             del self._where[name]
         del self._rooms[slot], self._due[slot]
         self._loads.pop(number, None)
         self._resize(np.delete(self._kept, slot, axis=1), np.delete(self._tables, slot, axis=2))
 
     def _resize(self, kept: Array, tables: Array) -> None:
-        """Arrays for as many replicas as there are, and those that `rises` works with."""
+        """Make arrays for as many replicas as there are."""
         count = len(self._here)
         self._roomy, self._next_due = 0, min(self._due, default=inf)
         self._by_number = {here.number: here for here in self._here}
@@ -130,9 +133,9 @@ class Outlook:
         self._harms, self._done, self._wait_once = harm[0], self._begin[0], self._wait[0]
 
     def set_load(self, replica: Replica) -> None:
-        """What a replica can take, and how fast it decodes with those that run, is another now; it is worked out when
-        somebody asks, as most changes come in twos and threes."""
-        self._loads[replica.number] = replica, self._habits.returned
+        """A replica's load has changed. What follows from it is worked out at the next question, since most changes
+        come in twos and threes."""
+        self._loads[replica.number] = replica, self._demands.returned
 
     def _settle(self) -> None:
         at, width = self._at, self._width
@@ -141,7 +144,7 @@ class Outlook:
             here.decoded += here.rate * (at - here.since)
             here.since = at
             if not busy:
-                room, here.rate = inf, 0.0  # whatever its size, it has to run somewhere
+                room, here.rate = inf, 0.0  # even the largest context has to run somewhere
             else:
                 speed, seats, active = here.speed, replica.seats, replica.active
                 room = replica.capacity - active if busy < seats else -inf
@@ -154,7 +157,7 @@ class Outlook:
         self._next_due = min(self._due)
 
     def has_room(self, tokens: int) -> bool:
-        """Whether any replica can take such a context."""
+        """Whether any replica has room for such a context."""
         if self._loads:
             self._settle()
         rooms = self._rooms
@@ -164,31 +167,31 @@ class Outlook:
             self._roomy = rooms.index(max(rooms))
         return rooms[self._roomy] >= tokens
 
-    def count(self, name: str, number: int, who: Prospect) -> None:
-        """From now on a trajectory counts on this replica."""
+    def count(self, name: str, number: int, who: Demand) -> None:
+        """Let a trajectory count on this replica from now on."""
         here = self._where[name] = self._by_number[number]
         decoded, usual = here.decoded_by(self._at), who.usual_context
         load = here.speed.read * usual + here.speed.prefill * who.returned
-        farthest = who.likely[-1] + decoded - here.crowd.seen
+        farthest = who.likely[-1] + decoded - here.bins.seen
         if farthest >= BINS * self._width:
             self._widen(farthest)
-        here.crowd.count(name, who.likely, load, usual, decoded, self._width)
+        here.bins.count(name, who.likely, load, usual, decoded, self._width)
         self._changed(here)
 
     def discount(self, name: str) -> None:
-        """A trajectory counts nowhere for now."""
+        """Let a trajectory count nowhere."""
         here = self._where.pop(name, None)
         if here is not None:
-            here.crowd.discount(name)
+            here.bins.discount(name)
             self._changed(here)
 
     def _changed(self, here: _Here) -> None:
         here.changes += 1
-        if here.changes >= _FRESH * len(here.crowd.members):
+        if here.changes >= _FRESH * len(here.bins.members):
             self._stale.add(here.slot)
 
-    def best(self, who: Prospect, home: int | None, resident: bool, at: float) -> int:
-        """The replica with the least rise among ``home`` and those with room; the first of equals."""
+    def best(self, who: Demand, home: int | None, resident: bool, at: float) -> int:
+        """The replica with the least rise, among ``home`` and those with room; the first among equals."""
         rises, context, rooms = self._said(who, home if resident else None, at), who.context, self._rooms
         if min(rooms) < context:
             rises, at_home = rises.copy(), -1 if home is None else self._by_number[home].slot
@@ -197,16 +200,16 @@ class Outlook:
                     rises[slot] = inf
         return self._here[rises.argmin()].number
 
-    def rises(self, who: Prospect, resident: int | None, at: float) -> Array:
-        """By replica: when it would be done there itself, to the eighth, and by how much it would raise that of others.
+    def rises(self, who: Demand, resident: int | None, at: float) -> Array:
+        """By replica: its own finish time there to the eighth power, and by how much it would raise that of others.
 
-        A prompt holds everybody up, so what a context takes to be there counts in full: a cached part is brought over
-        or computed again, whichever is faster, and costs nothing where it is ``resident``.
+        A prompt delays everything on a replica, so the time to bring a context there counts in full. A cached part is
+        moved or computed again, whichever is faster, and costs nothing on the replica where it is ``resident``.
         """
         return self._said(who, resident, at).copy()
 
-    def _said(self, who: Prospect, resident: int | None, at: float) -> Array:
-        """The same, kept for those who ask next; not to be changed."""
+    def _said(self, who: Demand, resident: int | None, at: float) -> Array:
+        """The same, kept for the next question; not to be changed."""
         if self._loads:
             self._settle()
         if at > self._at:
@@ -221,12 +224,14 @@ class Outlook:
             self._stale.clear()
             self._last = None
         last = self._last
-        if last is None or last[0] is not who or last[1] != resident:  # those of one prompt begin one after the other
+        if (
+            last is None or last[0] is not who or last[1] != resident
+        ):  # trajectories of one prompt ask the same in a row
             last = self._last = who, resident, self._rises(who, resident)
         return last[2]
 
-    def _rises(self, who: Prospect, resident: int | None) -> Array:
-        """Arrays of one shape, since numpy takes four times as long where it has to stretch one to another's."""
+    def _rises(self, who: Demand, resident: int | None) -> Array:
+        """Arrays have one shape, since numpy takes four times as long where it has to broadcast."""
         self._ask(who, resident)
         _LIKELY.pack_into(self._into_likely, 0, *who.likely)
         self._tokens[:] = self._likely_column
@@ -246,9 +251,9 @@ class Outlook:
         np.add(found, np.multiply(self._wait_once, self._total, self._wait_once), found)
         return found
 
-    def _ask(self, who: Prospect, resident: int | None) -> None:
-        """By replica: what each of its tokens adds to its own time, tools among it, seconds that its prompt takes, and
-        what it adds to each step there. Few kinds are different."""
+    def _ask(self, who: Demand, resident: int | None) -> None:
+        """By replica: what each of its tokens adds to its own time, including tools, seconds that its prompt takes, and
+        what it adds to each step there. It is worked out once for each kind of replica."""
         cached, new, usual, returned, tools = who.cached, who.new, who.usual_context, who.returned, who.tools
         slower: list[float] = []
         waits: list[float] = []
@@ -268,13 +273,13 @@ class Outlook:
 
     def _fill(self, slot: int) -> None:
         here = self._here[slot]
-        here.crowd.fill(here.decoded_by(self._at), self._width)
+        here.bins.fill(here.decoded_by(self._at), self._width)
         self._due[slot] = here.passes(self._width)
         self._next_due = min(self._due)
         self._stale.add(slot)
 
     def _widen(self, tokens: float) -> None:
-        """Bins become wider until so many tokens are within one of them."""
+        """Make bins wider until they reach so many tokens."""
         while tokens >= BINS * self._width:
             self._width *= 2.0
         self._by_token = np.array(1.0 / self._width)
@@ -284,15 +289,17 @@ class Outlook:
 
     def _sum_up(self, slot: int) -> None:
         here, sums = self._here[slot], self._sums
-        here.crowd.write(sums.row)
-        self._total[slot] = sums.sum_up(here.steps, here.seats, here.capacity, self._habits.tools, self._by_slot[slot])
+        here.bins.write(sums.row)
+        self._total[slot] = sums.sum_up(here.steps, here.seats, here.capacity, self._demands.tools, self._by_slot[slot])
         self._marginal[slot] = self._marginal_by_length[:, slot] = sums.marginal(here.steps)
         here.changes = 0
 
 
 def _halves(rows: Array) -> list[tuple[Array, Array]]:
-    """Parts to add up, the second to the first, until the sum of all rows is in the first: an order of its own, as
-    neither BLAS nor numpy says in which they sum."""
+    """Pairs of arrays: adding the second of each to the first leaves the sum of all rows in the first row.
+
+    So the order of the sum is fixed. BLAS and numpy do not say in which order they sum.
+    """
     flat, pairs = rows.ravel(), []
     half = len(flat) // 2
     for _ in range(LENGTHS.bit_length() - 1):

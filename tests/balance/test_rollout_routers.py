@@ -27,11 +27,12 @@ from steelyard.balance.events import (
     RolloutEvent,
 )
 from steelyard.balance.rollouts import Replica, Running
-from steelyard.balance.route import DEFAULT, ROUTERS, BucketSpeed, make_router
-from steelyard.balance.route.crowd import BINS, Crowd
-from steelyard.balance.route.outlook import Outlook
-from steelyard.balance.route.prospect import LENGTHS, Habits, Prospect, lengths, unknown
+from steelyard.balance.route import BucketSpeed
 from steelyard.balance.route.ranking import Ranking
+from steelyard.balance.route.rollout import DEFAULT, ROLLOUT_ROUTERS, rollout_router
+from steelyard.balance.route.rollout.bins import BINS, ReplicaBins
+from steelyard.balance.route.rollout.demand import LENGTHS, Demand, DemandModel, lengths, unknown
+from steelyard.balance.route.rollout.finish import FinishPredictor
 from steelyard.errors import UserError
 from steelyard.records import Trajectory, Turn
 from support.engine_worlds import settled
@@ -60,7 +61,7 @@ class Bench:
 
     def __init__(self, router: str, degrees: Sequence[int], seats: int = 8, tokens: int = 10**6) -> None:
         self.told = Told()
-        self.core = RolloutCore(make_router(router, speeds=SPEEDS), self.told, self.told)
+        self.core = RolloutCore(rollout_router(router, speeds=SPEEDS), self.told, self.told)
         for number, tp in enumerate(degrees):
             self.core.decide(ReplicaUp(0.0, number, tp, seats, tokens))
 
@@ -320,12 +321,12 @@ def test_cost_aware_keeps_only_what_is_computed_again_sooner_than_fetched() -> N
 
 def test_cost_aware_wants_a_speed_for_every_degree() -> None:
     with pytest.raises(UserError, match="needs speeds"):
-        make_router(DEFAULT)
-    core = RolloutCore(make_router(DEFAULT, speeds={1: SPEEDS[1]}), Told())
+        rollout_router(DEFAULT)
+    core = RolloutCore(rollout_router(DEFAULT, speeds={1: SPEEDS[1]}), Told())
     with pytest.raises(UserError, match="tp 2 of replica 7; known: 1"):
         core.decide(ReplicaUp(0.0, 7, 2, 1, 1))
     with pytest.raises(UserError, match="did you mean 'sticky'"):
-        make_router("stiky")
+        rollout_router("stiky")
 
 
 def test_speeds_are_lines_between_points() -> None:
@@ -352,14 +353,17 @@ def test_a_ranking_is_a_sorted_list(steps: list[tuple[int, tuple[bool, int] | No
             ranking.remove(number)
             plain.pop(number, None)
         else:
-            ranking.put(number, *load)
+            ranking.put(number, load[1], full=load[0])
             plain[number] = load
         assert list(ranking) == sorted(plain, key=lambda each: (plain[each], each))
-        assert ranking.first() == min(plain, key=lambda each: (plain[each], each), default=None)
-        assert len(ranking) == len(plain) and all(ranking.load(each) == plain[each] for each in plain)
+        assert len(ranking) == len(plain) and all(
+            (ranking.is_full(each), ranking.load(each)) == plain[each] for each in plain
+        )
+        if plain:
+            assert ranking.first() == next(iter(ranking))
 
 
-def plain_rise(speed: BucketSpeed, seats: int, room: int, there: list[Prospect], who: Prospect, wait: float) -> float:
+def plain_rise(speed: BucketSpeed, seats: int, room: int, there: list[Demand], who: Demand, wait: float) -> float:
     """From the definitions, in steps of a quarter token over everybody who is there."""
     fine, longest = 0.25, max([who.likely[-1], *(each.likely[-1] for each in there)])
     ends = [0.0]
@@ -393,7 +397,7 @@ def _by_halves(rows: list[npt.NDArray[np.float64]]) -> npt.NDArray[np.float64]:
     return rows[0] if not half else _by_halves([rows[at] + rows[at + half] for at in range(half)])
 
 
-def broadcast_rises(outlook: Outlook, who: Prospect, home: int | None) -> list[float]:
+def broadcast_rises(outlook: FinishPredictor, who: Demand, home: int | None) -> list[float]:
     """An outlook's sums at a trajectory's lengths, in as few words as numpy allows; all that is left out is time."""
     asked = np.empty((3, len(outlook._here)))
     for slot, here in enumerate(outlook._here):
@@ -411,14 +415,14 @@ def broadcast_rises(outlook: Outlook, who: Prospect, home: int | None) -> list[f
     return found
 
 
-def prospect(tokens: Sequence[float], returned: float = 0.0, cached: int = 0, new: int = 0) -> Prospect:
+def prospect(tokens: Sequence[float], returned: float = 0.0, cached: int = 0, new: int = 0) -> Demand:
     some = sorted(tokens)
-    return Prospect(some, 0.0, returned, cached, new)
+    return Demand(some, 0.0, returned, cached, new)
 
 
-def row_of(crowd: Crowd) -> npt.NDArray[np.float64]:
+def row_of(bins: ReplicaBins) -> npt.NDArray[np.float64]:
     row = np.empty(3 * BINS)
-    crowd.write(row.data)
+    bins.write(row.data)
     return row.reshape(3, BINS)
 
 
@@ -436,33 +440,33 @@ def row_of(crowd: Crowd) -> npt.NDArray[np.float64]:
 )
 def test_a_crowd_is_the_sum_of_who_is_in_it(steps: list[tuple[int, list[int] | None, int]], later: int) -> None:
     """Whoever has come and gone, before decoding went on and after."""
-    crowd, there, decoded, width = Crowd(), dict[str, tuple[list[int], float, float]](), 0, 8.0
+    bins, there, decoded, width = ReplicaBins(), dict[str, tuple[list[int], float, float]](), 0, 8.0
     for name, tokens, on in steps:
         if there.pop(str(name), None):
-            crowd.discount(str(name))
+            bins.discount(str(name))
         if tokens is not None:
-            crowd.count(str(name), list(map(float, tokens)), name / 8, 3.0 * name, decoded, width)
+            bins.count(str(name), list(map(float, tokens)), name / 8, 3.0 * name, decoded, width)
             there[str(name)] = [decoded + each for each in tokens], name / 8, 3.0 * name
         if on > 50:  # filled now and then
             decoded += on
-            crowd.fill(decoded, width)
-    crowd.fill(decoded + later, width)
+            bins.fill(decoded, width)
+    bins.fill(decoded + later, width)
     expected = np.zeros((3, BINS))
     for ends, load, context in there.values():
         likely = [end for end in ends if end > decoded + later] or [decoded + later]
         for end in likely:
             expected[:, int((end - decoded - later) // width)] += np.array([1.0, load, context]) / len(likely)
-    assert len(crowd.members) == len(there)
-    np.testing.assert_allclose(row_of(crowd), expected, atol=1e-9)
+    assert len(bins.members) == len(there)
+    np.testing.assert_allclose(row_of(bins), expected, atol=1e-9)
     for gone in list(there)[1:]:  # one by one as well
-        crowd.discount(gone)
-    left = Crowd()
+        bins.discount(gone)
+    left = ReplicaBins()
     left.seen = decoded + later
     for stays in list(there)[:1]:
         ends, load, context = there[stays]
         if ends[0] > decoded + later:
             left.count(stays, list(map(float, ends)), load, context, 0.0, width)
-            np.testing.assert_allclose(row_of(crowd), row_of(left), atol=1e-9)
+            np.testing.assert_allclose(row_of(bins), row_of(left), atol=1e-9)
 
 
 prospects = st.builds(
@@ -482,9 +486,9 @@ prospects = st.builds(
     st.none() | st.integers(0, 3),
 )
 def test_the_outlook_chooses_as_a_plain_scan_would(
-    steps: list[tuple[int, int, Prospect]], fleet: list[tuple[int, int]], who: Prospect, home: int | None
+    steps: list[tuple[int, int, Demand]], fleet: list[tuple[int, int]], who: Demand, home: int | None
 ) -> None:
-    outlook, there = Outlook(Habits()), {number: dict[str, Prospect]() for number in range(len(fleet))}
+    outlook, there = FinishPredictor(DemandModel()), {number: dict[str, Demand]() for number in range(len(fleet))}
     for number, (tp, seats) in enumerate(fleet):
         outlook.up(Replica(number, tp, seats, 9_000), SPEEDS[tp])
     for number, name, each in steps:
@@ -513,9 +517,9 @@ def test_the_outlook_chooses_as_a_plain_scan_would(
     assert expected[list(there).index(chosen)] <= 1.25 * min(expected)
 
 
-def two_alike() -> Outlook:
+def two_alike() -> FinishPredictor:
     """Two single-GPU replicas with a seat taken on each."""
-    outlook = Outlook(Habits())
+    outlook = FinishPredictor(DemandModel())
     for number in range(2):
         replica = Replica(number, 1, 9, 10**6, busy=1, active=100)
         outlook.up(replica, SPEEDS[1])
@@ -580,37 +584,37 @@ def test_likely_lengths_have_the_mean_and_the_p90_of_an_estimate(mean: float, wi
 
 
 def test_little_is_believed_while_more_are_under_way_than_have_ended() -> None:
-    habits, who = Habits(), Running(History("a", "p", 100), 0, 0.0, Left(100.0, 200.0))
-    assert habits.prospect(replace(who, left=UNKNOWN), 8).likely == unknown(0)
-    before = habits.prospect(who, 8).expected
+    habits, who = DemandModel(), Running(History("a", "p", 100), 0, 0.0, Left(100.0, 200.0))
+    assert habits.demand(replace(who, left=UNKNOWN), 8).likely == unknown(0)
+    before = habits.demand(who, 8).expected
     done = History("b", "p", 100)
     done.add(Turn(100, "ls", "ok", 300, 2.0))
     for _ in range(4):
         habits.learn(done)
-    half = habits.prospect(who, 8).expected
+    half = habits.demand(who, 8).expected
     for _ in range(4):
         habits.learn(done)
-    known = habits.prospect(who, 8)
+    known = habits.demand(who, 8)
     assert before > half > known.expected == pytest.approx(100.0, rel=0.1)
     assert (known.returned, known.tools) == pytest.approx((3.0, 0.02))
     who.history.add(Turn(100, "ls", "ok", 100, 0.0))
-    assert habits.prospect(who, 8).returned == pytest.approx(2.0)  # its own way counts as much as another's
+    assert habits.demand(who, 8).returned == pytest.approx(2.0)  # its own way counts as much as another's
 
 
 def test_who_gives_far_more_a_turn_than_usual_is_expected_to_go_on_so() -> None:
-    habits = Habits()
+    habits = DemandModel()
     usual = History("b", "p", 100)
     for _ in range(4):
         usual.add(Turn(100, "ls", "ok", 0, 0.0))
     habits.learn(usual)
     who = Running(History("a", "p", 100), 0, 0.0, Left(300.0, 400.0))
     who.history.add(Turn(100, "ls", "ok", 0, 0.0))
-    assert habits.prospect(who, 1).expected == pytest.approx(300.0, rel=0.1)  # three turns are left
+    assert habits.demand(who, 1).expected == pytest.approx(300.0, rel=0.1)  # three turns are left
     who.history.turns.clear()
     who.history.add(Turn(1_800, "ls", "ok", 0, 0.0))
-    assert habits.prospect(who, 1).expected == pytest.approx(3 * 1_000.0, rel=0.1)  # of 1,900 and an average one's 100
+    assert habits.demand(who, 1).expected == pytest.approx(3 * 1_000.0, rel=0.1)  # of 1,900 and an average one's 100
     who.left = Left(9_000.0, 9_000.0)
-    assert habits.prospect(who, 1).expected == 9_000.0  # known for sure
+    assert habits.demand(who, 1).expected == 9_000.0  # known for sure
 
 
 # -- a long tail ------------------------------------------------------------------------------------------------------
@@ -619,7 +623,7 @@ def test_who_gives_far_more_a_turn_than_usual_is_expected_to_go_on_so() -> None:
 def rollout_seconds(router: str, everyone: list[Trajectory], degrees: Sequence[int], error: float) -> float:
     """A step's length where replicas share their speed among all that run, and prompts and moves are free."""
     told = Noisy(Oracle(everyone), error) if error else Oracle(everyone)
-    core = RolloutCore(make_router(router, speeds=SPEEDS), told, told)
+    core = RolloutCore(rollout_router(router, speeds=SPEEDS), told, told)
     plan = {each.id: each for each in everyone}
     turn = dict.fromkeys(plan, 0)
     going: dict[str, tuple[int, float]] = {}  # replica, tokens to go in this turn
@@ -676,10 +680,10 @@ def test_told_the_same_cost_aware_ends_a_step_first(degrees: tuple[int, ...], er
 
     Half of it where replicas are alike is left out: there the longest decides, wherever it runs, and luck.
     """
-    seconds = dict.fromkeys(ROUTERS, 0.0)
+    seconds = dict.fromkeys(ROLLOUT_ROUTERS, 0.0)
     for seed in range(3):
         everyone = long_tail(seed, 60)
-        for router in ROUTERS:
+        for router in ROLLOUT_ROUTERS:
             seconds[router] += rollout_seconds(router, everyone, degrees, error)
     best_other = min(value for router, value in seconds.items() if router != DEFAULT)
     assert seconds[DEFAULT] < best_other, seconds

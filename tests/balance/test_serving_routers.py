@@ -10,27 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard.errors import UserError
-from steelyard.fleet.routers import (
-    Asked,
+from steelyard.balance.route import RoutedRequest, Router
+from steelyard.balance.route.serving import (
+    SERVING_ROUTERS,
     ByLoad,
     ByModel,
     ByWeight,
+    CountedLoads,
     KvAware,
-    Part,
-    Router,
+    RoutedPool,
     RouterSettings,
     SloAware,
-    StickySpill,
-    make_router,
+    serving_router,
 )
-from steelyard.fleet.routers.slo import Forecast
+from steelyard.balance.route.serving.slo_aware import LoadFit
+from steelyard.errors import UserError
 from support.engine_worlds import settled
-
-NAMES = [
-    *("round-robin", "random", "sticky", "sticky-spill", "least-outstanding"),
-    *("power-of-two", "prefix-aware", "kv-aware", "slo-aware"),
-]
 
 
 class Asks:
@@ -41,9 +36,9 @@ class Asks:
 
     def __call__(
         self, names: Sequence[int] = (), prompt: int = 10, session: int = 0, at: float = 0.0, model: str = ""
-    ) -> Asked:
+    ) -> RoutedRequest:
         self.count += 1
-        return Asked(self.count - 1, session, names, prompt, 0, at, model)
+        return RoutedRequest(self.count - 1, session, names, prompt, 0, at, model)
 
 
 # -- every router -----------------------------------------------------------------------------------------------------
@@ -63,8 +58,8 @@ Step = tuple[str, int, int, int]
 def play(router: Router, steps: Sequence[Step], model: str = "") -> list[int]:
     """Let it all happen, and in the end let everyone end; the choices made."""
     asks, chosen = Asks(), []
-    waiting: list[tuple[Asked, int]] = []
-    going: list[tuple[Asked, int]] = []
+    waiting: list[tuple[RoutedRequest, int]] = []
+    going: list[tuple[RoutedRequest, int]] = []
     for clock, (what, number, blocks, more) in enumerate(steps):
         if what == "ask":
             names = range(10 * number, 10 * number + blocks)
@@ -90,37 +85,37 @@ def loads(router: Router) -> list[float]:
             return [
                 *router._waiting,
                 *router._active,
-                *router._to_compute,
+                *router._to_compute.values(),
                 *(rank[0] for rank in router._ranking.ranks),
             ]
         case SloAware():
-            return [*router._load.ravel().tolist(), *router._before]
-        case StickySpill():
-            return [router._total, *router._balance.load]
+            return [*router._load.ravel().tolist(), *(sum(each) for each in router._joined.values())]
+        case CountedLoads():
+            return list(router.counts)
         case ByLoad():
-            return [*router._load, *(load for part in router._parts for load in loads(part.router))]
+            return [*router._load, *(load for pool in router._pools for load in loads(pool.router))]
     return []
 
 
 @settled(150)
-@given(st.sampled_from(NAMES), st.integers(1, 5), STEPS, st.sampled_from([0.0, 0.5]))
+@given(st.sampled_from(SERVING_ROUTERS), st.integers(1, 5), STEPS, st.sampled_from([0.0, 0.5]))
 def test_choices_are_replicas_and_loads_come_back_to_nothing(
     name: str, replicas: int, steps: list[Step], temperature: float
 ) -> None:
     settings = RouterSettings(block_size=4, cache_blocks=6, temperature=temperature, ttft=5.0)
-    router = make_router(name, replicas, 3, settings)
+    router = serving_router(name, replicas, 3, settings)
     chosen = play(router, steps)
     assert all(0 <= replica < replicas for replica in chosen)
     assert not any(loads(router))
-    assert play(make_router(name, replicas, 3, settings), steps) == chosen
+    assert play(serving_router(name, replicas, 3, settings), steps) == chosen
 
 
 @settled(60)
-@given(st.sampled_from(NAMES), st.sampled_from(NAMES), st.integers(1, 3), st.integers(1, 3), STEPS)
+@given(st.sampled_from(SERVING_ROUTERS), st.sampled_from(SERVING_ROUTERS), st.integers(1, 3), st.integers(1, 3), STEPS)
 def test_pools_count_their_own(name: str, other: str, few: int, more: int, steps: list[Step]) -> None:
     parts = [
-        Part(range(few, few + more), make_router(other, more, 1)),
-        Part(range(few), make_router(name, few, 0)),
+        RoutedPool(range(few, few + more), serving_router(other, more, 1)),
+        RoutedPool(range(few), serving_router(name, few, 0)),
     ]
     router = ByLoad(parts, [more, few])
     assert all(0 <= replica < few + more for replica in play(router, steps))
@@ -174,18 +169,18 @@ class PlainKvAware:
 
     def __init__(self, replicas: int, weight: float) -> None:
         self.weight = weight
-        self.held: list[set[int]] = [set() for _ in range(replicas)]
-        self.waiting: list[dict[int, int]] = [{} for _ in range(replicas)]
-        self.active: list[dict[int, int]] = [{} for _ in range(replicas)]
+        self.held: list[set[int | str]] = [set() for _ in range(replicas)]
+        self.waiting: list[dict[int | str, int]] = [{} for _ in range(replicas)]
+        self.active: list[dict[int | str, int]] = [{} for _ in range(replicas)]
 
-    def overlap(self, asked: Asked, replica: int) -> int:
+    def overlap(self, asked: RoutedRequest, replica: int) -> int:
         held = self.held[replica]
         return next((depth for depth, name in enumerate(asked.names) if name not in held), len(asked.names))
 
     def base(self, replica: int) -> float:
         return self.weight * sum(self.waiting[replica].values()) + sum(self.active[replica].values())
 
-    def choose(self, asked: Asked) -> int:
+    def choose(self, asked: RoutedRequest) -> int:
         blocks = -(-asked.prompt // 4)
 
         def rank(i: int) -> tuple[float, float, int, int]:
@@ -197,8 +192,8 @@ class PlainKvAware:
             )
 
         replica = min(range(len(self.held)), key=rank)
-        self.waiting[replica][asked.index] = blocks - self.overlap(asked, replica)
-        self.active[replica][asked.index] = blocks
+        self.waiting[replica][asked.id] = blocks - self.overlap(asked, replica)
+        self.active[replica][asked.id] = blocks
         self.held[replica].update(asked.names)
         return replica
 
@@ -208,7 +203,7 @@ class PlainKvAware:
 def test_the_best_is_found_without_looking_at_all(replicas: int, weight: float, steps: list[Step]) -> None:
     router = KvAware(replicas, 0, RouterSettings(block_size=4, overlap_weight=weight))
     plain = PlainKvAware(replicas, weight)
-    asks, going = Asks(), list[tuple[Asked, int]]()
+    asks, going = Asks(), list[tuple[RoutedRequest, int]]()
     for what, number, blocks, more in steps:
         if what == "ask":
             asked = asks([k if k < number else 10 * number + k for k in range(blocks)], 4 * blocks + more % 8 + 1)
@@ -218,12 +213,12 @@ def test_the_best_is_found_without_looking_at_all(replicas: int, weight: float, 
             going.append((asked, expected))
         elif going:
             asked, replica = going[number % len(going)]
-            plain.waiting[replica].pop(asked.index, None)
+            plain.waiting[replica].pop(asked.id, None)
             if what == "first":
                 router.first_token(asked, replica, 0.0)
             else:
                 router.ended(asked, replica)
-                plain.active[replica].pop(asked.index)
+                plain.active[replica].pop(asked.id)
                 going.remove((asked, replica))
 
 
@@ -277,7 +272,7 @@ def test_the_busiest_that_is_still_in_time() -> None:
     assert router.choose(first) == 0
     assert router.choose(ask(prompt=80)) == 1  # nothing is known yet: the least busy
     router.first_token(first, 0, 1.0)  # seconds by tokens alone, since one sight cannot tell two loads apart
-    assert router._forecast.seconds == (0.01, 0.0)
+    assert router._predicted.seconds == (0.01, 0.0)
     assert router.choose(ask(prompt=200)) == 1  # 280 are in time at 1
     assert router.choose(ask(prompt=50)) == 0  # 330 are not; of 0 and 2 the lower number
     assert router.choose(ask(prompt=250)) == 0  # 300 just are
@@ -285,22 +280,22 @@ def test_the_busiest_that_is_still_in_time() -> None:
     assert router.choose(ask(prompt=30)) == 1  # too late everywhere (310, 330, 320): the least late
 
 
-def test_the_forecast_tells_two_loads_apart_and_follows_a_change() -> None:
+def test_the_predicted_tells_two_loads_apart_and_follows_a_change() -> None:
     router = SloAware(1, RouterSettings())
     rng = np.random.default_rng(0)
     for by_token, by_request in ((0.001, 0.02), (0.003, 0.0), (0.0, 0.05)):
         for tokens, requests in rng.integers(1, 100, (600, 2)).tolist():
-            router._forecast.learn(tokens, requests, by_token * tokens + by_request * requests)
-        assert router._forecast.seconds == pytest.approx((by_token, by_request), abs=1e-6)
-        assert min(router._forecast.seconds) >= 0
-    router._forecast = Forecast()
-    router._forecast.learn(10, 1, 1.0)
-    router._forecast.learn(10, 5, 0.5)  # faster with more requests: chance, so tokens alone count
-    assert router._forecast.seconds == pytest.approx(((0.98 * 10 + 5) / (0.98 * 100 + 100), 0.0))
-    router._forecast = Forecast()
-    router._forecast.learn(1, 10, 1.0)
-    router._forecast.learn(5, 10, 0.5)
-    assert router._forecast.seconds == pytest.approx((0.0, (0.98 * 10 + 5) / (0.98 * 100 + 100)))
+            router._predicted.learn(tokens, requests, by_token * tokens + by_request * requests)
+        assert router._predicted.seconds == pytest.approx((by_token, by_request), abs=1e-6)
+        assert min(router._predicted.seconds) >= 0
+    router._predicted = LoadFit()
+    router._predicted.learn(10, 1, 1.0)
+    router._predicted.learn(10, 5, 0.5)  # faster with more requests: chance, so tokens alone count
+    assert router._predicted.seconds == pytest.approx(((0.98 * 10 + 5) / (0.98 * 100 + 100), 0.0))
+    router._predicted = LoadFit()
+    router._predicted.learn(1, 10, 1.0)
+    router._predicted.learn(5, 10, 0.5)
+    assert router._predicted.seconds == pytest.approx((0.0, (0.98 * 10 + 5) / (0.98 * 100 + 100)))
 
 
 # -- sticky-spill -----------------------------------------------------------------------------------------------------
@@ -308,7 +303,7 @@ def test_the_forecast_tells_two_loads_apart_and_follows_a_change() -> None:
 
 def test_a_session_moves_once_its_home_is_much_busier_than_the_mean() -> None:
     """Two replicas, slack 4, factor 1.5: with 16 requests at home and 0 elsewhere the mean is 8, and 16 = 12 + 4."""
-    ask, router = Asks(), StickySpill(2)
+    ask, router = Asks(), serving_router("sticky-spill", 2, 0)
     at_home = [ask(session=1) for _ in range(17)]
     assert [router.choose(asked) for asked in at_home] == [0] * 17
     assert router.choose(ask(session=1)) == 1  # 17 > 1.5 * 8.5 + 4
@@ -325,9 +320,12 @@ def test_a_session_moves_once_its_home_is_much_busier_than_the_mean() -> None:
 def test_models_and_pools_have_routers_of_their_own() -> None:
     """Replicas of a model need not lie side by side: 0 and 3 are of the small one, the big one has two pools."""
     ask = Asks()
-    pools = [Part([0, 1], make_router("round-robin", 2, 0)), Part([2], make_router("round-robin", 1, 0))]
-    small = Part([0, 3], make_router("least-outstanding", 2, 0))
-    router = ByModel({"big": Part([1, 2, 4], ByLoad(pools, [2, 1])), "small": small})
+    pools = [
+        RoutedPool([0, 1], serving_router("round-robin", 2, 0)),
+        RoutedPool([2], serving_router("round-robin", 1, 0)),
+    ]
+    small = RoutedPool([0, 3], serving_router("least-outstanding", 2, 0))
+    router = ByModel({"big": RoutedPool([1, 2, 4], ByLoad(pools, [2, 1])), "small": small})
     assert router.looks_at_load and not router.awaits_first_tokens
     asked = [ask(model="big") for _ in range(4)]
     assert [router.choose(each) for each in asked] == [1, 2, 4, 1]
@@ -342,7 +340,10 @@ def test_models_and_pools_have_routers_of_their_own() -> None:
 
 def test_a_pool_bears_as_much_as_it_has_replicas_left() -> None:
     ask = Asks()
-    pools = [Part(range(4), make_router("round-robin", 4, 0)), Part([4], make_router("round-robin", 1, 0))]
+    pools = [
+        RoutedPool(range(4), serving_router("round-robin", 4, 0)),
+        RoutedPool([4], serving_router("round-robin", 1, 0)),
+    ]
     router = ByLoad(pools, [4, 2])  # the one replica of the second is as strong as two of the others
     chosen = [router.choose(ask()) for _ in range(60)]
     assert sum(replica < 4 for replica in chosen) == 40
@@ -355,7 +356,7 @@ def test_a_pool_bears_as_much_as_it_has_replicas_left() -> None:
 
 def test_weights_are_kept_to_and_a_pool_that_was_gone_has_nothing_to_catch_up_on() -> None:
     ask = Asks()
-    router = ByWeight([Part([k], make_router("round-robin", 1, 0)) for k in range(3)], [5.0, 1.0, 1.0])
+    router = ByWeight([RoutedPool([k], serving_router("round-robin", 1, 0)) for k in range(3)], [5.0, 1.0, 1.0])
     assert not router.looks_at_load
     assert [router.choose(ask()) for _ in range(7)] == [0, 0, 1, 0, 2, 0, 0]  # spread out, and the credits at 0 again
     router.available(0, up=False)
@@ -368,7 +369,7 @@ def test_weights_are_kept_to_and_a_pool_that_was_gone_has_nothing_to_catch_up_on
 @given(st.lists(st.floats(0.01, 100.0), min_size=1, max_size=5), st.integers(1, 300))
 def test_no_pool_is_ever_a_request_per_pool_away_from_its_weight(weights: list[float], count: int) -> None:
     ask = Asks()
-    parts = [Part([k], make_router("round-robin", 1, 0)) for k in range(len(weights))]
+    parts = [RoutedPool([k], serving_router("round-robin", 1, 0)) for k in range(len(weights))]
     router = ByWeight(parts, weights)
     got = [0] * len(weights)
     for n in range(1, count + 1):

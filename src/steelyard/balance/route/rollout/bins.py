@@ -1,4 +1,4 @@
-"""Who is on one replica, as a row of bins: how many are likely to have how many tokens left."""
+"""The trajectories on one replica as a row of bins: how many are likely to have how many tokens left."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from struct import Struct
 
 BINS = 64
-_ROW = Struct(f"{3 * BINS}d")  # packs plain numbers in half the time that arrays take to take them in
-PEOPLE, LOAD, CONTEXT = range(3)  # of those in a bin: their number, seconds they add to each step, tokens of context
+_ROW = Struct(f"{3 * BINS}d")  # packing takes half the time of assigning lists to an array
+COUNT, LOAD, CONTEXT = range(3)  # of trajectories in a bin: their number, seconds added to each step, context tokens
 
 
 class _Member:
-    """One trajectory: its equally likely ends in rising order, and the bins of those that are likely still."""
+    """One trajectory: its equally likely ends in rising order, and the bins of the ends that it has not passed."""
 
     __slots__ = ("bins", "context", "ends", "load")
 
@@ -22,16 +22,16 @@ class _Member:
         self.context = context
 
 
-class Crowd:
-    """Trajectories on a replica, each with its equally likely ends, counted in tokens that were decoded there.
+class ReplicaBins:
+    """Trajectories on a replica, each with its equally likely ends, in tokens that were decoded there.
 
-    As decoding goes on, ends that a trajectory has passed are no longer likely, and the others are the more so; one
-    that has passed them all may end at any time. Bins have a width in tokens and begin at ``seen``, where decoding
-    was when they were last filled. Each comes and goes alone and has a handful of ends, for which plain numbers are
+    As decoding goes on, a trajectory passes some of its ends, and its other ends become more likely. A trajectory that
+    has passed them all may end at any time. Bins have a width in tokens and begin at ``seen``, the tokens decoded when
+    they were last filled. Trajectories come and go one at a time and have a few ends each, for which plain numbers are
     faster than arrays.
     """
 
-    __slots__ = ("_context", "_load", "_people", "members", "seen")
+    __slots__ = ("_context", "_counts", "_load", "members", "seen")
 
     def __init__(self) -> None:
         self.seen = 0.0
@@ -41,7 +41,7 @@ class Crowd:
     def count(
         self, name: str, tokens: Sequence[float], load: float, context: float, decoded: float, width: float
     ) -> None:
-        """One more is there from now on, with so many tokens to go; it adds ``load`` seconds to each step.
+        """Add a trajectory with these equally likely numbers of tokens left. It adds ``load`` seconds to each step.
 
         Its last end must lie within the bins.
         """
@@ -50,15 +50,15 @@ class Crowd:
         self._add(who, 1.0 / len(ends))
 
     def discount(self, name: str) -> None:
-        """One less."""
+        """Take a trajectory out."""
         who = self.members.pop(name)
         if self.members:
             self._add(who, -1.0 / len(who.bins))
         else:
-            self._empty()  # of what rounding has left
+            self._empty()  # clears rounding errors
 
     def fill(self, decoded: float, width: float) -> None:
-        """Fill all bins anew, as seen from so many tokens on."""
+        """Fill all bins again, counted from so many decoded tokens on."""
         self.seen = decoded
         self._empty()
         for who in self.members.values():
@@ -66,17 +66,17 @@ class Crowd:
             self._add(who, 1.0 / len(who.bins))
 
     def write(self, row: memoryview) -> None:
-        """By term, what is in each bin, into as many doubles."""
-        _ROW.pack_into(row, 0, *self._people, *self._load, *self._context)
+        """Write count, load and context of all bins into as many doubles."""
+        _ROW.pack_into(row, 0, *self._counts, *self._load, *self._context)
 
     def _empty(self) -> None:
-        self._people, self._load, self._context = [0.0] * BINS, [0.0] * BINS, [0.0] * BINS
+        self._counts, self._load, self._context = [0.0] * BINS, [0.0] * BINS, [0.0] * BINS
 
     def _add(self, who: _Member, share: float) -> None:
-        """Add what one counts by to the bins it may end in, the same share to each."""
-        people, loads, contexts = self._people, self._load, self._context
+        """Add a trajectory to the bins it may end in, the same share to each."""
+        counts, loads, contexts = self._counts, self._load, self._context
         load, context = share * who.load, share * who.context
         for at in who.bins:
-            people[at] += share
+            counts[at] += share
             loads[at] += load
             contexts[at] += context

@@ -7,20 +7,22 @@ from math import inf
 
 from steelyard.balance.commands import Cache
 from steelyard.balance.rollouts import Replica, Rollouts, Running
-from steelyard.balance.route.protocol import Choice, Plain
 from steelyard.balance.route.ranking import Ranking
+from steelyard.balance.route.rollout.protocol import BaseTurnRouter, TurnChoice
 
 SMALL: Mapping[int, int] = {1: 4_000, 2: 12_000, 4: 30_000}
 LARGE: Mapping[int, int] = {2: 5_000, 4: 15_000, 8: 40_000}
-_RECOMPUTED = 4_096  # contexts below are computed again rather than moved
+_RECOMPUTED = 4_096  # tokens of context below which it is computed again instead of moved
 _QUEUE = 16  # turns that may queue on a replica beyond its seats
 
 
-class CMlfq(Plain):
-    """A new trajectory starts in the bucket for the shortest; at a tool return it moves if mean and p90 agree where to.
+class CMlfq(BaseTurnRouter):
+    """A new trajectory starts in the bucket for the shortest. A tool return moves it if mean and p90 of its remaining
+    tokens fall into the same bucket.
 
-    Inside a bucket it goes to the least connections, and stays where it was if it does not change buckets. A replica
-    whose queue is full is passed over; a bucket of such gives way to the next for longer ones, then for shorter.
+    Inside a bucket it goes to the replica with the fewest turns; it stays on its replica if it stays in its bucket. A
+    replica whose queue is full is passed over. If a whole bucket is full, the next ones for longer trajectories are
+    tried, then those for shorter.
     """
 
     def __init__(self, caps: Mapping[int, int] | None = None) -> None:
@@ -28,20 +30,20 @@ class CMlfq(Plain):
         self._buckets: dict[int, Ranking] = {}  # by degree, rising
         self._degrees: dict[int, int] = {}  # by replica
 
-    def choose(self, who: Running, rollouts: Rollouts, at: float) -> Choice | None:
+    def choose(self, who: Running, rollouts: Rollouts, at: float) -> TurnChoice | None:
         if not self._buckets:
             return None
         bucket = self._bucket(who)
         home = who.replica
-        if home is not None and self._degrees[home] == bucket and not self._buckets[bucket].load(home)[0]:
-            return Choice(home)
+        if home is not None and self._degrees[home] == bucket and not self._buckets[bucket].is_full(home):
+            return TurnChoice(home)
         degrees = list(self._buckets)
         at_least = degrees.index(bucket)
         for degree in (*degrees[at_least:], *reversed(degrees[:at_least])):
             ranking = self._buckets[degree]
             least = ranking.first()
-            if least is not None and not ranking.load(least)[0]:
-                return Choice(least, cache="drop" if who.context < _RECOMPUTED else "keep")
+            if not ranking.is_full(least):
+                return TurnChoice(least, cache="drop" if who.context < _RECOMPUTED else "keep")
         return None
 
     def park(self, who: Running, rollouts: Rollouts) -> Cache:
@@ -52,7 +54,7 @@ class CMlfq(Plain):
             self._buckets = dict(sorted([*self._buckets.items(), (replica.tp, Ranking())]))
         self._degrees[replica.number] = replica.tp
         full = replica.busy >= replica.seats + _QUEUE
-        self._buckets[replica.tp].put(replica.number, full, replica.busy)
+        self._buckets[replica.tp].put(replica.number, replica.busy, full)
 
     def gone(self, number: int) -> None:
         degree = self._degrees.pop(number)
@@ -69,7 +71,7 @@ class CMlfq(Plain):
         return next(iter(self._buckets)) if who.replica is None else self._degrees[who.replica]
 
     def _fits(self, tokens: float) -> int:
-        """The first bucket whose cap is not exceeded; the last takes everything else."""
+        """The first bucket whose cap is not exceeded, else the last."""
         caps = self._given or (LARGE if 8 in self._buckets and 1 not in self._buckets else SMALL)
         last = 0
         for degree in self._buckets:

@@ -1,4 +1,4 @@
-"""Routers that know what each replica has cached, since they remember what they sent where."""
+"""A router that weighs what a replica has cached against the work that it has to do."""
 
 from __future__ import annotations
 
@@ -8,90 +8,58 @@ from itertools import islice
 
 import numpy as np
 
-from steelyard.fleet.routers.plain import LeastOutstanding
-from steelyard.fleet.routers.protocol import GONE, Asked, Heedless, RouterSettings
+from steelyard.balance.route.protocol import BaseRouter, RoutedRequest
+from steelyard.balance.route.serving.settings import RouterSettings
+
+_GONE = 1 << 40  # blocks in use on a replica that is down: more than any other can have
 
 
-class PrefixAware(Heedless):
-    """Where the longest known prefix was last sent, unless that replica is much busier than the least loaded.
+class KvAware(BaseRouter):
+    """The replica with the least work: blocks to compute (this request's and those waiting) times a weight, plus
+    blocks in use.
 
-    As routers in front of real engines do, it remembers what it sent where rather than asking the engines.
-    """
-
-    looks_at_load = True
-    SLACK, FACTOR = 4, 1.5
-
-    def __init__(self, replicas: int) -> None:
-        self._balance = LeastOutstanding(replicas)
-        self._sent_to: dict[int, int] = {}
-
-    def available(self, replica: int, up: bool) -> None:
-        self._balance.available(replica, up)
-        if not up:
-            self._sent_to = {name: holder for name, holder in self._sent_to.items() if holder != replica}
-
-    def choose(self, asked: Asked) -> int:
-        sent_to = self._sent_to
-        replica = self._balance.least()
-        floor = self._balance.load[replica]
-        for name in asked.names:
-            holder = sent_to.get(name)
-            if holder is None:
-                break
-            if self._balance.load[holder] <= floor * self.FACTOR + self.SLACK:
-                replica = holder
-        for name in asked.names:
-            sent_to[name] = replica
-        self._balance.sent(replica)
-        return replica
-
-    def ended(self, asked: Asked, replica: int) -> None:
-        self._balance.ended(asked, replica)
-
-
-class KvAware(Heedless):
-    """The least work: blocks to compute there, now and already waiting, times a weight, plus blocks in use there.
-
-    So a cached prefix counts against load as in Dynamo's router. A request uses the blocks of its prompt while it runs,
-    shared or not, since each one's attention reads them. Equals go to who has the least in its cache, then to the
-    lowest number. With a temperature replicas are drawn by the softmax of their cost on a scale from best to worst.
+    So a cached prefix counts against load, as in Dynamo's router. A request uses the blocks of its prompt while it
+    runs, shared or not, since its attention reads them all. Equals go to the replica with the fewest cached blocks,
+    then to the lowest number. With a temperature, replicas are drawn by the softmax of their costs, scaled to 0 for the
+    best and 1 for the worst.
     """
 
     looks_at_load = True
     awaits_first_tokens = True
 
     def __init__(self, replicas: int, seed: int, settings: RouterSettings) -> None:
+        super().__init__()
         self._settings = settings
         self._caches = _Caches(replicas, settings.cache_blocks)
         self._ranking = _Ranking(replicas)
         self._rng = np.random.default_rng([seed, 0x53])
         self._waiting = [0] * replicas  # blocks to compute before first tokens
         self._active = [0] * replicas
-        self._to_compute: dict[int, int] = {}  # by request, until its first token
+        self._to_compute: dict[int | str, int] = {}  # blocks, by request without a first token
 
     def available(self, replica: int, up: bool) -> None:
         super().available(replica, up)
         self._caches.forget(replica)
-        self._add(replica, 0, -GONE if up else GONE)
+        self._add(replica, 0, -_GONE if up else _GONE)
 
-    def choose(self, asked: Asked) -> int:
-        blocks = self._blocks(asked)
-        overlaps = self._caches.overlaps(asked.names)
+    def choose(self, request: RoutedRequest, home: int | None = None) -> int:
+        blocks = self._blocks(request)
+        overlaps = self._caches.overlaps(request.names)
         replica = self._draw(overlaps) if self._settings.temperature else self._best(blocks, overlaps)
         overlap = next((depth for depth, mask in overlaps if mask >> replica & 1), 0)
-        self._to_compute[asked.index] = blocks - overlap
-        self._caches.keep(asked.names, replica)
+        self._to_compute[request.id] = blocks - overlap
+        self._caches.keep(request.names, replica)
         self._add(replica, blocks - overlap, blocks)
         return replica
 
-    def first_token(self, asked: Asked, replica: int, at: float) -> None:
-        self._add(replica, -self._to_compute.pop(asked.index, 0), 0)
+    def first_token(self, request: RoutedRequest, replica: int, at: float) -> None:
+        self._add(replica, -self._to_compute.pop(request.id, 0), 0)
 
-    def ended(self, asked: Asked, replica: int) -> None:
-        self._add(replica, -self._to_compute.pop(asked.index, 0), -self._blocks(asked))
+    def ended(self, request: RoutedRequest, replica: int) -> None:
+        self._add(replica, -self._to_compute.pop(request.id, 0), -self._blocks(request))
 
-    def _blocks(self, asked: Asked) -> int:
-        return -(-asked.prompt // self._settings.block_size)
+    def _blocks(self, request: RoutedRequest) -> int:
+        return -(-request.prompt // self._settings.block_size)
 
     def _add(self, replica: int, waiting: int, active: int) -> None:
         self._waiting[replica] += waiting
@@ -100,7 +68,7 @@ class KvAware(Heedless):
         self._ranking.put(replica, cost, self._caches.held(replica))
 
     def _best(self, blocks: int, overlaps: list[tuple[int, int]]) -> int:
-        """Replicas with equally many blocks differ by load alone, so only the first of each kind is compared."""
+        """Replicas with equally many cached blocks differ by load alone, so only the first of each kind is compared."""
         ranking, weight = self._ranking, self._settings.overlap_weight
         candidates = [(0, ranking.order[0]), *((depth, ranking.first(mask)) for depth, mask in overlaps)]
         return min((rank[0] + weight * (blocks - depth), *rank) for depth, rank in candidates)[-1]
@@ -121,34 +89,34 @@ class KvAware(Heedless):
 
 
 class _Caches:
-    """What each replica holds, as far as one knows who sends it everything: the last so many blocks.
+    """What each replica has cached, by what was sent there: the blocks that were used last.
 
-    Sets of replicas are bits of an integer, so a prefix is looked up for all of them at once.
+    A set of replicas is an integer with a bit for each, so a prefix is looked up for all of them at once.
     """
 
     def __init__(self, replicas: int, capacity: int | None) -> None:
         self._everyone = (1 << replicas) - 1
         self._capacity = capacity
-        self._holders: dict[int, int] = {}  # by block
-        self._kept: list[dict[int, None]] = [{} for _ in range(replicas)]  # the longest unused first
+        self._holders: dict[int | str, int] = {}  # by block
+        self._kept: list[dict[int | str, None]] = [{} for _ in range(replicas)]  # least recently used first
 
     def held(self, replica: int) -> int:
         """Blocks on a replica."""
         return len(self._kept[replica])
 
     def forget(self, replica: int) -> None:
-        """A replica holds nothing any more."""
+        """A replica has lost its cache."""
         for name in self._kept[replica]:
             self._drop(name, 1 << replica)
         self._kept[replica].clear()
 
-    def _drop(self, name: int, bit: int) -> None:
+    def _drop(self, name: int | str, bit: int) -> None:
         self._holders[name] ^= bit
         if not self._holders[name]:
             del self._holders[name]
 
-    def overlaps(self, names: Sequence[int]) -> list[tuple[int, int]]:
-        """(leading blocks, the replicas that hold just so many of them), for all replicas that hold any."""
+    def overlaps(self, names: Sequence[int | str]) -> list[tuple[int, int]]:
+        """Numbers of leading blocks, with the replicas that hold exactly so many; not those that hold none."""
         found: list[tuple[int, int]] = []
         mask, depth = self._everyone, 0
         for depth, name in enumerate(names):
@@ -160,8 +128,8 @@ class _Caches:
                 return found
         return [*found, (depth + 1, mask)] if names else found
 
-    def keep(self, names: Sequence[int], replica: int) -> None:
-        """A replica has got these blocks; as in engines the end of a prompt goes before its beginning."""
+    def keep(self, names: Sequence[int | str], replica: int) -> None:
+        """A replica has computed these blocks. As in engines, the end of a prompt is evicted before its beginning."""
         kept, holders, bit = self._kept[replica], self._holders, 1 << replica
         for name in reversed(names):
             if name in kept:
@@ -192,7 +160,7 @@ class _Ranking:
         insort(self.order, rank)
 
     def first(self, mask: int) -> _Rank:
-        """The first of some replicas: few are compared, of many one comes up soon."""
+        """The first of some replicas. Few are compared with each other; of many, one stands early in the order."""
         if mask.bit_count() ** 2 < len(self.order):
             return min(self.ranks[replica] for replica in _members(mask))
         return next(rank for rank in self.order if mask >> rank[-1] & 1)

@@ -1,8 +1,9 @@
-"""What a trajectory is likely to ask of a replica: tokens as a handful of equally likely lengths, and what goes along.
+"""What a trajectory is likely to ask of a replica: its remaining tokens as a few equally likely lengths, and the
+prompts and tools that come with them.
 
-Estimators are off by about the same in square roots of tokens, whatever the length; so mean and p90 are read as those
-of a normal distribution of the root. Whoever turns out long decides when a rollout is over, and a mean says nothing of
-that.
+Errors of estimators are of about one size in square roots of tokens, whatever the length. So mean and p90 are read as
+those of a normal distribution of the root. A mean alone would not do: the trajectories that turn out long decide when a
+rollout is over.
 """
 
 from __future__ import annotations
@@ -18,33 +19,33 @@ from steelyard.balance.rollouts import Running
 
 Array = npt.NDArray[np.float64]
 
-LENGTHS = 8  # equally likely ones that stand for a distribution
+LENGTHS = 8  # equally likely lengths stand for a distribution
 _MIDDLES = (0.1573106846101707, 0.4887764111146695, 0.8871465590188759, 1.5341205443525463)
 """The standard normal distribution's quantiles in the middle of each upper eighth."""
 _BESIDE = [quantile - Z90 for quantile in (*(-each for each in reversed(_MIDDLES)), *_MIDDLES)]
 _ONWARD = [LENGTHS / (LENGTHS - number - 0.5) - 1.0 for number in range(LENGTHS)]
 _OCTAVES = [float(128 << number) for number in range(LENGTHS)]  # 128 to 16,384 tokens
-_MEMORY = 0.998  # a trajectory weighs as much as all that ended more than some 500 before it
+_MEMORY = 0.998  # what remains of a trajectory's weight when the next one ends: half after 350 of them
 
 
-class Prospect:
-    """Tokens to give, and what each brings along; and the context to begin with, cached somewhere or not."""
+class Demand:
+    """Tokens to generate, what comes with each of them, and the context to begin with, cached or not."""
 
     __slots__ = ("cached", "context", "expected", "likely", "new", "returned", "tools", "usual_context")
 
     def __init__(self, likely: list[float], tools: float, returned: float, cached: int, new: int) -> None:
         self.likely = likely  # equally likely lengths, rising
         self.expected = _mean(likely)
-        self.tools = tools  # seconds by token
-        self.returned = returned  # tokens of tools by token
+        self.tools = tools  # seconds of tools per generated token
+        self.returned = returned  # tokens that tools return per generated token
         self.cached = cached
         self.new = new
         self.context = cached + new
-        self.usual_context = self.context + (1.0 + returned) * self.expected / 2  # in the mean over all it has to give
+        self.usual_context = self.context + (1.0 + returned) * self.expected / 2  # mean over all it has to generate
 
 
 def lengths(left: Left) -> list[float]:
-    """Equally likely lengths by an estimate; so few that plain numbers are faster than an array."""
+    """Equally likely lengths by an estimate. They are so few that plain numbers are faster than an array."""
     return _lengths(left.mean, left.p90)
 
 
@@ -62,25 +63,25 @@ def _mean(likely: list[float]) -> float:
 
 
 def unknown(had: int) -> list[float]:
-    """The same with no estimate: things of unknown scale go on for as long as they have, half of them for longer.
-
-    Before the first turn every octave is as likely as any other.
-    """
+    """The same without an estimate: something of unknown scale goes on for as long as it has, or for longer in half of
+    all cases. Before the first turn every octave is as likely as any other."""
     return [had * each for each in _ONWARD] if had else _OCTAVES
 
 
-class Habits:
-    """How trajectories that have ended went: what tools returned by token, their time, and turns left after a turn."""
+class DemandModel:
+    """What ended trajectories were like: tokens and seconds of tools per token, and turns left after a turn."""
 
     def __init__(self) -> None:
         self._ended = 0
         self._count = self._turns = self._tokens = self._returned = self._seconds = 0.0
-        self.tools = 0.0  # seconds by token
-        self.returned = 0.0  # tokens by token
-        self._usual = 0.0  # tokens of one
+        self.tools = 0.0  # seconds per generated token
+        self.returned = 0.0  # tokens per generated token
+        self._usual = 0.0  # generated tokens of a trajectory, in the mean
         self._a_turn = 0.0  # and of a turn
-        self._first: tuple[tuple[float, ...], Prospect] | None = None  # the last before a first turn, and what it was
-        self._later: list[tuple[float, float]] = []  # after each turn: who came so far, and the turns they had left
+        # The last demand before a first turn, and what it followed from.
+        self._first: tuple[tuple[float, ...], Demand] | None = None
+        # After each turn: weight of the trajectories that had more, and their turns left.
+        self._later: list[tuple[float, float]] = []
 
     def learn(self, done: History) -> None:
         """Take in a trajectory that has ended."""
@@ -98,24 +99,25 @@ class Habits:
             count, left = self._later[turn]
             self._later[turn] = _MEMORY * count + 1.0, _MEMORY * left + len(done.turns) - 1 - turn
 
-    def prospect(self, who: Running, under_way: int) -> Prospect:
-        """It goes on as it went so far, where its own way counts beside that of one average trajectory.
+    def demand(self, who: Running, under_way: int) -> Demand:
+        """A trajectory goes on as it went so far, with one average trajectory added to what it has done.
 
-        As long as fewer have ended than are under way, those were the short ones, and estimates are taught by them:
-        they count by that share, and where they say less than is likely for things of unknown length, these do.
+        While fewer have ended than are under way, the short ones have ended first, and estimators have learnt from
+        these. So an estimate counts by the share that has ended; for the rest, the lengths of `unknown` count where
+        they are longer.
 
-        It is the same object as the last time where all is the same, as for those of one prompt that begin together.
+        The last object is returned again if nothing has changed, as for trajectories of one prompt that begin together.
         """
         if who.history.turns:
-            return self._prospect(who, under_way)
+            return self._demand(who, under_way)
         mean, p90 = who.left.mean, who.left.p90
         few = under_way if self._ended < under_way and isfinite(p90) else 0
         told = mean, p90, who.context, who.cache == "drop", self._ended, few
         if self._first is None or self._first[0] != told:
-            self._first = told, self._prospect(who, under_way)
+            self._first = told, self._demand(who, under_way)
         return self._first[1]
 
-    def _prospect(self, who: Running, under_way: int) -> Prospect:
+    def _demand(self, who: Running, under_way: int) -> Demand:
         history = who.history
         usual = self._usual
         tokens = history.generated + usual
@@ -126,11 +128,11 @@ class Habits:
         if who.cache == "drop":
             new = context
         likely = self._lengths(who, under_way)
-        return Prospect(likely, tools, returned, context - new, new)
+        return Demand(likely, tools, returned, context - new, new)
 
     def _lengths(self, who: Running, under_way: int) -> list[float]:
-        """By the estimate or, if that says more, by its own tokens a turn: estimators go back to the usual for what is
-        rarely long, and that is who decides when all is over."""
+        """By the estimate or, if that is longer, by the trajectory's own tokens per turn. Estimators predict too little
+        for the few very long ones, which decide when all is over."""
         left, history = who.left, who.history
         if not isfinite(left.p90):
             return unknown(history.generated)
@@ -144,7 +146,7 @@ class Habits:
         return given
 
     def _at_its_pace(self, history: History) -> float:
-        """Tokens of the turns that are usually left, as many to each as so far, where an average turn counts too."""
+        """Tokens of the turns that are usually left, at the mean length of its own turns and one average turn."""
         turns = len(history.turns)
         if not turns or not self._later:
             return 0.0

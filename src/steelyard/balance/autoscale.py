@@ -1,4 +1,4 @@
-"""How many replicas a pool should have: decisions from what was seen, without a clock of their own."""
+"""How many replicas a pool should have. The driver tells the time and what requests took."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Protocol
 import numpy as np
 
 
-class Rule(Protocol):
-    """Wants a number of replicas, whatever the limits."""
+class ScalingRule(Protocol):
+    """Says how many replicas a pool should have, whatever its limits."""
 
     def wanted(self, now: float, replicas: int, unfinished: int) -> int:
-        """How many, where so many are there or on the way, and so many requests unfinished on them."""
+        """Replicas wanted, given those that are up or starting and the unfinished requests on them."""
         ...
 
 
 @dataclass(frozen=True)
 class ByQueue:
-    """As many as it takes for each to have so many unfinished requests, queued or running."""
+    """As many replicas as it takes for each to have ``target`` unfinished requests, queued or running."""
 
     target: float
 
@@ -30,23 +30,23 @@ class ByQueue:
 
 @dataclass
 class BySlo:
-    """More where a percentile of what was seen lately is over its limit, fewer where all are far below theirs."""
+    """More replicas if a percentile of recent figures is over its limit, fewer if all are far below theirs."""
 
     limits: dict[str, float]  # seconds, by metric
     window: float
     percentile: float
-    slack: float  # share of a limit below which one is far below it
+    slack: float  # share of a limit below which a figure is far below it
     step: int
     _seen: dict[str, deque[tuple[float, float]]] = field(default_factory=dict)
 
     def note(self, metric: str, at: float, seconds: float) -> None:
-        """A request's figure, known since ``at``."""
+        """A request's figure, known at ``at``."""
         self._seen.setdefault(metric, deque()).append((at, seconds))
 
     def wanted(self, now: float, replicas: int, unfinished: int) -> int:
         shares = [self._share(metric, now) for metric in self.limits]
         known = [share for share in shares if share is not None]
-        if not known:  # nobody had anything to wait for, or all still wait
+        if not known:  # no request, or none that has got its figure yet
             return replicas + (self.step if unfinished else -self.step)
         if max(known) > 1:
             return replicas + self.step
@@ -63,19 +63,19 @@ class BySlo:
 
 @dataclass
 class Scaling:
-    """A pool's limits, and who decides between them: a rule every so often, or a schedule."""
+    """A pool's limits, and what decides between them: a rule that is asked every so often, or a schedule."""
 
     least: int
     most: int
     startup: float  # seconds until a new replica serves
-    rule: Rule | None = None
-    every: float = 5.0  # seconds between two looks
-    cooldown: float = 0.0  # seconds after a change without another
+    rule: ScalingRule | None = None
+    every: float = 5.0  # seconds between two decisions
+    cooldown: float = 0.0  # seconds after a change in which there is no other
     schedule: tuple[tuple[float, int], ...] = ()  # (from when on, how many)
     _changed: float = -inf
 
     def wanted(self, now: float, replicas: int, unfinished: int) -> int:
-        """How many there should be from now on."""
+        """How many replicas there should be from now on."""
         assert self.rule is not None
         wanted = self.bounded(self.rule.wanted(now, replicas, unfinished))
         if replicas >= self.least and now < self._changed + self.cooldown:
@@ -85,5 +85,5 @@ class Scaling:
         return wanted
 
     def bounded(self, wanted: int) -> int:
-        """As near to what is wanted as the limits allow."""
+        """The number within the limits that is nearest to what is wanted."""
         return min(max(wanted, self.least), self.most)
