@@ -35,7 +35,6 @@ from steelyard.cost.afd_sides import (
     plan_ffn_memory,
 )
 from steelyard.cost.afd_unit import compile_unit, link_between
-from steelyard.cost.profiles import open_profile
 from steelyard.cost.scaled import Scaled
 from steelyard.cost.shared_reads import SharedReads
 from steelyard.cost.silicon import find_silicon
@@ -300,6 +299,8 @@ def _sources(scenario: Scenario, gpu: Gpu, model: ModelSpec, layout: Layout) -> 
     wanted = scenario.cost
     own: list[CostSource] = []
     if wanted.profile is not None:
+        from steelyard.cost.profiles import open_profile  # readers of files that few have
+
         with blaming(f"{scenario.source}: cost.profile"):
             own.append(open_profile(scenario.base_dir / wanted.profile, gpu, model, layout))
     topology = topology_of(gpu, scenario.fleet.topology)

@@ -47,14 +47,15 @@ class MatrixTimes:
     @classmethod
     def of(cls, points: Points, chosen: NDArray[np.bool_]) -> MatrixTimes:
         """From those points of a profile."""
-        both = np.stack([points.array("n")[chosen], points.array("k")[chosen]], axis=1)
-        shapes, first, shape = np.unique(both, axis=0, return_index=True, return_inverse=True)
-        rank = np.argsort(np.argsort(first))
+        n, k = points.array("n")[chosen], points.array("k")[chosen]
+        _, first, shape = np.unique(n * (k.max() + 1) + k, return_index=True, return_inverse=True)
+        first, rank = np.sort(first), np.argsort(np.argsort(first))
         rows = points.array("m")[chosen].astype(np.float64)
         seconds = points.array("us")[chosen] * 1e-6
         order = np.lexsort((seconds, rows, rank[shape]))
         here = ~points.are("carried", True)[chosen]
-        return cls(shapes[np.argsort(first)], rank[shape][order], rows[order], seconds[order], here[order])
+        shapes = np.stack([n[first], k[first]], axis=1)
+        return cls(shapes, rank[shape][order], rows[order], seconds[order], here[order])
 
     @cached_property
     def places(self) -> dict[Shape, slice]:
@@ -115,10 +116,11 @@ class Staircase:
     def _shares(self) -> Floats:
         """Log of measured over ideal seconds, by shape and row of the grid; NaN where not measured."""
         table = np.full((len(self.times.shapes), len(self._grid)), np.nan)
-        usual = np.isin(self._tiles, self._grid)
+        place = np.searchsorted(self._grid, self._tiles)
+        usual = self._grid[np.minimum(place, len(self._grid) - 1)] == self._tiles
         which, rows = self.times.shape[usual], self._tiles[usual]
         n, k = self.times.shapes[which].T.astype(np.float64)
-        table[which, np.searchsorted(self._grid, rows)] = np.log(self.times.seconds[usual] / self._ideal(n, k, rows))
+        table[which, place[usual]] = np.log(self.times.seconds[usual] / self._ideal(n, k, rows))
         return table
 
     def _ideal(self, n: float | Floats, k: float | Floats, rows: Floats) -> Floats:

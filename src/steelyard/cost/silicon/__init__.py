@@ -19,7 +19,27 @@ every minor release. ``latency`` is in milliseconds everywhere. What is used of 
   elements (of 2 bytes: bfloat16, half) of the whole tensor.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from steelyard.cost.silicon.database import SYSTEMS, Database, Origin, find_database, package_folder
-from steelyard.cost.silicon.source import Silicon, find_silicon
+from steelyard.hardware import Gpu, Topology
+from steelyard.lazy import lazily
+
+if TYPE_CHECKING:
+    from steelyard.cost.silicon.source import Silicon
 
 __all__ = ["SYSTEMS", "Database", "Origin", "Silicon", "find_database", "find_silicon", "package_folder"]
+
+__getattr__ = lazily(__name__, {"Silicon": "steelyard.cost.silicon.source"})
+
+
+def find_silicon(gpu: Gpu, topology: Topology, engine: str = "vllm") -> Silicon | None:
+    """The silicon database's times for a GPU, if the package is installed and knows it."""
+    database = find_database(gpu.name, engine)
+    if database is None:
+        return None
+    from steelyard.cost.silicon.source import Silicon  # most runs have no tables to read
+
+    return Silicon(gpu, topology, database)

@@ -9,7 +9,7 @@ import numpy as np
 from steelyard.cost.collectives import exchange_of
 from steelyard.cost.interpolate import along
 from steelyard.cost.silicon import attention, collectives, dealt, experts
-from steelyard.cost.silicon.database import Database, Origin, find_database
+from steelyard.cost.silicon.database import Database, Origin
 from steelyard.cost.silicon.gemm import dtype_of, find_lattice
 from steelyard.cost.source import INTERPOLATED, DecodeAttention, Estimate, Floats, PrefillAttention, RowOperator
 from steelyard.hardware import Gpu, Topology
@@ -99,9 +99,3 @@ class Silicon:
 
     def _note(self, family: str, origin: Origin) -> None:
         self.used[family] = str(origin)
-
-
-def find_silicon(gpu: Gpu, topology: Topology, engine: str = "vllm") -> Silicon | None:
-    """The silicon database's times for a GPU, if the package is installed and knows it."""
-    database = find_database(gpu.name, engine)
-    return None if database is None else Silicon(gpu, topology, database)
