@@ -8,6 +8,7 @@ delays all others. Sums are made again when enough trajectories have come or gon
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from struct import Struct
@@ -81,6 +82,13 @@ class FinishPredictor:
         self._due: list[float] = []  # when the bins of each replica are to be filled again
         self._next_due = inf  # the first of these
         self._resize(np.zeros((2, 0)), np.zeros((TABLES, BINS, 0)))
+
+    def __reduce__(self) -> tuple[Callable[..., FinishPredictor], tuple[object, ...]]:
+        """For pickling: all that arrays are made of again. Replicas with a changed load have to be pickled along."""
+        return _restored, (
+            *(self._demands, self._here, self._stale, self._loads, self._at, self._width),
+            *(self._rooms, self._due, self._kept, self._tables),
+        )
 
     def up(self, replica: Replica, speed: BucketSpeed) -> None:
         """A replica is new."""
@@ -280,12 +288,17 @@ class FinishPredictor:
 
     def _widen(self, tokens: float) -> None:
         """Make bins wider until they reach so many tokens."""
-        while tokens >= BINS * self._width:
-            self._width *= 2.0
-        self._by_token = np.array(1.0 / self._width)
-        self._sums.widen(self._width)
+        width = self._width
+        while tokens >= BINS * width:
+            width *= 2.0
+        self._set_width(width)
         for slot in range(len(self._here)):
             self._fill(slot)
+
+    def _set_width(self, width: float) -> None:
+        self._width = width
+        self._by_token = np.array(1.0 / width)
+        self._sums.widen(width)
 
     def _sum_up(self, slot: int) -> None:
         here, sums = self._here[slot], self._sums
@@ -293,6 +306,29 @@ class FinishPredictor:
         self._total[slot] = sums.sum_up(here.steps, here.seats, here.capacity, self._demands.tools, self._by_slot[slot])
         self._marginal[slot] = self._marginal_by_length[:, slot] = sums.marginal(here.steps)
         here.changes = 0
+
+
+def _restored(
+    demands: DemandModel,
+    here: list[_Here],
+    stale: set[int],
+    loads: dict[int, tuple[Replica, float]],
+    at: float,
+    width: float,
+    rooms: list[float],
+    due: list[float],
+    kept: Array,
+    tables: Array,
+) -> FinishPredictor:
+    """A predictor with the state of another."""
+    made = FinishPredictor(demands)
+    made._here, made._loads, made._at = here, loads, at
+    made._where = {name: each for each in here for name in each.bins.members}
+    made._rooms, made._due = rooms, due
+    made._set_width(width)
+    made._resize(kept, tables)
+    made._stale = stale
+    return made
 
 
 def _halves(rows: Array) -> list[tuple[Array, Array]]:
