@@ -12,6 +12,7 @@ from steelyard.balance.route.protocol import BaseRouter, RoutedRequest
 from steelyard.balance.route.serving.settings import RouterSettings
 
 _GONE = 1 << 40  # blocks in use on a replica that is down: more than any other can have
+_ONE = 1 << 32  # weight of the best replica when they are drawn
 
 
 class KvAware(BaseRouter):
@@ -84,8 +85,8 @@ class KvAware(BaseRouter):
         costs[gone] = 0.0
         weights = np.exp(-costs / ((costs.max() or 1.0) * self._settings.temperature))
         weights[gone] = 0.0
-        shares = np.cumsum(weights)
-        return min(int(np.searchsorted(shares, self._rng.random() * shares[-1], side="right")), len(shares) - 1)
+        shares = np.rint(weights * _ONE).astype(np.int64).cumsum()  # whole numbers add up to the same on every machine
+        return int(np.searchsorted(shares, int(self._rng.random() * int(shares[-1])), side="right"))
 
 
 class _Caches:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import inf
+from math import fsum, inf
 from typing import NamedTuple
 
 from steelyard.balance.route.protocol import RoutedRequest, Router
@@ -114,5 +114,5 @@ class ByWeight(_Pools):
         for k in there:
             self._credit[k] += self._weights[k]
         chosen = max(there, key=lambda k: self._credit[k])  # the first among equals
-        self._credit[chosen] -= sum(self._weights[k] for k in there)
+        self._credit[chosen] -= fsum(self._weights[k] for k in there)
         return self._choose_in(chosen, request, home)
