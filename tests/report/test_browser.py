@@ -13,7 +13,7 @@ import pytest
 
 from steelyard.report.page import render_page
 from steelyard.scenario import scenario_from_dict
-from steelyard.sim.summary import Dynamics, Serving
+from steelyard.sim.summary import DynamicsFigures, ServingFigures
 from support.report_samples import make_result, no_steps
 
 BROWSER = shutil.which("chromium")
@@ -109,8 +109,8 @@ def test_replicas_over_time(tmp_path: Path) -> None:
     ]
     written = result.scenario.model_dump(mode="json", exclude_unset=True)
     result.scenario = scenario_from_dict({**written, "dynamics": changes})
-    serving = Serving(name="serve", replicas=((0.0, 4), (1.0, 3), (2.0, 4)), gpu_hours_up=0.1)
-    told = Dynamics(crashes=1, retried_requests=3, retries=3, gpu_hours_up=0.1, pools=(serving,))
+    serving = ServingFigures(name="serve", replicas=((0.0, 4), (1.0, 3), (2.0, 4)), gpu_hours_up=0.1)
+    told = DynamicsFigures(crashes=1, retried_requests=3, retries=3, gpu_hours_up=0.1, pools=(serving,))
     result.summary = replace(result.summary, dynamics=told)
     dom = dump(render_page(result, []), tmp_path)
     spans, area, line, crash, restart = drawn(dom, "serving-0")["serving-0"]

@@ -17,7 +17,7 @@ from steelyard.report.page import render_page
 from steelyard.report.words import byte_size, count, percent, seconds, significant
 from steelyard.scenario import load_scenario, scenario_from_dict
 from steelyard.sim import simulate
-from steelyard.sim.summary import Dynamics, FirstUses, Serving
+from steelyard.sim.summary import DynamicsFigures, FirstUseFigures, ServingFigures
 from support.known import known
 from support.paths import EXAMPLES
 from support.report_samples import make_result, no_steps
@@ -177,7 +177,7 @@ def test_each_of_several_models() -> None:
 def test_kernels_compiled_on_first_use() -> None:
     result = make_result(20)
     assert "first use" not in words(render_page(result, [])) + printed(result)
-    result.summary = replace(result.summary, compiled_on_first_use=FirstUses(kernels=3, seconds=4.5))
+    result.summary = replace(result.summary, compiled_on_first_use=FirstUseFigures(kernels=3, seconds=4.5))
     both(result, "load", "3 kernels compiled on first use; steps waited 4.50 s for that")
     assert "Compiled on first use kernels 3 seconds 4.50 s" in words(render_page(result, []))
 
@@ -193,12 +193,12 @@ def test_a_fleet_without_any_of_it_shows_none(few: int) -> None:
 
 def test_names_cannot_break_out_of_any_of_it() -> None:
     result = simulate(scenario_from_dict(TWO_MODELS))
-    serving = Serving(name=HOSTILE, replicas=((0.0, 1), (0.5, 2)), gpu_hours_up=1.0)
+    serving = ServingFigures(name=HOSTILE, replicas=((0.0, 1), (0.5, 2)), gpu_hours_up=1.0)
     result.summary = replace(
         result.summary,
         models={HOSTILE: next(iter(result.summary.models.values()))},
         pools=tuple(replace(pool, name=HOSTILE, model=HOSTILE, stalled=0.5) for pool in result.summary.pools),
-        dynamics=Dynamics(crashes=0, retried_requests=0, retries=0, gpu_hours_up=1.0, pools=(serving,)),
+        dynamics=DynamicsFigures(crashes=0, retried_requests=0, retries=0, gpu_hours_up=1.0, pools=(serving,)),
     )
     page = render_page(result, [])
     assert "<script>alert" not in page and words(page).count("alert(1)") >= 7
@@ -213,7 +213,7 @@ def _named(result: Any, name: str) -> Any:
 
 def test_any_number_of_pools_and_events_stays_small() -> None:
     result = faults()
-    crowd = tuple(Serving(name=f"pool {i}", replicas=((0.0, 1), (1.0, 2)), gpu_hours_up=1.0) for i in range(30))
+    crowd = tuple(ServingFigures(name=f"pool {i}", replicas=((0.0, 1), (1.0, 2)), gpu_hours_up=1.0) for i in range(30))
     many = load_scenario(EXAMPLES / "faults.yaml").dynamics * 100
     scenario = result.scenario.model_copy(update={"dynamics": many})
     told = replace(known(result.summary.dynamics), pools=crowd)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from steelyard.report.page import render_page
-from steelyard.sim.summary import Verdict
+from steelyard.sim.summary import LimitVerdict
 from support.report_samples import make_result, no_steps
 from support.report_text import HOSTILE, data_of, read, words
 
@@ -53,7 +53,7 @@ def test_it_asks_nothing_of_the_network() -> None:
 
 def test_names_cannot_break_out() -> None:
     result = make_result(30, name=HOSTILE, labels=(HOSTILE, "plain"))
-    limit = Verdict(limit=1.0, value=0.5, met=True)
+    limit = LimitVerdict(limit=1.0, value=0.5, met=True)
     slo, sources = {f"ttft_{HOSTILE}": limit}, {HOSTILE: HOSTILE}
     result.summary = replace(result.summary, model=HOSTILE, slo=slo, sources=sources)
     result.requests["reason"][:] = HOSTILE

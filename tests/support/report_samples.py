@@ -243,6 +243,7 @@ def _summary(
         },
         "goodput": {"requests_per_s": 0.9 * int(done.sum()) * per, "share": 0.9 if slo else None},
         "slo": slo or {},
+        "steady": None,
         "kv": kv,
         "prefix_cache": {"hit_rate": 0.043, "hit_tokens": 1234, "prompt_tokens": tokens_in},
         "preemptions": int(table["preemptions"].sum()),
@@ -268,5 +269,6 @@ def _summary(
         "sources": {"qkv_proj": "profile of a GPU", "o_proj": "profile of a GPU", "allreduce": "roofline"},
         "pools": [pool],
         "intervals": None,
+        "unsteady": {"reason": "too short"},
     }
     return Summary.from_dict(summary)

@@ -64,35 +64,54 @@ def _sure(summary: Summary, figure: str, words: Callable[[float | None], str]) -
 
 
 def _throughput(summary: Summary) -> str:
-    rate = summary.throughput
+    whole, steady = summary.throughput, summary.steady
+    rate = whole if steady is None else steady.throughput
+    name = "throughput.output_tokens_per_s" if steady is None else "steady.output_tokens_per_s"
     return _card(
         "Throughput",
         significant(rate.output_tokens_per_s),
-        "tokens/s out",
+        "tokens/s out" + _when(summary),
         [
-            *_sure(summary, "throughput.output_tokens_per_s", significant),
+            *_sure(summary, name, significant),
             f"{significant(rate.requests_per_s)} requests/s, {significant(rate.input_tokens_per_s)} tokens/s in",
             f"{significant(rate.output_tokens_per_s_per_gpu)} tokens/s out per GPU",
+            *([] if steady is None else [f"whole run {significant(whole.output_tokens_per_s)} tokens/s out"]),
         ],
     )
 
 
+def _when(summary: Summary) -> str:
+    return ", whole run" if summary.steady is None else ", steady"
+
+
 def _goodput(summary: Summary) -> str:
-    share = summary.goodput.share
+    goodput = summary.goodput if summary.steady is None else summary.steady.goodput
+    share = goodput.share
     if share is None:
         return _card("Goodput", UNKNOWN, "no limits set", ["slo: in the scenario sets them"])
-    lines = [f"{significant(summary.goodput.requests_per_s)} requests/s within every limit"]
-    return _card("Goodput", percent(share), "of requests", lines)
+    lines = [f"{significant(goodput.requests_per_s)} requests/s within every limit"]
+    if summary.steady is not None:
+        lines.append(f"whole run {percent(summary.goodput.share)}")
+    return _card("Goodput", percent(share), "of requests" + _when(summary), lines)
 
 
 def _cost(summary: Summary) -> str:
     cost = summary.cost
+    per = cost if summary.steady is None else summary.steady
     return _card(
         "Cost",
-        dollars(cost.usd_per_million_tokens),
-        "per million tokens",
+        dollars(per.usd_per_million_tokens),
+        "per million tokens" + _when(summary),
         [
-            f"{dollars(cost.usd_per_million_output_tokens)} per million output tokens",
+            f"{dollars(per.usd_per_million_output_tokens)} per million output tokens",
+            *(
+                []
+                if per is cost
+                else [
+                    f"whole run {dollars(cost.usd_per_million_tokens)} and "
+                    f"{dollars(cost.usd_per_million_output_tokens)}"
+                ]
+            ),
             f"{significant(summary.gpu_hours)} GPU-hours, {dollars(cost.usd)}",
         ],
     )

@@ -18,7 +18,7 @@ from steelyard.scenario import ChangeSpec, CrashSpec, LinkSpec, Scenario, SlowSp
 
 if TYPE_CHECKING:
     from steelyard.sim import Result, Summary
-    from steelyard.sim.summary import Serving
+    from steelyard.sim.summary import ServingFigures
 
 What = CrashSpec | SlowSpec | LinkSpec
 
@@ -121,13 +121,13 @@ def _thinned(points: list[tuple[float, int]], axis: TimeAxis) -> list[tuple[floa
     return [points[i] for i in sorted(kept)]
 
 
-def _changing(result: Result) -> list[Serving]:
+def _changing(result: Result) -> list[ServingFigures]:
     """Pools whose replicas come and go, or to which something happens."""
     touched = {what.pool for _, what in _events(result.scenario)}
     return [pool for pool in _pools(result.summary) if len(pool.replicas) > 1 or pool.name in touched]
 
 
-def _pools(summary: Summary) -> list[Serving]:
+def _pools(summary: Summary) -> list[ServingFigures]:
     """Those that have replicas of their own: FFN GPUs belong to the units of the attention pool."""
     return [] if summary.dynamics is None else [pool for pool in summary.dynamics.pools if pool.replicas]
 

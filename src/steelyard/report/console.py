@@ -23,18 +23,22 @@ from steelyard.report.verdict import (
     metrics,
     slo_line,
     sources_line,
+    steady_line,
+    unserved_lines,
     workload_line,
 )
-from steelyard.report.words import Share, byte_size, count, dollars, percent, seconds, significant
+from steelyard.report.words import UNKNOWN, Share, byte_size, count, dollars, percent, seconds, significant
 
 if TYPE_CHECKING:
     from steelyard.sim import Result, Summary
-    from steelyard.sim.summary import Intervals
+    from steelyard.sim.summary import Intervals, Throughput
 
 _MOST_NOTES = 8
+_MOST_REASONS = 4
 _MOST_EVENTS = 8
 _HUES = {"measured": "green", "interpolated": "blue", "extrapolated": "yellow", "analytic": "bright_black"}
 _BAR_CELLS = 60
+_RATES = ("requests/s", "tokens/s in", "tokens/s out", "  per GPU", "$/M tokens", "  output")
 # One for one, so that columns stay aligned on terminals that only know ASCII.
 _ASCII = str.maketrans("✓✗×·–µ≤█→", "+xx|-u<#>")
 
@@ -77,6 +81,9 @@ def _parts(result: Result) -> Iterator[RenderableType]:
     for label, remark in remarks.items():
         if remark:
             yield _labelled(label, Text(remark))
+    yield _labelled("Steady", Text(steady_line(summary), style="" if summary.steady else "yellow"))
+    if summary.outcomes.finished < summary.requests:
+        yield _labelled("Not served", Group(*map(Text, unserved_lines(result, _MOST_REASONS))))
     yield _labelled("SLO", _slo(summary))
     if summary.intervals is not None:
         yield _sure(summary.intervals)
@@ -114,22 +121,37 @@ def _latency(summary: Summary) -> Table:
 
 
 def _throughput(summary: Summary) -> Table:
-    outcomes, rates = summary.outcomes.to_dict(), summary.throughput
+    """While steady, where the run was, and over all of it."""
+    steady, outcomes = summary.steady, summary.outcomes.to_dict()
     lost = [kind for kind in ("rejected", "aborted") if outcomes[kind]]
-    return _facts(
-        "Throughput",
-        [
-            ("requests", count(summary.requests)),
-            *[(f"  {kind}", count(outcomes[kind])) for kind in (["finished", *lost] if lost else [])],
-            ("duration", seconds(summary.duration_s)),
-            ("requests/s", significant(rates.requests_per_s)),
-            ("tokens/s in", significant(rates.input_tokens_per_s)),
-            ("tokens/s out", significant(rates.output_tokens_per_s)),
-            ("  per GPU", significant(rates.output_tokens_per_s_per_gpu)),
-            ("$/M tokens", dollars(summary.cost.usd_per_million_tokens)),
-            ("  output", dollars(summary.cost.usd_per_million_output_tokens)),
-        ],
+    counts = [("requests", "", count(summary.requests))]
+    if steady is not None:
+        counts = [("requests", count(steady.requests), count(summary.requests))]
+    counts += [(f"  {kind}", "", count(outcomes[kind])) for kind in (["finished", *lost] if lost else [])]
+    counts.append(("duration", "" if steady is None else seconds(steady.seconds), seconds(summary.duration_s)))
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold", expand=True)
+    for i, title in enumerate(("Throughput", "steady", "whole run")):
+        table.add_column(title, justify="right" if i else "left", no_wrap=True)
+    for row in counts:
+        table.add_row(*row)
+    whole = _rates(summary.throughput, summary.cost.usd_per_million_tokens, summary.cost.usd_per_million_output_tokens)
+    settled = [UNKNOWN] * len(whole)
+    if steady is not None:
+        settled = _rates(steady.throughput, steady.usd_per_million_tokens, steady.usd_per_million_output_tokens)
+    for row in zip(_RATES, settled, whole, strict=True):
+        table.add_row(*row)
+    return table
+
+
+def _rates(rates: Throughput, usd: float | None, usd_out: float | None) -> list[str]:
+    """In the order of _RATES."""
+    figures = (
+        rates.requests_per_s,
+        rates.input_tokens_per_s,
+        rates.output_tokens_per_s,
+        rates.output_tokens_per_s_per_gpu,
     )
+    return [*map(significant, figures), dollars(usd), dollars(usd_out)]
 
 
 def _resources(summary: Summary) -> Table:
@@ -169,8 +191,8 @@ def _facts(title: str, rows: Sequence[tuple[str, str]]) -> Table:
 
 def _two_columns(left: Table, right: Table) -> Table:
     grid = Table.grid(padding=(0, 4, 0, 0))
-    grid.add_column(width=34)
-    grid.add_column(width=39)
+    grid.add_column(width=38)
+    grid.add_column(width=36)
     grid.add_row(left, right)
     return grid
 
@@ -185,7 +207,8 @@ def _labelled(label: str, content: RenderableType) -> Table:
 
 def _slo(summary: Summary) -> RenderableType:
     found = limits(summary)
-    share, rate = summary.goodput.share, summary.goodput.requests_per_s
+    goodput = summary.goodput if summary.steady is None else summary.steady.goodput
+    share, rate = goodput.share, goodput.requests_per_s
     if not found and share is None:
         return Text("no limits set", style="dim")
     lines = []
@@ -193,7 +216,8 @@ def _slo(summary: Summary) -> RenderableType:
         kept = all(limit.met for limit in found)
         lines.append(Text(slo_line(found), style="bold green" if kept else "bold red"))
     if share is not None:
-        lines.append(Text(f"Goodput {significant(rate)} requests/s, {percent(share)} of requests."))
+        when = "over the whole run" if summary.steady is None else "while steady"
+        lines.append(Text(f"Goodput {significant(rate)} requests/s, {percent(share)} of requests, {when}."))
     for limit in found:
         mark = ("✓ ", "green") if limit.met else ("✗ ", "red")
         lines.append(Text.assemble(mark, (limit.label, "bold"), f"  {limit.finding}"))
@@ -210,7 +234,10 @@ def _intervals(found: Intervals) -> RenderableType:
         if f"{metric}.mean" in found.bounds:
             mean, p99 = (_between(found.bounds[f"{metric}.{name}"], seconds) for name in ("mean", "p99"))
             lines.append(f"{METRICS[metric][0]} mean {mean}, p99 {p99}")
-    lines.append(f"tokens/s out {_between(found.bounds['throughput.output_tokens_per_s'], significant)}")
+    name, when = "steady.output_tokens_per_s", "steady"
+    if name not in found.bounds:
+        name, when = "throughput.output_tokens_per_s", "whole run"
+    lines.append(f"tokens/s out, {when}, {_between(found.bounds[name], significant)}")
     return Group(*(Text(line) for line in lines))
 
 

@@ -42,7 +42,7 @@ _HEADINGS = {
     "provenance": "Where step times come from",
     "memory": "Memory per GPU",
 }
-_SHOWN_ELSEWHERE = {"name", "slo", "pools", "links", "models", "dynamics", "by_tier", *METRICS}
+_SHOWN_ELSEWHERE = {"name", "slo", "pools", "links", "models", "dynamics", "by_tier", "intervals", *METRICS}
 _ENDINGS: tuple[tuple[str, Callable[[float | None], str]], ...] = (
     ("_bytes", byte_size),
     ("_s", seconds),

@@ -20,10 +20,10 @@ from steelyard.report.jsontext import inside_html
 from steelyard.report.markup import figure_boxes, text_table
 from steelyard.report.pools import pool_section
 from steelyard.report.tiers import tier_section
-from steelyard.report.verdict import first_uses_line, fleet_line, limits, outcome, slo_line, workload_line
+from steelyard.report.verdict import first_uses_line, fleet_line, limits, outcome, slo_line, steady_line, workload_line
 
 if TYPE_CHECKING:
-    from steelyard.sim import Result
+    from steelyard.sim import Result, Summary
 
 _LATENCY_FIGURES = (
     ("cdf-ttft", "Time to first token"),
@@ -83,8 +83,13 @@ def _verdict(result: Result) -> str:
     found = limits(result.summary)
     state = "met" if all(limit.met for limit in found) else "missed"
     standing = f'<strong class="{state}">{escape(slo_line(found))}</strong> ' if found else ""
-    text = f"<p>{standing}{escape(outcome(result.summary))}</p>"
+    text = f"<p>{standing}{escape(outcome(result.summary))}</p>{_steady(result.summary)}"
     return f'<section class="verdict">{text}{slo_panel(found)}</section>'
+
+
+def _steady(summary: Summary) -> str:
+    state = "steady" if summary.steady is not None else "unsteady"
+    return f'<p class="{state}"><b>Steady</b> {escape(steady_line(summary))}</p>'
 
 
 def _paragraph(text: str) -> str:

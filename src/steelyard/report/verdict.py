@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from steelyard.report.loads import unserved_reasons
 from steelyard.report.words import count, plural, seconds, significant
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Limit:
     limit: float
     value: float | None
     met: bool
+    unserved: int = 0
 
     @property
     def label(self) -> str:
@@ -49,8 +51,10 @@ class Limit:
 
     @property
     def finding(self) -> str:
-        """`31.2 ms, limit 1.00 s`."""
-        return f"{seconds(self.value)}, limit {seconds(self.limit)}"
+        """`31.2 ms, limit 1.00 s`; whoever was not served never came to it."""
+        value = "never" if self.value is None and self.unserved else seconds(self.value)
+        late = f"; {plural(self.unserved, 'request')} not served count as never" if self.unserved else ""
+        return f"{value}, limit {seconds(self.limit)}{late}"
 
 
 def metrics(summary: Summary) -> dict[str, tuple[str, str]]:
@@ -61,7 +65,7 @@ def metrics(summary: Summary) -> dict[str, tuple[str, str]]:
 
 def limits(summary: Summary) -> list[Limit]:
     """The limits on the run's percentiles in the order they were given."""
-    return [Limit(name, found.limit, found.value, found.met) for name, found in summary.slo.items()]
+    return [Limit(name, found.limit, found.value, found.met, found.unserved) for name, found in summary.slo.items()]
 
 
 def fleet_line(summary: Summary) -> str:
@@ -117,6 +121,25 @@ def slo_line(found: Sequence[Limit]) -> str:
     if not missed:
         return f"Meets {every}."
     return f"Misses {every}." if missed == len(found) else f"Misses {missed} of {len(found)} limits."
+
+
+def steady_line(summary: Summary) -> str:
+    """When the fleet was neither filling nor draining, or why it never was."""
+    steady = summary.steady
+    if steady is None:
+        return f"no: {summary.unsteady.reason}" if summary.unsteady else ""
+    low, high = steady.sampling["requests_per_s"]
+    return (
+        f"{plural(steady.requests, 'request')} from {seconds(steady.start_s)} to {seconds(steady.end_s)}; "
+        f"a long run would have {significant(low)} – {significant(high)} requests/s (90 % sure)"
+    )
+
+
+def unserved_lines(result: Result, most: int) -> list[str]:
+    """How many requests did not finish, and why, the most frequent reasons first."""
+    reasons = unserved_reasons(result.requests)
+    lines = [f"{count(number)} {status}{f': {why}' if why else ''}" for status, why, number in reasons[:most]]
+    return lines + [f"and {count(len(reasons) - most)} more reasons in requests.parquet"] * (len(reasons) > most)
 
 
 def _lost(summary: Summary) -> str:

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, ValidationError, model_validator
 
 from steelyard.errors import did_you_mean
-from steelyard.scenario.base import Spec, Whole, Written, mistake
+from steelyard.scenario.base import NonNegative, Positive, Spec, Whole, Written, mistake
 from steelyard.scenario.dynamics import ChangeSpec, check_dynamics
 from steelyard.scenario.engine import EngineSpec
 from steelyard.scenario.fleet import Fleet, PoolSpec, Role
@@ -37,6 +37,19 @@ class CostSpec(Spec):
     )
 
 
+class SteadySpec(Spec):
+    """The part of the run whose figures count as steady."""
+
+    start: NonNegative = Field(description="Second at which it begins.")
+    end: Positive | None = Field(default=None, description="Second at which it ends; the end of the run if not given.")
+
+    @model_validator(mode="after")
+    def _forward(self) -> SteadySpec:
+        if self.end is not None and self.end <= self.start:
+            raise mistake(f"not after start ({self.start:g} s)", "end")
+        return self
+
+
 class Scenario(Written):
     """What is simulated: a model on a fleet under a workload."""
 
@@ -47,6 +60,10 @@ class Scenario(Written):
     slo: SloSpec = Field(default=SloSpec(), description="What counts as good service, in seconds.")
     dynamics: tuple[ChangeSpec, ...] = Field(
         default=(), description="What happens to the fleet meanwhile: crashes, slow GPUs, degraded links."
+    )
+    steady: SteadySpec | None = Field(
+        default=None,
+        description="When the fleet is neither filling nor draining; found by MSER-5 if not given (docs/figures.md).",
     )
     cost: CostSpec = Field(default=CostSpec(source="auto"), description="The source of step times.")
     seed: Whole = Field(default=0, description="Seed of everything random; the same seed gives the same result.")

@@ -80,18 +80,18 @@ def _share(dynamics: Dynamics, pool: Pool, states: Collection[State], start: flo
     return dynamics.uptime.seconds(pool.replicas, states, start, end) / room if room > 0 else 1.0
 
 
-def dynamics_figures(setup: FleetSetup, dynamics: Dynamics, start: float, end: float) -> summary.Dynamics:
+def dynamics_figures(setup: FleetSetup, dynamics: Dynamics, start: float, end: float) -> summary.DynamicsFigures:
     """Crashes, retries, and how many replicas served when."""
     uptime = dynamics.uptime
     pools = tuple(
-        summary.Serving(
+        summary.ServingFigures(
             name=each.pool.name,
             replicas=tuple(uptime.counts(pool.replicas, SERVES)),
             gpu_hours_up=(end - start) * each.gpus * _share(dynamics, pool, SERVES, start, end) / 3600,
         )
         for each, pool in zip(setup.pools, dynamics.pools, strict=True)
     )
-    return summary.Dynamics(
+    return summary.DynamicsFigures(
         crashes=dynamics.crashed,
         retried_requests=len(dynamics.retries),
         retries=sum(dynamics.retries.values()),

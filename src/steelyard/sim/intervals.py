@@ -2,7 +2,8 @@
 
 Each thing that is only known within an error (a family of operators, the sum of a step, the host) is moved by one
 standard error in a run of its own, and so is the seed where the workload is drawn. The changes, as ratios, add up in
-squares.
+squares. Figures of the steady window have an interval of their own for what the draw of requests does (batch means),
+which takes the place of the seed.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ from steelyard.sim.workers import free_cores, run_all
 STATED = 0.90  # share of the truth that the intervals are meant to hold
 _WIDTH = 1.645  # standard errors to either side, for that
 _SEEDS = 3
+_FARTHEST = 100.0  # ratio of a figure to the lower end of its interval
 _STEP_ERROR = 0.02  # of the sum of a step's operators, all of them known
 _HOST_ERROR = 0.20  # of a usual host's terms, from host to host
 _CALIBRATED_ERROR = 0.05  # of terms fitted to captures of the host itself
 _MANY_STEPS = 20_000  # of a run, from which on processes are worth their start
+STEADY = "steady."  # what names of the steady window's figures begin with
 LATENCIES = ("ttft", "tpot", "itl", "e2e", "queue")
 
 Figures = dict[str, float]  # by dotted name, such as ttft.p99
@@ -55,12 +58,13 @@ def intervals(
     scenario = result.scenario
     base = figures(result.summary)
     moves = list(_moves(scenario))
-    spread: dict[str, float] = dict.fromkeys(base, 0.0)
+    spread = dict.fromkeys(base, 0.0) | _sampled(result.summary)
     runs = run_all(partial(_moved, scenario), moves, workers)
     for done, (move, moved) in enumerate(zip(moves, runs, strict=True), 1):
         share = 1 / _SEEDS if move.seed is not None else 1.0
         for name, value in base.items():
-            if value > 0 and moved.get(name, 0.0) > 0:
+            drawn = move.seed is not None and name.startswith(STEADY)
+            if value > 0 and moved.get(name, 0.0) > 0 and not drawn:
                 spread[name] += share * log(moved[name] / value) ** 2
         if progress is not None:
             progress(done, len(moves))
@@ -82,7 +86,28 @@ def figures(summary: Summary) -> Figures:
     found = {f"{metric}.{name}": value for metric, levels in latencies for name, value in levels.items()}
     found |= {f"throughput.{name}": value for name, value in summary.throughput.to_dict().items()}
     found["duration_s"] = summary.duration_s
+    if summary.steady is not None:
+        found |= {f"{STEADY}{name}": value for name, value in summary.steady.throughput.to_dict().items()}
+        found[f"{STEADY}usd_per_million_tokens"] = summary.steady.usd_per_million_tokens
+        found[f"{STEADY}usd_per_million_output_tokens"] = summary.steady.usd_per_million_output_tokens
     return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def _sampled(summary: Summary) -> dict[str, float]:
+    """Squared standard errors of the steady figures, as logarithms: by requests for these, by tokens for all others."""
+    steady = summary.steady
+    if steady is None:
+        return {}
+    by_requests = _error(steady.throughput.requests_per_s, steady.sampling["requests_per_s"])
+    by_tokens = _error(steady.throughput.output_tokens_per_s, steady.sampling["output_tokens_per_s"])
+    found = {name: by_tokens**2 for name in figures(summary) if name.startswith(STEADY)}
+    return found | {f"{STEADY}requests_per_s": by_requests**2}
+
+
+def _error(value: float, interval: Interval) -> float:
+    """A standard error, as a logarithm of a ratio, by the farther end of an interval."""
+    low, high = interval
+    return log(max(high / value, value / max(low, value / _FARTHEST))) / _WIDTH if value > 0 else 0.0
 
 
 def _moved(scenario: Scenario, move: Move) -> Figures:

@@ -8,25 +8,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.sim.gaps import TokenGaps
-from steelyard.sim.summary import Spread
+from steelyard.sim.summary import Latency
 
 Column = NDArray[Any]
 PERCENTILES = (50, 90, 95, 99)
-NOTHING = Spread(mean=None, p50=None, p90=None, p95=None, p99=None, max=None, count=0)
+NOTHING = Latency(mean=None, p50=None, p90=None, p95=None, p99=None, max=None, count=0)
 
 
-def spread_of(values: Column) -> Spread:
+def spread_of(values: Column) -> Latency:
     """Of those values that are finite."""
     values = values[np.isfinite(values)]
     if not len(values):
         return NOTHING
     p50, p90, p95, p99 = map(float, np.percentile(values, PERCENTILES))
-    return Spread(float(values.mean()), p50, p90, p95, p99, float(values.max()), len(values))
+    return Latency(float(values.mean()), p50, p90, p95, p99, float(values.max()), len(values))
 
 
-def spread_of_gaps(gaps: TokenGaps) -> Spread:
+def spread_of_gaps(gaps: TokenGaps) -> Latency:
     """Of the gaps between tokens."""
     if not gaps.total:
         return NOTHING
     p50, p90, p95, p99 = gaps.percentiles(PERCENTILES)
-    return Spread(gaps.mean, p50, p90, p95, p99, gaps.longest, gaps.total)
+    return Latency(gaps.mean, p50, p90, p95, p99, gaps.longest, gaps.total)

@@ -12,26 +12,24 @@ from steelyard.engine import Engine
 from steelyard.fleet import Desk
 from steelyard.fleet.dynamics import Dynamics as FleetDynamics
 from steelyard.fleet.handover import Handover
-from steelyard.scenario import SloSpec
 from steelyard.sim.by_model import figures_by_model
 from steelyard.sim.dynamics import dynamics_figures, shares_there
 from steelyard.sim.gaps import TokenGaps
 from steelyard.sim.handovers import link_use
+from steelyard.sim.service import cost_of, goodput_of, steady_figures, throughput_of, verdicts
 from steelyard.sim.setup import FleetSetup
 from steelyard.sim.spread import Column, spread_of, spread_of_gaps
 from steelyard.sim.summary import (
-    Cost,
-    FirstUses,
-    Goodput,
+    FirstUseFigures,
     KvUse,
-    Memory,
+    MemoryFigures,
     Outcomes,
     PoolFigures,
     PrefixCache,
     Provenance,
+    Steady,
     Summary,
-    Throughput,
-    Verdict,
+    Unsteady,
 )
 from steelyard.sim.tiers import by_tier
 from steelyard.sim.usage import pool_figures
@@ -61,6 +59,8 @@ def summarise(
     pools = pool_figures(setup, engines, duration, there)
     kv, mfu, mbu, busy, provenance = _whole(pools, gpus, setup.pools.index(answers))
     cached = _prefix_cache(requests)
+    logs = [engine.log for engine in engines]
+    steady = steady_figures(scenario, desk.workload, requests, logs, sum(gpus), price)
     return Summary(
         name=scenario.name,
         seed=scenario.seed,
@@ -81,9 +81,10 @@ def summarise(
         itl=spread_of_gaps(gaps),
         e2e=spread_of(requests["e2e"][finished]),
         queue=spread_of(requests["queue"][finished]),
-        throughput=_throughput(duration, outcomes.finished, prompt, output, sum(gpus)),
-        goodput=_goodput(scenario.slo, requests, finished, duration),
-        slo=_slo(scenario.slo, requests, finished, gaps),
+        throughput=throughput_of(duration, outcomes.finished, prompt, output, sum(gpus)),
+        goodput=goodput_of(scenario.slo, requests, duration),
+        slo=verdicts(scenario.slo, requests, gaps),
+        steady=steady if isinstance(steady, Steady) else None,
         preemptions=int(requests["preemptions"].sum()),
         prefix_cache=by_tier(setup, engines, cached, duration),
         kv=kv,
@@ -92,11 +93,12 @@ def summarise(
         busy=busy,
         provenance=provenance,
         gpu_hours=gpu_hours,
-        cost=_cost(price, gpu_hours, prompt, output),
-        memory=Memory(**answers.memory.summary()),
+        cost=cost_of(price, gpu_hours, prompt, output),
+        memory=MemoryFigures(**answers.memory.summary()),
         sources=_sources(setup),
         pools=pools,
         intervals=None,
+        unsteady=steady if isinstance(steady, Unsteady) else None,
         compiled_on_first_use=_first_uses(engines),
         dynamics=None if dynamics is None else dynamics_figures(setup, dynamics, start, end),
         models=figures_by_model(desk, requests, duration),
@@ -141,65 +143,15 @@ def _whole(
     )
 
 
-def _throughput(duration: float, finished: int, prompt: int, output: int, gpus: float) -> Throughput:
-    per = 1 / duration if duration > 0 else 0.0
-    return Throughput(
-        requests_per_s=finished * per,
-        input_tokens_per_s=prompt * per,
-        output_tokens_per_s=output * per,
-        total_tokens_per_s=(prompt + output) * per,
-        output_tokens_per_s_per_gpu=output * per / gpus,
-        total_tokens_per_s_per_gpu=(prompt + output) * per / gpus,
-    )
-
-
-def _goodput(slo: SloSpec, requests: dict[str, Column], finished: Column, duration: float) -> Goodput:
-    """Requests that met every per-request limit; null when the scenario sets none."""
-    limits = slo.per_request()
-    if not limits:
-        return Goodput(requests_per_s=None, share=None)
-    good = finished.copy()
-    for metric, limit in limits.items():
-        value = requests[metric]
-        good &= ~(value > limit)  # an output of one token has no tpot and cannot miss it
-    count = int(good.sum())
-    return Goodput(requests_per_s=count / duration if duration > 0 else 0.0, share=count / len(good))
-
-
-def _slo(slo: SloSpec, requests: dict[str, Column], finished: Column, gaps: TokenGaps) -> dict[str, Verdict]:
-    verdicts: dict[str, Verdict] = {}
-    for limit in slo.percentiles():
-        value: float | None = None
-        if limit.metric == "itl":
-            value = gaps.percentiles([limit.percentile])[0] if gaps.total else None
-        else:
-            seen = requests[limit.metric][finished]
-            seen = seen[np.isfinite(seen)]
-            value = float(np.percentile(seen, limit.percentile)) if len(seen) else None
-        met = value is not None and value <= limit.seconds
-        verdicts[limit.name] = Verdict(limit=limit.seconds, value=value, met=met)
-    return verdicts
-
-
 def _prefix_cache(requests: dict[str, Column]) -> PrefixCache:
     served = np.isfinite(requests["scheduled"])
     hits, prompts = int(requests["cached"][served].sum()), int(requests["prompt"][served].sum())
     return PrefixCache(hit_rate=hits / prompts if prompts else 0.0, hit_tokens=hits, prompt_tokens=prompts)
 
 
-def _cost(price: float, gpu_hours: float, prompt: int, output: int) -> Cost:
-    usd = price * gpu_hours
-    return Cost(
-        usd_per_gpu_hour=price,
-        usd=usd,
-        usd_per_million_tokens=usd / (prompt + output) * 1e6 if prompt + output else None,
-        usd_per_million_output_tokens=usd / output * 1e6 if output else None,
-    )
-
-
-def _first_uses(engines: Sequence[Engine]) -> FirstUses | None:
+def _first_uses(engines: Sequence[Engine]) -> FirstUseFigures | None:
     """What fresh engines compiled; None where none is fresh."""
     counted = [engine.first_uses for engine in engines if engine.first_uses is not None]
     if not counted:
         return None
-    return FirstUses(kernels=sum(each.count for each in counted), seconds=sum(each.waited for each in counted))
+    return FirstUseFigures(kernels=sum(each.count for each in counted), seconds=sum(each.waited for each in counted))

@@ -15,7 +15,7 @@ Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Spread(Record):
+class Latency(Record):
     """Mean and percentiles of something that happened ``count`` times; None where it never did."""
 
     mean: float | None
@@ -63,12 +63,43 @@ class Goodput(Record):
 
 
 @dataclass(frozen=True)
-class Verdict(Record):
-    """A limit on a percentile in seconds, and what the run had instead."""
+class LimitVerdict(Record):
+    """A limit on a percentile in seconds, and what the run had instead.
+
+    Requests that did not finish count as endlessly late; the value is None where the percentile is one of them.
+    """
 
     limit: float
     value: float | None
     met: bool
+    unserved: int = 0
+
+
+@dataclass(frozen=True)
+class Steady(Record):
+    """Figures of the requests that ended in the window in which the fleet neither fills nor drains."""
+
+    start_s: float
+    end_s: float
+    seconds: float
+    requests: int
+    throughput: Throughput
+    goodput: Goodput
+    usd_per_million_tokens: float | None
+    usd_per_million_output_tokens: float | None
+    ttft: Latency
+    tpot: Latency
+    e2e: Latency
+    sampling: dict[str, Interval]  # where a longer run's would lie, with 90 % certainty, by figure
+
+
+@dataclass(frozen=True)
+class Unsteady(Record):
+    """Why a run has no such window; and where the queue grows all the way, how fast requests came and went."""
+
+    reason: str
+    arrive_per_s: float | None = None
+    finish_per_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -127,7 +158,7 @@ class Cost(Record):
 
 
 @dataclass(frozen=True)
-class Memory(Record):
+class MemoryFigures(Record):
     """Where the bytes of a GPU go."""
 
     total_bytes: int
@@ -171,9 +202,9 @@ class ModelFigures(Record):
 
     requests: int
     finished: int
-    ttft: Spread
-    tpot: Spread
-    e2e: Spread
+    ttft: Latency
+    tpot: Latency
+    e2e: Latency
     output_tokens_per_s: float
 
 
@@ -188,7 +219,7 @@ class LinkUse(Record):
 
 
 @dataclass(frozen=True)
-class Serving(Record):
+class ServingFigures(Record):
     """How many replicas of a pool served, as (second, replicas from then on)."""
 
     name: str
@@ -197,18 +228,18 @@ class Serving(Record):
 
 
 @dataclass(frozen=True)
-class Dynamics(Record):
+class DynamicsFigures(Record):
     """What crashes did, and how many replicas served when."""
 
     crashes: int
     retried_requests: int
     retries: int
     gpu_hours_up: float
-    pools: tuple[Serving, ...]
+    pools: tuple[ServingFigures, ...]
 
 
 @dataclass(frozen=True)
-class FirstUses(Record):
+class FirstUseFigures(Record):
     """Kernels that fresh engines compiled while serving, and how long their steps waited for that."""
 
     kernels: int
@@ -247,7 +278,10 @@ class Intervals(Record):
 
 @dataclass(frozen=True)
 class Summary(Record):
-    """All headline figures. Where pools differ, those of engines are of the pools that answer."""
+    """All headline figures, of the whole run unless they are said to be steady.
+
+    Where pools differ, those of engines are of the pools that answer.
+    """
 
     name: str
     seed: int
@@ -262,15 +296,16 @@ class Summary(Record):
     outcomes: Outcomes
     steps: int
     duration_s: float
-    ttft: Spread
-    attft: Spread
-    tpot: Spread
-    itl: Spread
-    e2e: Spread
-    queue: Spread
+    ttft: Latency
+    attft: Latency
+    tpot: Latency
+    itl: Latency
+    e2e: Latency
+    queue: Latency
     throughput: Throughput
     goodput: Goodput
-    slo: dict[str, Verdict]  # by limit, such as ttft_p95
+    slo: dict[str, LimitVerdict]  # by limit, such as ttft_p95
+    steady: Steady | None
     preemptions: int
     prefix_cache: PrefixCache
     kv: KvUse
@@ -280,17 +315,18 @@ class Summary(Record):
     provenance: Provenance
     gpu_hours: float
     cost: Cost
-    memory: Memory
+    memory: MemoryFigures
     sources: dict[str, str]  # which answered, by operator
     pools: tuple[PoolFigures, ...]
     intervals: Intervals | None
-    compiled_on_first_use: FirstUses | None = None
-    dynamics: Dynamics | None = None
+    unsteady: Unsteady | None = None
+    compiled_on_first_use: FirstUseFigures | None = None
+    dynamics: DynamicsFigures | None = None
     models: dict[str, ModelFigures] = field(default_factory=dict)  # where there are several
     links: dict[str, LinkUse] = field(default_factory=dict)
 
     @property
-    def latencies(self) -> dict[str, Spread]:
+    def latencies(self) -> dict[str, Latency]:
         """By metric."""
         return {
             "ttft": self.ttft,

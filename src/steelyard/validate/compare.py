@@ -16,7 +16,7 @@ from steelyard.scenario import CostSpec
 from steelyard.sim import Result, simulate
 from steelyard.sim.intervals import STATED, figures, intervals
 from steelyard.sim.spread import PERCENTILES, spread_of
-from steelyard.sim.summary import FirstUses, Interval, Summary
+from steelyard.sim.summary import FirstUseFigures, Interval, Summary
 from steelyard.validate.capture import Capture, CapturedRun, Load, read_capture_folder
 from steelyard.validate.settings import gpu_of, scenario_of, unheeded
 from steelyard.validate.steps import kernel_by_kernel, read_steps
@@ -184,7 +184,7 @@ def _stalls(load: Load, summary: Summary) -> list[str]:
     # The result of a step waits for the launch of the next; with none in flight the next step does.
     took = np.where(in_flight, before, np.minimum(load.end, after)) - load.start
     stalls = took[(took > _STALL_SECONDS) & load.by_step]
-    found = summary.compiled_on_first_use or FirstUses(kernels=0, seconds=0.0)
+    found = summary.compiled_on_first_use or FirstUseFigures(kernels=0, seconds=0.0)
     if not len(stalls) and not found.kernels:
         return []
     return [

@@ -1,0 +1,142 @@
+"""How requests were served, in the whole run and in its steady window: throughput, cost, limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import floor
+
+import numpy as np
+
+from steelyard.engine import EngineLog
+from steelyard.records import Floats
+from steelyard.scenario import Scenario, SloSpec
+from steelyard.sim.gaps import TokenGaps
+from steelyard.sim.spread import Column, spread_of
+from steelyard.sim.steady import ends, sampling_interval, steady_window
+from steelyard.sim.summary import Cost, Goodput, LimitVerdict, Steady, Throughput, Unsteady
+from steelyard.workload import Workload
+
+
+def throughput_of(seconds: float, finished: int, prompt: int, output: int, gpus: float) -> Throughput:
+    """What so many requests with so many tokens are by second."""
+    per = 1 / seconds if seconds > 0 else 0.0
+    return Throughput(
+        requests_per_s=finished * per,
+        input_tokens_per_s=prompt * per,
+        output_tokens_per_s=output * per,
+        total_tokens_per_s=(prompt + output) * per,
+        output_tokens_per_s_per_gpu=output * per / gpus,
+        total_tokens_per_s_per_gpu=(prompt + output) * per / gpus,
+    )
+
+
+def cost_of(price: float, gpu_hours: float, prompt: int, output: int) -> Cost:
+    """Of GPUs at a price by hour."""
+    usd = price * gpu_hours
+    return Cost(
+        usd_per_gpu_hour=price,
+        usd=usd,
+        usd_per_million_tokens=usd / (prompt + output) * 1e6 if prompt + output else None,
+        usd_per_million_output_tokens=usd / output * 1e6 if output else None,
+    )
+
+
+def goodput_of(slo: SloSpec, requests: dict[str, Column], seconds: float) -> Goodput:
+    """Requests that finished and met every per-request limit, of all; null when the scenario sets none."""
+    limits = slo.per_request()
+    if not limits:
+        return Goodput(requests_per_s=None, share=None)
+    good = requests["status"] == "finished"
+    for metric, limit in limits.items():
+        good &= ~(requests[metric] > limit)  # an output of one token has no tpot and cannot miss it
+    count = int(good.sum())
+    return Goodput(requests_per_s=count / seconds if seconds > 0 else 0.0, share=count / max(len(good), 1))
+
+
+def verdicts(slo: SloSpec, requests: dict[str, Column], gaps: TokenGaps) -> dict[str, LimitVerdict]:
+    """Each limit on a percentile, by its name. Whoever did not finish is endlessly late."""
+    finished = requests["status"] == "finished"
+    found: dict[str, LimitVerdict] = {}
+    for limit in slo.percentiles():
+        if limit.metric == "itl":
+            value = _gap(gaps, limit.percentile, int((requests["output"][~finished] - 1).sum()))
+            unserved = int((~finished).sum())
+        else:
+            asked = finished | _would_have(requests, limit.metric)
+            values = np.where(finished, requests[limit.metric], np.inf)[asked]
+            values = values[~np.isnan(values)]
+            value = _percentile(values, limit.percentile)
+            unserved = int(np.isinf(values).sum())
+        met = value is not None and value <= limit.seconds
+        found[limit.name] = LimitVerdict(limit=limit.seconds, value=value, met=met, unserved=unserved)
+    return found
+
+
+def steady_figures(
+    scenario: Scenario,
+    workload: Workload,
+    requests: dict[str, Column],
+    logs: Sequence[EngineLog],
+    gpus: float,
+    price: float,
+) -> Steady | Unsteady:
+    """Figures of the window in which a fleet of so many GPUs was neither filling nor draining, or why there is none."""
+    window = steady_window(scenario, workload, requests, logs)
+    if isinstance(window, Unsteady):
+        return window
+    at = ends(requests)
+    inside = (at > window.start) & (at <= window.end)
+    ended = {name: column[inside] for name, column in requests.items()}
+    finished = ended["status"] == "finished"
+    done = {name: column[finished] for name, column in ended.items()}
+    prompt, output = int(done["prompt"].sum()), int(done["output"].sum())
+    cost = cost_of(price, window.seconds * gpus / 3600, prompt, output)
+    return Steady(
+        start_s=window.start,
+        end_s=window.end,
+        seconds=window.seconds,
+        requests=len(ended["id"]),
+        throughput=throughput_of(window.seconds, int(finished.sum()), prompt, output, gpus),
+        goodput=goodput_of(scenario.slo, ended, window.seconds),
+        usd_per_million_tokens=cost.usd_per_million_tokens,
+        usd_per_million_output_tokens=cost.usd_per_million_output_tokens,
+        ttft=spread_of(done["ttft"]),
+        tpot=spread_of(done["tpot"]),
+        e2e=spread_of(done["e2e"]),
+        sampling={
+            "requests_per_s": sampling_interval(requests, np.ones(len(at)), window),
+            "output_tokens_per_s": sampling_interval(requests, requests["output"].astype(float), window),
+        },
+    )
+
+
+def _would_have(requests: dict[str, Column], metric: str) -> Column:
+    """Requests that would have it, had they finished: an output of one token has no tpot, a hidden round no attft."""
+    if metric == "tpot":
+        return np.asarray(requests["output"] > 1)
+    if metric == "attft":
+        return np.asarray(requests["phase"] == "visible")
+    return np.ones(len(requests["id"]), dtype=bool)
+
+
+def _percentile(values: Floats, percent: float) -> float | None:
+    """By linear interpolation; None where nobody has one or it is infinite."""
+    if not len(values):
+        return None
+    if np.isfinite(values).all():
+        return float(np.percentile(values, percent))
+    ordered = np.sort(values)
+    place = percent / 100 * (len(values) - 1)
+    below, above = ordered[floor(place)], ordered[min(floor(place) + 1, len(values) - 1)]
+    share = place - floor(place)
+    if np.isinf(above) and (share > 0 or np.isinf(below)):
+        return None
+    return float(below if share == 0 else below + share * (above - below))
+
+
+def _gap(gaps: TokenGaps, percent: float, missing: int) -> float | None:
+    """A percentile of the gaps between tokens, those that never came counted as endless."""
+    if not gaps.total:
+        return None
+    among = percent * (gaps.total + missing) / gaps.total
+    return gaps.percentiles([among])[0] if among <= 100 else None

@@ -1,0 +1,183 @@
+"""The part of a run in which the fleet is neither filling nor draining, and its figures.
+
+The window ends where requests stop coming: at the last root's arrival, or when the first user of a closed loop is done.
+Where it begins is found by MSER-5 (White, Cobb and Spratt, "A comparison of five steady-state truncation heuristics for
+simulation", WSC 2000) on the number of requests in the system: of all beginnings in the first half, the one that leaves
+the smallest standard error of the mean. If that is the last of them the run is too short to tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+
+from steelyard.engine import EngineLog
+from steelyard.records import Floats
+from steelyard.scenario import ClosedArrivals, Scenario, VaryingArrivals
+from steelyard.sim.spread import Column
+from steelyard.sim.summary import Interval, Unsteady
+from steelyard.workload import Workload
+from steelyard.workload.columns import root_of
+
+_SLICES, _BATCH = 1000, 5  # observations at most, and how many of them MSER-5 takes together
+_FEWEST = 100  # requests that tell anything
+_LONGEST = 99  # percentile of the time that requests stay: so long it takes until as many leave as come
+_BATCHES = 20  # of the window, whose means vary as much as the figure does
+_STUDENT = 1.729  # 95 % quantile of Student's t with one degree of freedom less
+# A queue grows if it does so by more standard errors than this, and by more than this share of arrivals. Means of a
+# random walk's batches vary less than its ends do, by sqrt(2 / 3), so this is about two standard errors.
+_SIGNIFICANT, _SIZEABLE = 2.5, 0.02
+
+
+@dataclass(frozen=True)
+class Window:
+    """Seconds of the run's clock."""
+
+    start: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+
+def steady_window(
+    scenario: Scenario, workload: Workload, requests: dict[str, Column], logs: Sequence[EngineLog]
+) -> Window | Unsteady:
+    """The window that the scenario gives, or else the one that is found."""
+    ended = ends(requests)
+    last = float(np.nanmax(ended, initial=0.0)) if len(ended) else 0.0
+    if scenario.steady is not None:
+        start, end = scenario.steady.start, scenario.steady.end
+        if start >= last:
+            return Unsteady(f"it was to begin at {start:g} s, when all was served")
+        return Window(start, last if end is None else min(end, last))
+    changing = _changes(scenario)
+    if changing:
+        return Unsteady(changing)
+    came = np.isfinite(requests["arrival"]) & np.isfinite(ended)
+    arrival, ended = requests["arrival"][came], ended[came]
+    if not len(arrival):
+        return Unsteady("nothing was served")
+    first, last = float(arrival.min()), _last_arrival(scenario, workload, requests)
+    if last <= first:
+        return Unsteady("all requests come at once, and none while they are served")
+    if len(arrival) < _FEWEST:
+        return Unsteady(f"{len(arrival)} requests are too few to tell; it takes {_FEWEST}")
+    overload = _overload(arrival, ended, Window(first + (last - first) / 4, last), logs)
+    if overload is not None:
+        return overload
+    edges = np.linspace(first, last, min(_SLICES, len(arrival)) // _BATCH + 1)
+    cut = truncation(np.diff(in_system(arrival, ended, edges)))
+    longest = float(np.percentile(ended - arrival, _LONGEST))
+    start = last if cut is None else max(float(edges[cut]), first + longest)
+    if last - start < 2 * longest or ((ended > start) & (ended <= last)).sum() < _FEWEST:
+        return Unsteady(_still_filling(last - first, longest))
+    return Window(start, last)
+
+
+def ends(requests: dict[str, Column]) -> Floats:
+    """When each request was over: with its last token, when it was given up, or when it was turned away."""
+    return np.where(np.isfinite(requests["finish"]), requests["finish"], requests["arrival"])
+
+
+def in_system(arrival: Floats, ended: Floats, edges: Floats) -> Floats:
+    """Request-seconds spent in the system up to each moment."""
+    return _past(arrival, edges) - _past(ended, edges)
+
+
+def truncation(series: Floats) -> int | None:
+    """How many observations to leave out at the beginning, by MSER; None where half of them would not be enough."""
+    n = len(series)
+    if n < 4:
+        return None
+    left = np.arange(n, 0, -1)
+    sums, squares = np.cumsum(series[::-1])[::-1], np.cumsum(series[::-1] ** 2)[::-1]
+    errors = np.maximum(squares - sums**2 / left, 0.0) / left**2
+    half = n // 2
+    cut = int(np.argmin(errors[: half + 1]))
+    return None if cut == half else cut
+
+
+def sampling_interval(requests: dict[str, Column], amounts: Floats, window: Window) -> Interval:
+    """Where an amount per second of requests that finish lies with 90 % certainty, by means of batches of the window.
+
+    In the long run as much leaves as comes, so both are looked at. Near saturation only what comes varies as it should.
+    """
+    done = requests["status"] == "finished"
+    edges = np.linspace(window.start, window.end, _BATCHES + 1)
+    found = []
+    for moments in (requests["arrival"][done], requests["finish"][done]):
+        rates = np.histogram(moments, edges, weights=amounts[done])[0] / (window.seconds / _BATCHES)
+        wide = _STUDENT * float(rates.std(ddof=1)) / sqrt(_BATCHES)
+        found.append((float(rates.mean()) - wide, float(rates.mean()) + wide))
+    return max(0.0, min(low for low, _ in found)), max(high for _, high in found)
+
+
+def _changes(scenario: Scenario) -> str:
+    """What a scenario changes on purpose while it runs, if anything."""
+    if scenario.dynamics or any(pool.autoscale for pool in scenario.fleet.pools):
+        return "the fleet changes while it serves; steady: {start, end} gives a window"
+    if any(isinstance(spec.arrivals, VaryingArrivals) for spec in scenario.workload.workloads()):
+        return "the rate of arrivals changes; steady: {start, end} gives a window"
+    return ""
+
+
+def _last_arrival(scenario: Scenario, workload: Workload, requests: dict[str, Column]) -> float:
+    """When the first of the workloads has nobody left to come."""
+    found = []
+    roots = root_of(workload.after)
+    for i, spec in enumerate(scenario.workload.workloads()):
+        own = np.flatnonzero(workload.label == i)
+        if not len(own):
+            continue
+        if isinstance(spec.arrivals, ClosedArrivals):
+            finish = ends(requests)[own]
+            done = np.full(len(workload), -np.inf)
+            np.maximum.at(done, roots[own], np.where(np.isfinite(finish), finish, np.inf))
+            found.append(float(done[np.unique(roots[own])].min()))
+        else:
+            found.append(float(np.nanmax(requests["arrival"][own[workload.after[own] < 0]])))
+    return min(found)
+
+
+def _overload(arrival: Floats, ended: Floats, window: Window, logs: Sequence[EngineLog]) -> Unsteady | None:
+    """Whether the requests that wait anywhere become more, by a t-test on their increase from batch to batch."""
+    came = int(((arrival > window.start) & (arrival <= window.end)).sum())
+    left = int(((ended > window.start) & (ended <= window.end)).sum())
+    if came - left < _SIZEABLE * came:
+        return None
+    edges = np.linspace(window.start, window.end, _BATCHES + 1)
+    running = sum((_running(log, edges) for log in logs), np.zeros(len(edges)))
+    waiting = np.diff(in_system(arrival, ended, edges) - running) / (window.seconds / _BATCHES)
+    increase = np.diff(waiting)
+    chance = float(increase.std(ddof=1)) / sqrt(len(increase))
+    if increase.sum() < _SIZEABLE * came or float(increase.mean()) < _SIGNIFICANT * chance:
+        return None
+    arrive, finish = came / window.seconds, left / window.seconds
+    return Unsteady(f"overloaded: {arrive:.3g} requests/s arrive, {finish:.3g} finish", arrive, finish)
+
+
+def _running(log: EngineLog, moments: Floats) -> Floats:
+    """Request-seconds spent in an engine's batch up to each moment."""
+    if not len(log.ends):
+        return np.zeros(len(moments))
+    rows = log.stretches()
+    start, end = log.start()[rows["step"]], log.end[rows["step"] + rows["steps"] - 1]
+    spent = np.cumsum((end - start) * rows["running"])
+    moment = np.column_stack([start, end]).ravel()
+    return np.asarray(np.interp(moments, moment, np.column_stack([np.append(0.0, spent[:-1]), spent]).ravel()))
+
+
+def _past(times: Floats, moments: Floats) -> Floats:
+    """For each moment, the seconds since those times that are before it, added up."""
+    ordered = np.sort(times)
+    before = np.searchsorted(ordered, moments)
+    return np.asarray(before * moments - np.append(0.0, np.cumsum(ordered))[before])
+
+
+def _still_filling(seconds: float, longest: float) -> str:
+    return f"too short: requests come for {seconds:.3g} s, and one in a hundred stays for {longest:.3g} s or more"
