@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from steelyard.cost import Measured, shipped_bundle
+from steelyard.cost import MeasuredSource, shipped_bundle
 from steelyard.cost.shared_reads import SharedReads
 from steelyard.hardware import find_gpu
 from steelyard.model import AttentionOperator, AttentionShape
@@ -113,7 +113,7 @@ class Foretold:
     def __init__(self) -> None:
         gpu, bundle = find_gpu(_GPU), shipped_bundle(_GPU)
         assert bundle is not None
-        self._attention, self.reads = Measured(gpu, bundle).attention, SharedReads.of(gpu, _TOKEN_BYTES)
+        self._attention, self.reads = MeasuredSource(gpu, bundle).attention, SharedReads.of(gpu, _TOKEN_BYTES)
 
     def share(self, requests: int, tokens: int, without: int) -> float:
         """Of the kernel's time that goes if so many of the tokens do."""

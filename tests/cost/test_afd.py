@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from steelyard.cost import CompiledCost, FirstOf, Roofline, StepTime, compile_cost, graph_plan
-from steelyard.cost.afd import ATTENTION, BACK, AfdCost, AfdUnit, LayerCost, Line, Pipeline, Round
-from steelyard.cost.compiled import AttentionPart, operator_is_per_sequence
+from steelyard.cost.afd import ATTENTION, BACK, AfdCost, AfdUnit, LayerCost, LayerRound, Line, MicroBatchPipeline
+from steelyard.cost.compiled import AttentionLayers, operator_is_per_sequence
 from steelyard.cost.host import NO_HOST, HostCost, HostTerms
 from steelyard.engine import Engine, Limits, Request
 from steelyard.engine.step_cost import StepCost
@@ -48,7 +48,9 @@ class Station:
         return self.order.pop(0)
 
 
-def simulated(pipeline: Pipeline, rounds: Sequence[Round], kv: float = 0.0) -> tuple[float, float, float]:
+def simulated(
+    pipeline: MicroBatchPipeline, rounds: Sequence[LayerRound], kv: float = 0.0
+) -> tuple[float, float, float]:
     """Every event of a step: when all is done, and the seconds that attention and FFN side worked."""
     layers = [each for each in rounds for _ in range(each.layers)]
     order = [(layer, i) for layer in range(len(layers)) for i in range(pipeline.micro_batches)]
@@ -75,15 +77,17 @@ def simulated(pipeline: Pipeline, rounds: Sequence[Round], kv: float = 0.0) -> t
 
 SECONDS = st.one_of(st.sampled_from([0.0, 0.0, 1.0, 2.0, 5.0, 9.0]), st.floats(0, 10))  # whole ones for ties
 ROUNDS = st.lists(
-    st.builds(Round, st.integers(1, 9), SECONDS, SECONDS, SECONDS, SECONDS, SECONDS), min_size=1, max_size=4
+    st.builds(LayerRound, st.integers(1, 9), SECONDS, SECONDS, SECONDS, SECONDS, SECONDS), min_size=1, max_size=4
 )
-PIPELINES = st.builds(Pipeline, st.integers(1, 4), st.booleans())
+PIPELINES = st.builds(MicroBatchPipeline, st.integers(1, 4), st.booleans())
 
 
 @settled(300)
-@example(Pipeline(4), [Round(2, 1, 1, 0, 5), Round(3, 2, 1, 5, 1), Round(4, 9, 1, 2, 1)], 0.0)
+@example(MicroBatchPipeline(4), [LayerRound(2, 1, 1, 0, 5), LayerRound(3, 2, 1, 5, 1), LayerRound(4, 9, 1, 2, 1)], 0.0)
 @given(PIPELINES, ROUNDS, st.sampled_from([0.0, 1.0, 2.5]))
-def test_the_longest_way_is_how_long_it_takes(pipeline: Pipeline, rounds: list[Round], kv: float) -> None:
+def test_the_longest_way_is_how_long_it_takes(
+    pipeline: MicroBatchPipeline, rounds: list[LayerRound], kv: float
+) -> None:
     seconds, attention, ffn = simulated(pipeline, rounds, kv)
     assert pipeline.seconds(rounds, kv) == pytest.approx(seconds, rel=1e-12, abs=0)
     stalls = pipeline.stalls(rounds, kv)
@@ -92,8 +96,8 @@ def test_the_longest_way_is_how_long_it_takes(pipeline: Pipeline, rounds: list[R
 
 
 @settled(100)
-@given(PIPELINES, st.builds(Round, st.integers(1, 100), SECONDS, SECONDS, SECONDS, SECONDS))
-def test_layers_alike_have_a_closed_form(pipeline: Pipeline, each: Round) -> None:
+@given(PIPELINES, st.builds(LayerRound, st.integers(1, 100), SECONDS, SECONDS, SECONDS, SECONDS, st.just(0.0)))
+def test_layers_alike_have_a_closed_form(pipeline: MicroBatchPipeline, each: LayerRound) -> None:
     trip = each.attention + each.send + each.ffn + each.back
     slowest = max(each[1:5]) if pipeline.one_at_a_time else max(each.attention, each.ffn)
     many = pipeline.micro_batches
@@ -103,20 +107,20 @@ def test_layers_alike_have_a_closed_form(pipeline: Pipeline, each: Round) -> Non
     assert pipeline.seconds(cut) == pytest.approx(expected, rel=1e-12)
 
 
-def replace_layers(each: Round, layers: int) -> Round:
+def replace_layers(each: LayerRound, layers: int) -> LayerRound:
     return each._replace(layers=layers)
 
 
 def test_two_micro_batches_by_hand() -> None:
     """Attention 2, ways 1, FFN 3, two layers: the FFN works from 3 to 9, and from 10, when it gets the first again."""
-    assert Pipeline(2).seconds([Round(2, 2.0, 1.0, 3.0, 1.0)]) == 17.0
-    assert Pipeline(2).stalls([Round(2, 2.0, 1.0, 3.0, 1.0)]) == pytest.approx((9 / 17, 5 / 17))
-    assert Pipeline(1).seconds([Round(2, 2.0, 1.0, 3.0, 1.0)]) == 14.0
+    assert MicroBatchPipeline(2).seconds([LayerRound(2, 2.0, 1.0, 3.0, 1.0)]) == 17.0
+    assert MicroBatchPipeline(2).stalls([LayerRound(2, 2.0, 1.0, 3.0, 1.0)]) == pytest.approx((9 / 17, 5 / 17))
+    assert MicroBatchPipeline(1).seconds([LayerRound(2, 2.0, 1.0, 3.0, 1.0)]) == 14.0
 
 
 @settled(120)
 @given(PIPELINES, ROUNDS)
-def test_pieces_are_lines_to_their_ends_and_not_beyond(pipeline: Pipeline, rounds: list[Round]) -> None:
+def test_pieces_are_lines_to_their_ends_and_not_beyond(pipeline: MicroBatchPipeline, rounds: list[LayerRound]) -> None:
     pieces = pipeline.pieces(rounds, 100)
     ends, bases, slopes = (np.array(column) for column in zip(*pieces, strict=True))
     assert ends[-1] == 100 and (np.diff(ends) >= 0).all() and (np.diff(slopes) > 0).all()
@@ -129,9 +133,9 @@ def test_pieces_are_lines_to_their_ends_and_not_beyond(pipeline: Pipeline, round
 
 def test_a_piece_ends_where_attention_becomes_the_slowest() -> None:
     """By hand: an FFN of 10, attention of kv / 4, free ways, two micro-batches: attention takes over at 40."""
-    rounds = [Round(5, 0.0, 0.0, 10.0, 0.0, slope=0.25)]
-    assert Pipeline(2).pieces(rounds, 999) == [(40, 100.0, 0.25), (999, 10.0, 2.5)]
-    assert Pipeline(2).pieces(rounds, 30) == [(30, 100.0, 0.25)]
+    rounds = [LayerRound(5, 0.0, 0.0, 10.0, 0.0, slope=0.25)]
+    assert MicroBatchPipeline(2).pieces(rounds, 999) == [(40, 100.0, 0.25), (999, 10.0, 2.5)]
+    assert MicroBatchPipeline(2).pieces(rounds, 30) == [(30, 100.0, 0.25)]
 
 
 # -- limits -----------------------------------------------------------------------------------------------------------
@@ -139,18 +143,18 @@ def test_a_piece_ends_where_attention_becomes_the_slowest() -> None:
 
 @settled(60)
 @given(ROUNDS, st.booleans())
-def test_one_micro_batch_without_ways_is_the_sum_of_layers(rounds: list[Round], one_at_a_time: bool) -> None:
+def test_one_micro_batch_without_ways_is_the_sum_of_layers(rounds: list[LayerRound], one_at_a_time: bool) -> None:
     together = [each._replace(send=0.0, back=0.0) for each in rounds]
     expected = sum(each.layers * (each.attention + each.ffn) for each in rounds)
-    assert Pipeline(1, one_at_a_time).seconds(together) == pytest.approx(expected, rel=1e-12)
+    assert MicroBatchPipeline(1, one_at_a_time).seconds(together) == pytest.approx(expected, rel=1e-12)
 
 
 @settled(100)
 @given(ROUNDS, st.booleans())
-def test_more_micro_batches_are_never_slower_without_overheads(rounds: list[Round], one_at_a_time: bool) -> None:
+def test_more_micro_batches_are_never_slower_without_overheads(rounds: list[LayerRound], one_at_a_time: bool) -> None:
     seconds = [
-        Pipeline(many, one_at_a_time).seconds(
-            [Round(each.layers, *(time / many for time in each[1:5])) for each in rounds]
+        MicroBatchPipeline(many, one_at_a_time).seconds(
+            [LayerRound(each.layers, *(time / many for time in each[1:5])) for each in rounds]
         )
         for many in (1, 2, 3)
     ]
@@ -159,8 +163,8 @@ def test_more_micro_batches_are_never_slower_without_overheads(rounds: list[Roun
 
 @settled(60)
 @given(PIPELINES, ROUNDS)
-def test_an_endlessly_fast_ffn_leaves_attention(pipeline: Pipeline, rounds: list[Round]) -> None:
-    alone = [Round(each.layers, each.attention, 0.0, 0.0, 0.0) for each in rounds]
+def test_an_endlessly_fast_ffn_leaves_attention(pipeline: MicroBatchPipeline, rounds: list[LayerRound]) -> None:
+    alone = [LayerRound(each.layers, each.attention, 0.0, 0.0, 0.0) for each in rounds]
     expected = pipeline.micro_batches * sum(each.layers * each.attention for each in rounds)
     assert pipeline.seconds(alone) == pytest.approx(expected, rel=1e-12)
 
@@ -193,7 +197,7 @@ def unit(
 ) -> AfdUnit:
     return AfdUnit(
         instances,
-        Pipeline(many),
+        MicroBatchPipeline(many),
         [layer(2, ffn=1.5), second or layer(6)],
         send=lambda tokens, _: way * tokens,
         back=lambda tokens, _: way * tokens,
@@ -218,8 +222,8 @@ def test_a_decode_step_is_its_fullest_micro_batch_through_all_layers(
         for each in world.layers:
             base, slope, _ = each.attention.decode_line(decodes, at * decodes // n, at)
             attention = base + slope * at * decodes / n
-            rounds.append(Round(each.layers, attention, way * rows, each.ffn(rows), way * rows))
-        expected = simulated(Pipeline(micro), rounds)[0] + 0.01 * on_one
+            rounds.append(LayerRound(each.layers, attention, way * rows, each.ffn(rows), way * rows))
+        expected = simulated(MicroBatchPipeline(micro), rounds)[0] + 0.01 * on_one
         assert a + b * at == pytest.approx(expected, rel=1e-12)
     assert AfdCost(world).decode_line(n, min(kv_max, 2000), kv) == (a, b, kv_max)
 
@@ -292,7 +296,7 @@ def sides(model: ModelSpec, layer: Layer, source: FirstOf, host: HostCost) -> La
         if isinstance(operator, AttentionOperator):
             size = kv_dtype_bytes(model, "auto")
             prefill, decode = source.prefill_attention(operator, size), source.decode_attention(operator, size)
-            attention.append(AttentionPart(operator, 1, prefill, decode))
+            attention.append(AttentionLayers(operator, 1, prefill, decode))
         else:
             tables[side] += source.rows(operator, rows).seconds
     near = CompiledCost(
@@ -326,7 +330,7 @@ def test_a_model_in_one_piece_takes_as_long_as_co_located(name: str) -> None:
             seconds += source.rows(operator, np.array([float(rows)])).seconds[0]
         return seconds
 
-    apart = AfdCost(AfdUnit(1, Pipeline(1), layers, lambda *_: 0.0, lambda *_: 0.0, head, host))
+    apart = AfdCost(AfdUnit(1, MicroBatchPipeline(1), layers, lambda *_: 0.0, lambda *_: 0.0, head, host))
     for n, kv in [(1, 100), (7, 7000), (64, 64 * 4096), (64, 64 * 4097)]:
         (a, b, _), (mine, slope, _) = whole.decode_line(n, kv, kv // n), apart.decode_line(n, kv, kv // n)
         assert mine + slope * kv == pytest.approx(a + b * kv, rel=1e-12)

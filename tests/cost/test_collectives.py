@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from steelyard.cost import Roofline
-from steelyard.cost.collectives import Collectives, Exchange, Kind, Mode, Step, multicast, reached
+from steelyard.cost.collectives import Collectives, ExpertExchange, Kind, Mode, Step, multicast, reached
 from steelyard.cost.silicon import Database, find_database
 from steelyard.cost.silicon.collectives import MeasuredCollectives
 from steelyard.cost.source import ANALYTIC, EXTRAPOLATED, INTERPOLATED, MEASURED, Estimate
@@ -57,7 +57,7 @@ def test_nccl_over_four_h200_takes_what_was_measured(mebibytes: int, microsecond
 def test_low_latency_all_to_alls_take_what_deepep_publishes(ranks: int, dispatch: float, combine: float) -> None:
     """128 tokens a rank on H800 with 400 Gb/s each, 7,168 values in 8 bits (and 56 scales) to 8 experts, back in 16."""
     for step, row, published in (("dispatch", 7168 + 4 * 56, dispatch), ("combine", 2 * 7168, combine)):
-        found = usual("h800").exchange(Exchange("low_latency", step, row, 8, 256), ranks, at(128))  # type: ignore[arg-type]
+        found = usual("h800").exchange(ExpertExchange("low_latency", step, row, 8, 256), ranks, at(128))  # type: ignore[arg-type]
         assert micros(found) == pytest.approx(published, rel=0.12)
 
 
@@ -77,13 +77,13 @@ def test_low_latency_all_to_alls_take_what_deepep_publishes(ranks: int, dispatch
 def test_low_latency_kernels_inside_a_node_do_not_fill_its_links(
     gpu: str, step: Step, row: int, tokens: int, microseconds: float, within: float
 ) -> None:
-    found = usual(gpu).exchange(Exchange("low_latency", step, row, 8, 256), 8, at(tokens))
+    found = usual(gpu).exchange(ExpertExchange("low_latency", step, row, 8, 256), 8, at(tokens))
     assert micros(found) == pytest.approx(microseconds, rel=within)
 
 
 def test_high_throughput_is_bound_by_the_multiprocessors_it_has() -> None:
     """vLLM's dispatch of 16-bit rows inside a node: 65,536 tokens take 14.7 ms on H200, and 21.3 on B200."""
-    exchange = Exchange("high_throughput", "dispatch", 2 * 7168, 8, 256)
+    exchange = ExpertExchange("high_throughput", "dispatch", 2 * 7168, 8, 256)
     hopper, blackwell, older = (micros(usual(gpu).exchange(exchange, 8, at(65536))) for gpu in ("h200", "b200", "h800"))
     assert hopper == blackwell == pytest.approx(14729, rel=0.05)
     assert older == pytest.approx(hopper * 300 / 160, rel=0.03), "whose links are slower than that"
@@ -94,8 +94,8 @@ def test_high_throughput_all_to_alls_fill_the_network_as_deepep_publishes(ranks:
     """4,096 tokens to at most four nodes each: GB/s with those for the own node, which do not use it."""
     nodes = ranks // 8
     row, tokens = 7168, 4096
-    many = usual("h800").exchange(Exchange("high_throughput", "dispatch", row, 4, 256), ranks, at(2 * tokens))
-    few = usual("h800").exchange(Exchange("high_throughput", "dispatch", row, 4, 256), ranks, at(tokens))
+    many = usual("h800").exchange(ExpertExchange("high_throughput", "dispatch", row, 4, 256), ranks, at(2 * tokens))
+    few = usual("h800").exchange(ExpertExchange("high_throughput", "dispatch", row, 4, 256), ranks, at(tokens))
     rate = reached(nodes, 4) * tokens * row / float(many.seconds[0] - few.seconds[0])
     assert rate / 1e9 == pytest.approx(logical, rel=0.15)
 
@@ -144,8 +144,8 @@ def test_one_rank_and_no_bytes_are_free(gpu: str) -> None:
         assert not found.seconds(kind, 4, np.zeros(2)).any()
     for mode in MODES:
         for step in STEPS:
-            assert not found.exchange(Exchange(mode, step, 4096, 8, 128), 1, SIZES).seconds.any()
-            assert not found.exchange(Exchange(mode, step, 4096, 8, 128), 8, np.zeros(2)).seconds.any()
+            assert not found.exchange(ExpertExchange(mode, step, 4096, 8, 128), 1, SIZES).seconds.any()
+            assert not found.exchange(ExpertExchange(mode, step, 4096, 8, 128), 8, np.zeros(2)).seconds.any()
 
 
 inside = st.tuples(st.sampled_from([2, 4, 6, 8]), st.just(0), st.just(1))
@@ -185,7 +185,7 @@ def test_more_tokens_and_more_choices_never_take_less_time(
 ) -> None:
     tokens = np.array([1.0, 7, 64, 1000, 20_000])
     fewer, more = (
-        usual(gpu).exchange(Exchange(mode, step, 4096, k, 128), ranks, tokens).seconds for k in (top_k, top_k + 1)
+        usual(gpu).exchange(ExpertExchange(mode, step, 4096, k, 128), ranks, tokens).seconds for k in (top_k, top_k + 1)
     )
     assert (np.diff(fewer) > 0).all() and (more >= fewer).all()
 
@@ -260,7 +260,7 @@ def test_the_naive_ways_to_experts_are_collectives() -> None:
     whole = at(ranks * 100 * 4096)
 
     def seconds(mode: Mode, step: Step) -> Any:
-        return found.exchange(Exchange(mode, step, 4096, 8, 128), ranks, tokens).seconds
+        return found.exchange(ExpertExchange(mode, step, 4096, 8, 128), ranks, tokens).seconds
 
     assert seconds("allgather_reducescatter", "dispatch") == found.seconds("allgather", ranks, whole)
     assert seconds("allgather_reducescatter", "combine") == found.seconds("reducescatter", ranks, whole)
@@ -272,8 +272,8 @@ def test_the_naive_ways_to_experts_are_collectives() -> None:
 def test_high_throughput_sends_a_token_once_to_a_node() -> None:
     """Over the network, not over NVLink; the low-latency kernels send each choice by itself."""
     found, tokens = usual("h100"), at(50_000)
-    thrifty = found.exchange(Exchange("high_throughput", "combine", 8192, 8, 256), 16, tokens).seconds[0]
-    direct = found.exchange(Exchange("low_latency", "combine", 8192, 8, 256), 16, tokens).seconds[0]
+    thrifty = found.exchange(ExpertExchange("high_throughput", "combine", 8192, 8, 256), 16, tokens).seconds[0]
+    direct = found.exchange(ExpertExchange("low_latency", "combine", 8192, 8, 256), 16, tokens).seconds[0]
     assert direct > 3 * thrifty
 
 
@@ -344,7 +344,7 @@ def test_the_roofline_takes_tokens_to_their_experts() -> None:
     for name, step in (("dispatch", "dispatch"), ("combine", "combine")):
         for mode in ("high_throughput", "low_latency"):
             operator = Collective(name, 8192, "token", "alltoall", 16, mode, 8, 256)
-            exchange = Exchange(mode, step, 8192, 8, 256)  # type: ignore[arg-type]
+            exchange = ExpertExchange(mode, step, 8192, 8, 256)  # type: ignore[arg-type]
             expected = Collectives(topology_of(gpu)).exchange(exchange, 16, rows).seconds
             assert (Roofline(gpu).rows(operator, rows).seconds == expected).all() and expected[1] > 0
 
@@ -401,7 +401,7 @@ def test_measured_all_to_alls_are_found_by_their_shape(tmp_path: Path) -> None:
     tokens = np.array([0.0, 64, 128, 300])
 
     def ask(row_bytes: int, top_k: int = 8, ranks: int = 8) -> Estimate:
-        return found.exchange(Exchange("low_latency", "dispatch", row_bytes, top_k, 256), ranks, tokens)
+        return found.exchange(ExpertExchange("low_latency", "dispatch", row_bytes, top_k, 256), ranks, tokens)
 
     same = ask(2 * 7168)
     assert same.seconds * 1e6 == pytest.approx([0.0, 148.0, 276.0, 620.0])
@@ -420,7 +420,7 @@ def test_low_latency_kernels_come_before_times_with_the_hosts_launches(tmp_path:
     write(tmp_path, "comm/sglang/0.5.12/wideep_deepep_ll_perf", rows)
     write(tmp_path, "comm/vllm/0.24.0/moe_a2a_perf", [*a2a_rows(7168, 8, 2.0), *a2a_rows(7168, 6, 2.0)])
     for top_k, expected in ((8, 12.0 + 64), (6, 20.0 + 2 * 32)):  # 32 rows of 16 bits are 64 of 8
-        exchange = Exchange("low_latency", "dispatch", 2 * 7168, top_k, 256)
+        exchange = ExpertExchange("low_latency", "dispatch", 2 * 7168, top_k, 256)
         assert micros(tabled(tmp_path).exchange(exchange, 8, at(32))) == pytest.approx(expected)
 
 
@@ -431,7 +431,7 @@ def test_all_to_alls_over_nodes_come_from_deepep_as_sglang_times_it(tmp_path: Pa
     write(tmp_path, "comm/sglang/0.5.6/wideep_deepep_ll_perf", rows)
     found = tabled(tmp_path)
     for step, row, expected in (("dispatch", 7168, 100.0), ("combine", 14336, 190.0)):
-        exchange = Exchange("low_latency", step, row, 8, 256)  # type: ignore[arg-type]
+        exchange = ExpertExchange("low_latency", step, row, 8, 256)  # type: ignore[arg-type]
         assert micros(found.exchange(exchange, 16, at(128))) == pytest.approx(expected)
         lopsided = found.topology.span(16, first=4)
         assert (found.exchange(exchange, lopsided, at(128)).provenance == ANALYTIC).all()

@@ -62,7 +62,7 @@ def row_seconds(rows: int, *parts: Any) -> float:
 def test_one_rank_is_as_none(name: str) -> None:
     model, plain, one = load_model(name), Layout(tp=8), Layout(tp=8, dcp=1)
     assert all(operators(model, layer, plain) == operators(model, layer, one) for layer in model.layers)
-    assert attention_of(name, one).dealt is None and str(one) == "tp=8"
+    assert attention_of(name, one).context_parallel is None and str(one) == "tp=8"
     assert "query_gather" not in compiled(name, 1).chosen
 
 
@@ -138,19 +138,19 @@ def test_each_gpu_reads_its_part() -> None:
 
 def test_the_bytes_of_latent_attention() -> None:
     operator = attention_of(LATENT, Layout(tp=8, dcp=8))
-    assert operator.dealt is not None and operator.decode.heads == 128 and operator.prefill.heads == 16
-    queries, sums, correction, outputs = exchange(operator, operator.dealt)
+    assert operator.context_parallel is not None and operator.decode.heads == 128 and operator.prefill.heads == 16
+    queries, sums, correction, outputs = exchange(operator, operator.context_parallel)
     assert (queries.bytes, queries.kind) == (128 * 576 * 2, "allgather")
     assert (sums.bytes, sums.kind) == (8 * 128 * 4, "allgather")
     assert correction.bytes == 2 * 128 * 512 * 2 + 8 * 128 * 4
     assert (outputs.bytes, outputs.kind) == (128 * 512 * 2, "reducescatter")
-    assert context_gather(operator, operator.dealt).bytes == 576 * 2
+    assert context_gather(operator, operator.context_parallel).bytes == 576 * 2
 
 
 def test_the_bytes_of_grouped_queries() -> None:
     operator = attention_of(GROUPED, Layout(tp=8, dcp=4))
-    assert operator.dealt is not None and operator.decode.heads == 2 * 4
-    queries, sums, _, outputs, own, merge = exchange(operator, operator.dealt)
+    assert operator.context_parallel is not None and operator.decode.heads == 2 * 4
+    queries, sums, _, outputs, own, merge = exchange(operator, operator.context_parallel)
     assert (queries.bytes, sums.bytes, outputs.bytes) == (8 * 128 * 2, 4 * 8 * 4, 8 * 128 * 2)
     assert own.bytes == (2 + 2 + 1 + 1) * 128 * 2 and merge.bytes == 3 * 2 * 128 * 2
     assert {each.ranks for each in (queries, sums, outputs) if not isinstance(each, Elementwise)} == {4}
@@ -160,12 +160,12 @@ def test_the_bytes_of_grouped_queries() -> None:
 def test_a_decode_step_pays_for_one_exchange_in_each_layer(name: str, layers: int) -> None:
     plain, dealt = compiled(name, 1), compiled(name, 4)
     operator = attention_of(name, Layout(tp=8, dcp=4))
-    assert operator.dealt is not None
+    assert operator.context_parallel is not None
     writes = [
         next(op for op in operators(load_model(name), load_model(name).layers[0], layout) if op.name == "kv_write")
         for layout in (Layout(tp=8), Layout(tp=8, dcp=4))
     ]
-    more = row_seconds(16, *exchange(operator, operator.dealt), writes[1]) - row_seconds(16, writes[0])
+    more = row_seconds(16, *exchange(operator, operator.context_parallel), writes[1]) - row_seconds(16, writes[0])
     found = dealt.decode_line(16, 16, 1)[0] - plain.decode_line(16, 16, 1)[0]
     assert found == pytest.approx(layers * more)
 
@@ -173,17 +173,17 @@ def test_a_decode_step_pays_for_one_exchange_in_each_layer(name: str, layers: in
 def test_chunks_of_latent_attention_gather_their_context() -> None:
     plain, dealt = compiled(LATENT, 1), compiled(LATENT, 4)
     operator = attention_of(LATENT, Layout(tp=8, dcp=4))
-    assert operator.dealt is not None
+    assert operator.context_parallel is not None
     first = dealt.mixed(0, 0, 0, [(1024, 0)]).gpu - plain.mixed(0, 0, 0, [(1024, 0)]).gpu
     later = dealt.mixed(0, 0, 0, [(1024, 8192)]).gpu - plain.mixed(0, 0, 0, [(1024, 8192)]).gpu
-    assert later - first == pytest.approx(61 * row_seconds(8192, context_gather(operator, operator.dealt)))
+    assert later - first == pytest.approx(61 * row_seconds(8192, context_gather(operator, operator.context_parallel)))
 
 
 def test_chunks_and_decodes_of_grouped_queries_share_an_exchange() -> None:
     plain, dealt = compiled(GROUPED, 1), compiled(GROUPED, 4)
     operator = attention_of(GROUPED, Layout(tp=8, dcp=4))
-    assert operator.dealt is not None
-    one_exchange = 36 * row_seconds(512, *exchange(operator, operator.dealt))
+    assert operator.context_parallel is not None
+    one_exchange = 36 * row_seconds(512, *exchange(operator, operator.context_parallel))
 
     def more(decodes: int, cached: int, *chunks: tuple[int, int]) -> float:
         batch = decodes, decodes * cached, cached, list(chunks)

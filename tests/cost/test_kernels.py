@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from steelyard import Scenario, UserError, scenario_from_dict, simulate
-from steelyard.cost import Bundle, CompiledCost, HostTerms, Measured, Roofline, compile_cost
+from steelyard.cost import Bundle, CompiledCost, HostTerms, MeasuredSource, Roofline, compile_cost
 from steelyard.hardware import find_gpu
 from steelyard.model import load_model
 from steelyard.scenario import EngineSpec
@@ -65,11 +65,11 @@ def tuned(tokens: int) -> str:
     return TUNED[min(sorted(TUNED), key=lambda key: abs(key - tokens))]
 
 
-def profile(*, named: bool = True) -> Measured:
+def profile(*, named: bool = True) -> MeasuredSource:
     """A profile of nothing but the experts of Qwen3-30B-A3B, with the kernels that ran or without."""
     rows = [{**QWEN, "m": m, "us": 200.0 + 0.5 * m, **({"kernel": tuned(m)} if named else {})} for m in GRID]
     parts = [[row for row in rows if (row["m"] in HELD_OUT) == held_out] for held_out in (False, True)]
-    return Measured(find_gpu("h200"), Bundle({"gpu": "h200"}, {"moe": parts[0]}, {"moe": parts[1]}))
+    return MeasuredSource(find_gpu("h200"), Bundle({"gpu": "h200"}, {"moe": parts[0]}, {"moe": parts[1]}))
 
 
 def cost(model: str = "qwen3-30b-a3b", *, named: bool = True, **engine: Any) -> CompiledCost:
@@ -101,7 +101,7 @@ def test_a_kernel_weighs_what_it_took_to_compile_and_others_what_is_usual() -> N
     first = {row["kernel"]: row for row in reversed(rows)}
     for name, seconds in took.items():
         first[name]["compile_s"] = seconds
-    known = Measured(find_gpu("h200"), Bundle({"gpu": "h200"}, {"moe": rows}))
+    known = MeasuredSource(find_gpu("h200"), Bundle({"gpu": "h200"}, {"moe": rows}))
     found = known.experts.seconds((128, 8, 2048, 768), np.array([512.0, 640.0, 1024.0, 2048.0])).kernels
     assert found == [("512", 0.5), ("512", 0.5), ("1024", 1.5), ("1536", 1.0)]
     spec = EngineSpec.model_validate({"max_num_batched_tokens": 2048, "fresh": True})

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard import UserError
-from steelyard.cost import FirstOf, Measured, Roofline
+from steelyard.cost import FirstOf, MeasuredSource, Roofline
 from steelyard.cost.llmservingsim import read_variant
 from steelyard.cost.profiles import open_profile
 from steelyard.cost.source import EXTRAPOLATED, INTERPOLATED, MEASURED, Decodes
-from steelyard.cost.tabulated import PAUSE_SECONDS, AttentionTimes, Points, TabulatedPrefill, blend
+from steelyard.cost.tabulated import GAP_SECONDS, TabulatedAttention, TabulatedPrefill, TimeCurve, blend
 from steelyard.hardware import find_gpu
 from steelyard.model import Elementwise, Gemm, GroupedGemm, head_operators, load_model, operators
 from steelyard.validate.llmservingsim import bench_scenario, read_llmservingsim_bench, validate_bench
@@ -105,7 +105,7 @@ def chain(*source: Any) -> FirstOf:
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.floats(0.1, 100)), min_size=1, max_size=30))
 def test_more_work_never_takes_less_and_nothing_is_made_up(measured: list[tuple[int, float]]) -> None:
-    points = Points.of(measured)
+    points = TimeCurve.of(measured)
     at = np.linspace(0.5, 60, 200)
     seconds = points.along(at).seconds
     assert (np.diff(seconds) >= -1e-9).all()
@@ -116,7 +116,7 @@ def test_more_work_never_takes_less_and_nothing_is_made_up(measured: list[tuple[
 
 
 def test_points_that_rise_come_back_as_they_were_measured() -> None:
-    points = Points.of([(1, 3.0), (2, 3.0), (8, 9.0), (64, 10.0)])
+    points = TimeCurve.of([(1, 3.0), (2, 3.0), (8, 9.0), (64, 10.0)])
     found = points.along(np.array([0.0, 1, 2, 8, 64, 5, 96]))
     assert found.seconds[:6] == pytest.approx([0, 3, 3, 9, 10, 6])
     assert found.provenance[1:].tolist() == [MEASURED] * 4 + [INTERPOLATED, EXTRAPOLATED]
@@ -126,7 +126,7 @@ def test_points_that_rise_come_back_as_they_were_measured() -> None:
 
 def test_rows_cost_what_their_tile_costs() -> None:
     """Between 16 and 32 rows a matrix takes what it takes at 32; over a wider gap nobody knows where the steps are."""
-    points = Points.of([(16, 1.0), (32, 2.0), (128, 3.0)])
+    points = TimeCurve.of([(16, 1.0), (32, 2.0), (128, 3.0)])
     assert points.along(np.array([17.0, 31, 80]), tile=16).seconds == pytest.approx([2, 2, 2.5])
 
 
@@ -146,7 +146,7 @@ def test_layers_come_under_our_names(perf: Path) -> None:
     for ours, theirs in (("input_norm", "layernorm"), ("post_norm", "layernorm"), ("act", "act_fn")):
         found = source.rows(Elementwise(ours, 1), at)
         assert found is not None and found.seconds == pytest.approx(
-            [layer_us(theirs, t) * 1e-6 + PAUSE_SECONDS for t in (1, 256)]
+            [layer_us(theirs, t) * 1e-6 + GAP_SECONDS for t in (1, 256)]
         )
     gate_up = source.rows(Gemm("gate_up_proj", 4096, 28672, 2.0, "bf16"), at)
     assert gate_up is not None and (gate_up.provenance == MEASURED).all()
@@ -167,7 +167,7 @@ def test_the_profile_answers_for_every_operator_of_its_model(perf: Path) -> None
     assert set(source.chosen.values()) == {"LLMServingSim profile of meta-llama/Llama-3.1-8B on RTXPRO6000"}
 
 
-def attention_of(perf: Path) -> AttentionTimes:
+def attention_of(perf: Path) -> TabulatedAttention:
     return read_variant(variant_of(perf), 1).attention
 
 
@@ -197,11 +197,11 @@ def test_beside_a_chunk_a_straggler_weighs_what_was_measured_there(perf: Path) -
     for decodes, alpha in ((8, 0.5), (4, 0.5 * 8 / 4)):
         low, high = (times.together(64, 64, decodes, decodes * cached) for cached in (256, 1024))
         uneven = prefill.together([(64, 64)], Decodes(decodes, decodes * 256, 1024))
-        assert uneven == pytest.approx(low + alpha * (high - low) + PAUSE_SECONDS)
+        assert uneven == pytest.approx(low + alpha * (high - low) + GAP_SECONDS)
     assert times.skew_of(8, 1) == times.skew_of(8, 64) == times.skew_of(8, 9999)
     assert times.skew_of(2, 64) == 1.0
     assert prefill.together([(64, 64)], Decodes(1, 256, 1024)) == pytest.approx(
-        times.together(64, 64, 1, 256) + PAUSE_SECONDS
+        times.together(64, 64, 1, 256) + GAP_SECONDS
     )
 
 
@@ -217,7 +217,7 @@ def test_a_chunk_beside_decodes_takes_what_both_took_together(perf: Path) -> Non
     for chunk, before, decodes, cached in ((16, 0, 1, 16), (256, 1024, 16, 4096), (64, 64, 4, 256)):
         kv = decodes * cached
         both = prefill.together([(chunk, before)], Decodes(decodes, kv, cached))
-        assert both == pytest.approx(mixed_us(chunk, before, decodes, cached) * 1e-6 + PAUSE_SECONDS)
+        assert both == pytest.approx(mixed_us(chunk, before, decodes, cached) * 1e-6 + GAP_SECONDS)
         uneven = prefill.together([(chunk, before)], Decodes(decodes, kv, 2 * cached))
         assert (uneven > both) == (decodes > 1)
         alone = times.even(decodes, kv) + prefill.seconds([(chunk, before)])
@@ -240,7 +240,7 @@ def test_chunks_share_a_kernel_and_long_ones_are_several(perf: Path) -> None:
     prefill = TabulatedPrefill(times)
     start = times.start
     two = prefill.seconds([(64, 64), (256, 0)])
-    assert two == pytest.approx(times.chunk(256, 0) + times.chunk(64, 64) - start + PAUSE_SECONDS)
+    assert two == pytest.approx(times.chunk(256, 0) + times.chunk(64, 64) - start + GAP_SECONDS)
     assert times.chunk(600, 10) == pytest.approx(
         times.chunk(256, 10) + times.chunk(256, 266) + times.chunk(88, 522) - 2 * start
     )
@@ -333,7 +333,7 @@ def test_bundles_of_our_own_are_profiles_too(tmp_path: Path) -> None:
     about = {"about": {"gpu": "h200"}}
     bundle.write_text(f'{json.dumps(about)}\n{{"point": {{"op": "gemm", "m": 1, "n": 2, "k": 3}}, "us": 4}}\n')
     source = open_profile(bundle, find_gpu("h200"), model, 1)
-    assert isinstance(source, Measured) and source.bundle.families["gemm"][0]["us"] == 4
+    assert isinstance(source, MeasuredSource) and source.bundle.families["gemm"][0]["us"] == 4
     with pytest.raises(UserError, match="a profile of h200, but the GPU is h100"):
         open_profile(bundle, find_gpu("h100"), model, 1)
 
@@ -371,10 +371,10 @@ def test_joint_attention_is_foretold_where_it_was_held_out() -> None:
     """Rows of every other decode length taken out of the table; prompts and decodes added up are far off."""
     times = read_variant(LLAMA, 1).attention
     thinned = {
-        c: {b: {n: Points(p.x[::2], p.seconds[::2]) for n, p in by.items()} for b, by in contexts.items()}
+        c: {b: {n: TimeCurve(p.x[::2], p.seconds[::2]) for n, p in by.items()} for b, by in contexts.items()}
         for c, contexts in times.mixed.items()
     }
-    kept = AttentionTimes(times.decodes, times.chunks, thinned, times.skew)
+    kept = TabulatedAttention(times.decodes, times.chunks, thinned, times.skew)
     errors, added = [], []
     for chunk in (64, 512, 2048):
         for before, by in times.mixed[chunk].items():

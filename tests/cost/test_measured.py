@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from steelyard import scenario_from_dict, simulate
-from steelyard.cost import Bundle, FirstOf, Measured, Roofline, compile_cost, shipped_bundle
+from steelyard.cost import Bundle, FirstOf, MeasuredSource, Roofline, compile_cost, shipped_bundle
 from steelyard.cost.source import EXTRAPOLATED, INTERPOLATED, MEASURED, PROVENANCES, Decodes
 from steelyard.hardware import find_gpu
 from steelyard.model import AttentionOperator, Elementwise, Gemm, GroupedGemm, load_model, operators
@@ -30,7 +30,7 @@ def bundle() -> Bundle:
 
 def source(profile: Bundle | None = None) -> FirstOf:
     gpu = find_gpu("h200")
-    return FirstOf((Measured(gpu, profile or bundle()), Roofline(gpu)))
+    return FirstOf((MeasuredSource(gpu, profile or bundle()), Roofline(gpu)))
 
 
 def attention_of(model: str) -> AttentionOperator:
@@ -62,7 +62,7 @@ def test_small_kernels_of_a_measured_size_of_row_know_nothing_of_others(name: st
     assert (between.seconds <= source(alone).rows(operator, np.array([16.0, 64.0, 2048.0])).seconds).all()
 
 
-def test_operators_take_longer_in_company() -> None:
+def test_operators_take_longer_inside_a_layer() -> None:
     """By the tenth of what a whole layer takes more than its ten operators; not where there is nothing to do."""
     layers = [{"m": 8, "us": 140.0 + more, "apart_us": 140.0} for more in (1.0, 3.0, 20.0)]
     profile = replace(bundle(), families={**bundle().families, "layer": layers})

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from steelyard.cost import Measured, shipped_bundle
+from steelyard.cost import MeasuredSource, shipped_bundle
 from steelyard.cost.measured.readers import all_read
 from steelyard.cost.measured.tiles import HeadShape, batch_load, even_decodes, tile_costs
 from steelyard.cost.measured.uneven import draw_batch, unevenness
@@ -146,7 +146,7 @@ def test_a_shape_left_out_is_foretold_from_the_others() -> None:
         mine = [row for row in bundle.families["attention"] if (row["heads"], row["kv_heads"], row["dim"]) == heads]
         plain = [row for row in mine if not row.keys() & {"window", "kv_bytes", "pool"}]
         rest = [row for row in bundle.families["attention"] if row not in mine]
-        without = Measured(find_gpu("h200"), replace(bundle, families={**bundle.families, "attention": rest}))
+        without = MeasuredSource(find_gpu("h200"), replace(bundle, families={**bundle.families, "attention": rest}))
         sample = plain[:: max(1, len(plain) // 60)]
         errors = [without.attention.batch(heads, row["queries"], row["keys"]) * 1e6 / row["us"] - 1 for row in sample]
         assert len(sample) > 40 and np.median(np.abs(errors)) < 0.06 and np.percentile(np.abs(errors), 95) < 0.25

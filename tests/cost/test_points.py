@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard.cost.bundle import FOLDER, Bundle, index_bundle, read_bundle, shipped_bundle
-from steelyard.cost.measured import Measured
+from steelyard.cost.measured import MeasuredSource
 from steelyard.cost.points import Points, open_points
 from steelyard.hardware import find_gpu
 from steelyard.model import AttentionOperator, Layout, load_model, operators
@@ -65,7 +65,7 @@ def test_the_shipped_profile_is_what_was_measured() -> None:
 def test_both_give_the_same_times_to_the_last_bit(model: str) -> None:
     shipped = shipped_bundle("h200")
     assert shipped is not None
-    one, other = (Measured(find_gpu("h200"), bundle) for bundle in (shipped, lines("h200")))
+    one, other = (MeasuredSource(find_gpu("h200"), bundle) for bundle in (shipped, lines("h200")))
     spec, rows = load_model(model), np.arange(0.0, 700.0)
     for operator in operators(spec, spec.layers[0], Layout(tp=2)):
         if isinstance(operator, AttentionOperator):

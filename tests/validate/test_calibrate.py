@@ -13,7 +13,7 @@ import pytest
 
 from steelyard import UserError, scenario_from_dict, simulate
 from steelyard.cli import main
-from steelyard.cost import Bundle, HostTerms, Measured, read_terms
+from steelyard.cost import Bundle, HostTerms, MeasuredSource, read_terms
 from steelyard.hardware import find_gpu
 from steelyard.validate.calibrate import calibrate, evidence
 from steelyard.validate.crossed import cross_calibrate, read_sources
@@ -61,7 +61,7 @@ EXPERTS = {"experts": 8, "top_k": 2, "hidden": 2048, "inter": 2048, "zipf": 0.0}
 def kernels(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A mixture of experts, in place of whose profile there is one that names a kernel for every 512 tokens."""
     rows = [{**EXPERTS, "m": m, "us": 50.0 + m / 8, "kernel": f"{m // 512}"} for m in (1, *range(128, 2049, 128))]
-    known = Measured(find_gpu("h200"), Bundle({"gpu": "h200"}, {"moe": rows}))
+    known = MeasuredSource(find_gpu("h200"), Bundle({"gpu": "h200"}, {"moe": rows}))
     monkeypatch.setattr("steelyard.sim.setup._shipped", lambda gpu: known)
     experts = {"num_local_experts": 8, "num_experts_per_tok": 2, "hidden_size": 2048, "intermediate_size": 2048}
     return {**MODEL, "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", **experts}

@@ -5,7 +5,7 @@ from steelyard.cost.compile import compile_cost, compile_stages
 from steelyard.cost.compiled import CompiledCost, RankBatch, Stretches
 from steelyard.cost.graphs import GraphPlan, default_capture_sizes, graph_plan
 from steelyard.cost.host import HostTerms, read_terms
-from steelyard.cost.measured import Measured
+from steelyard.cost.measured import MeasuredSource
 from steelyard.cost.memory import MemoryPlan, plan_memory
 from steelyard.cost.roofline import Roofline
 from steelyard.cost.source import PROVENANCES, CostSource, FirstOf, Provenance
@@ -23,7 +23,7 @@ __all__ = [
     "FirstOf",
     "GraphPlan",
     "HostTerms",
-    "Measured",
+    "MeasuredSource",
     "MemoryPlan",
     "Provenance",
     "RankBatch",

@@ -1,14 +1,15 @@
-"""Attention and FFN on different GPUs: how long a step takes whose micro-batches go back and forth between them.
+"""Attention/FFN disaggregation (AFD): how long a step takes whose micro-batches alternate between the two sides.
 
-In each layer a micro-batch passes four stations: attention, the way to the FFN side, the FFN, and the way back, after
-which it enters the next layer. Attention and FFN take one micro-batch at a time, in order; so do links that carry one
-message at a time per direction. All micro-batches are alike, so the last one of a step is through after the longest
-way through this grid, and with a round trip of R, a slowest station of t, m micro-batches and L layers alike that is
+In each layer a micro-batch passes four stations: attention, the transfer to the FFN side, the FFN, and the transfer
+back. Then it enters the next layer. Attention and FFN process one micro-batch at a time, in order; so do links that
+carry one message at a time per direction. All micro-batches are alike, so a step takes as long as the longest path
+through the grid of stations and micro-batches. For a round trip of R, a slowest station of t, m micro-batches and L
+equal layers that is
 
     R + (m - 1) t + (L - 1) max(R, m t)
 
-for the way can only choose how often it follows a micro-batch through a whole round, and otherwise waits at the slowest
-station. Where kinds of layers follow each other, the like holds between any two points of one kind (`_Segment`).
+since a path either follows a micro-batch through a whole round or waits at the slowest station. Where kinds of layers
+follow each other, the same holds between any two points within one kind (`_Segment`).
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from steelyard.cost.step import StepTime
 
 ATTENTION, SEND, FFN, BACK = range(4)
 _STATIONS = range(4)
-_MOST_CACHED = 1 << 36  # tokens: more than any unit holds, and few enough that seconds keep their digits
+_MOST_CACHED = 1 << 36  # tokens: more than any unit holds, and few enough for the precision of seconds
 _ROUNDING = 1e-13
 
 Line = tuple[float, float, int]  # (a, b, kv_max): a + b * kv seconds while kv is at most kv_max
 Piece = tuple[int, float, float]  # (kv_max, a, b)
 
 
-class Round(NamedTuple):
-    """Seconds of one micro-batch at the stations of one layer, and how many layers of this kind follow each other.
+class LayerRound(NamedTuple):
+    """Seconds of one micro-batch at the stations of one layer, and the number of consecutive layers of this kind.
 
-    Attention takes ``attention + slope * kv``, with the cached tokens of the whole step.
+    Attention takes ``attention + slope * kv``, where ``kv`` are the cached tokens of the whole step.
     """
 
     layers: int
@@ -44,31 +45,31 @@ class Round(NamedTuple):
     slope: float = 0.0
 
 
-# A way through the grid: its seconds at a given kv, what another cached token adds, and what it takes without any. The
-# longer of two is the larger; of ways as long, the one that grows faster.
+# A path through the grid: its seconds at a given kv, what another cached token adds, and its seconds at kv = 0. Tuples
+# compare by length first, then by growth.
 _Way = tuple[float, float, float]
 _START: _Way = (0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
-class Pipeline:
-    """How micro-batches go back and forth: their number, and whether a link carries one message at a time."""
+class MicroBatchPipeline:
+    """How micro-batches alternate between the sides: their number, and whether a link carries one message at a time."""
 
     micro_batches: int
     one_at_a_time: bool = True
 
-    def seconds(self, rounds: Sequence[Round], kv: float = 0.0) -> float:
-        """From the first attention to the last return."""
+    def seconds(self, rounds: Sequence[LayerRound], kv: float = 0.0) -> float:
+        """Seconds from the first attention to the last return."""
         return self._longest_way(rounds, kv)[0]
 
-    def pieces(self, rounds: Sequence[Round], kv_max: float) -> list[Piece]:
-        """The same for all kv up to kv_max: the largest of many lines, each where it is the largest."""
+    def pieces(self, rounds: Sequence[LayerRound], kv_max: float) -> list[Piece]:
+        """The same for all kv up to kv_max, as pieces: the upper envelope of many lines."""
         left, right = self._longest_way(rounds, 0.0), self._longest_way(rounds, kv_max)
         found = [*self._crossings(rounds, left, right), (kv_max, right)]
         return [(int(end), base, slope) for end, (_, slope, base) in found]
 
-    def _crossings(self, rounds: Sequence[Round], left: _Way, right: _Way) -> Iterator[tuple[float, _Way]]:
-        """(end, way) of the pieces from the left one up to the right one, which may cross above or below a third."""
+    def _crossings(self, rounds: Sequence[LayerRound], left: _Way, right: _Way) -> Iterator[tuple[float, _Way]]:
+        """(end, path) of the pieces from the left one to the right one; a third line may lie above their crossing."""
         (_, left_slope, left_base), (_, right_slope, right_base) = left, right
         if not left_slope < right_slope:
             return
@@ -81,8 +82,8 @@ class Pipeline:
         else:
             yield at, left
 
-    def _longest_way(self, rounds: Sequence[Round], kv: float) -> _Way:
-        """The way that decides when a step is through; a segment takes over what the one before leaves behind."""
+    def _longest_way(self, rounds: Sequence[LayerRound], kv: float) -> _Way:
+        """The longest path, which determines when a step ends, segment by segment."""
         many = self.micro_batches
         serial = _STATIONS if self.one_at_a_time else (ATTENTION, FFN)
         points = [*((station, 0) for station in serial), *((ATTENTION, i) for i in range(many))]
@@ -97,8 +98,8 @@ class Pipeline:
             reached = [(*point, way) for point, way in zip(points, found, strict=True)]
         return _START
 
-    def stalls(self, rounds: Sequence[Round], kv: float = 0.0) -> Stalls:
-        """What the two sides wait for each other, the links and the ends of the step."""
+    def stalls(self, rounds: Sequence[LayerRound], kv: float = 0.0) -> Stalls:
+        """Shares of the step in which the two sides wait: for each other, for links, at its start and end."""
         seconds = self.seconds(rounds, kv)
         many = self.micro_batches
         attention = sum(many * each.layers * (each.attention + each.slope * kv) for each in rounds)
@@ -114,23 +115,23 @@ class Stalls(NamedTuple):
 
 
 class _Segment:
-    """Ways through layers of one kind: a grid of four stations by micro-batches, numbered on through all layers.
+    """Paths through layers of one kind: a grid of four stations by micro-batches, numbered through all layers.
 
-    A way goes on to the next station, or at a station that takes one at a time to the next micro-batch, or from the
-    last station to the first, one layer and so as many numbers further as there are micro-batches. Each whole layer
-    that it follows one micro-batch through adds and saves the same, so only the fewest and the most are compared.
-    (Where the slowest station is not passed by following none, waiting there with one or two would be longer, but then
-    it is longer still to wait there once more and go on to the next kind of layers.)
+    A path continues to the next station; or, at a serial station, to the next micro-batch; or from the last station to
+    the first of the next layer, which adds the number of micro-batches to its own. Each whole layer through which it
+    follows one micro-batch adds and saves the same, so only the fewest and the most such layers are compared. (If the
+    slowest station is not passed when following none, waiting there with one or two would be longer; but then waiting
+    there once more and continuing to the next kind of layers is longer still.)
     """
 
     __slots__ = ("attention", "many", "passed", "slope", "slowest", "times")
 
-    def __init__(self, each: Round, many: int, serial: Sequence[int], kv: float) -> None:
+    def __init__(self, each: LayerRound, many: int, serial: Sequence[int], kv: float) -> None:
         self.many = many
         self.attention, self.slope = each.attention, each.slope
         self.times = times = each.attention + each.slope * kv, each.send, each.ffn, each.back
         self.passed = 0.0, 0.0, each.send, each.send + each.ffn, each.send + each.ffn + each.back  # besides attention
-        self.slowest: list[list[int]] = []  # from one station up to another, of those that take one at a time
+        self.slowest: list[list[int]] = []  # from one station to another: the slowest serial one
         for first in _STATIONS:
             found, slowest = [first] * 4, -1
             for station in serial:
@@ -140,14 +141,14 @@ class _Segment:
             self.slowest.append(found)
 
     def way(self, station: int, number: int, so_far: _Way, to: int, last: int) -> _Way:
-        """The longest way on, from before one point of the grid to behind another."""
+        """The longest path from before one point of the grid to behind another."""
         times, passed, slowest, many = self.times, self.passed, self.slowest, self.many
         ahead = last - number
         ways: list[tuple[int, float, int, int]] = []  # attentions, other stations, turns to wait and where
         if station <= to and ahead >= 0:
             ways.append((station == ATTENTION, passed[to + 1] - passed[station], ahead, slowest[station][to]))
         rounds = ahead // many
-        if rounds > 0:  # on to the end of a layer, and in from the start of another, with no whole one between or all
+        if rounds > 0:  # to the end of a layer, then from the start of another, with no whole layer between or all
             attentions = 1 + (station == ATTENTION)
             others = passed[-1] - passed[station] + passed[to + 1]
             after, before = slowest[station][BACK], slowest[ATTENTION][to]
@@ -169,23 +170,23 @@ class _Segment:
 
 
 class AttentionSide(Protocol):
-    """One layer on one attention instance with its share of a micro-batch: everything up to the sending.
+    """One layer on one attention instance with its share of a micro-batch: everything before the transfer.
 
-    The questions are those that an engine asks, so the tables of a co-located engine can answer them.
+    The methods are those of `StepCost`, so the tables of a co-located engine can answer them.
     """
 
     def decode_line(self, n: int, kv: int, longest: int) -> Line:
-        """(a, b, kv_max) for decodes with so many cached tokens, those of the longest given."""
+        """(a, b, kv_max) of ``n`` decodes with ``kv`` cached tokens."""
         ...
 
     def mixed(self, n: int, kv: int, longest: int, chunks: list[tuple[int, int]]) -> StepTime:
-        """The same with prefill chunks beside them; only the GPU's time counts."""
+        """The same with prefill chunks; only the GPU time counts."""
         ...
 
 
 @dataclass(frozen=True)
 class LayerCost:
-    """One kind of layer on both sides, and how many of it follow each other."""
+    """One kind of layer on both sides, and the number of consecutive layers."""
 
     layers: int
     attention: AttentionSide
@@ -198,30 +199,32 @@ def _whole_decodes(_tokens: int, decode_only: bool) -> Launch:
 
 @dataclass(frozen=True)
 class AfdUnit:
-    """Attention instances, each with its share of the requests and their KV, and the FFN side that they share."""
+    """Attention instances, each with its share of the requests and their KV cache, and the FFN side that they share."""
 
     instances: int
-    pipeline: Pipeline
+    pipeline: MicroBatchPipeline
     layers: Sequence[LayerCost]
-    send: Callable[[int, int], float]  # a micro-batch's tokens to the FFN side, with those of the fullest instance
+    send: Callable[[int, int], float]  # seconds by a micro-batch's tokens and those of the fullest instance
     back: Callable[[int, int], float]
-    head: Callable[[int, int], float]  # what surrounds the layers, by tokens and requests of one attention instance
+    head: Callable[[int, int], float]  # embedding and output head, by tokens and requests of one attention instance
     host: HostCost
     launch: Callable[[int, bool], Launch] = _whole_decodes  # by a micro-batch's tokens, and whether it only decodes
 
 
 class AfdCost:
-    """Step times of a unit, as the engine asks for them.
+    """The `StepCost` of a unit.
 
-    Requests are spread evenly over instances and micro-batches; all micro-batches take the time of the fullest one.
+    Requests are spread evenly over instances and micro-batches; all micro-batches take as long as the fullest one.
     """
 
     def __init__(self, unit: AfdUnit) -> None:
         self._unit = unit
-        self._last: dict[int, tuple[list[Line], list[Piece]]] = {}  # by batch size: attention, and what comes of it
+        self._last: dict[
+            int, tuple[list[Line], list[Piece]]
+        ] = {}  # by batch size: lines of attention, pieces of the step
 
     def decode_line(self, n: int, kv: int, longest: int) -> Line:
-        """(a, b, kv_max): the GPUs' part of a decode-only step is a + b * kv seconds while kv is at most kv_max."""
+        """(a, b, kv_max): the GPU time of a decode-only step is a + b * kv seconds while kv is at most kv_max."""
         lines = self._attention(n, kv, longest)
         last = self._last.get(n)
         if last is None or last[0] != lines:
@@ -241,8 +244,8 @@ class AfdCost:
     def mixed(self, n: int, kv: int, longest: int, chunks: list[tuple[int, int]]) -> StepTime:
         """A step with n decodes and prefill chunks of (tokens, context before them).
 
-        Chunks go to the instances in turn and are cut into micro-batches: each part's keys and values are there before
-        the next part's attention in the same layer. All parts count as the middle one.
+        Chunks are assigned to the instances in turn and split into micro-batches: a part's keys and values are written
+        before the next part's attention in the same layer. All parts take as long as the middle one.
         """
         unit = self._unit
         tokens = n + sum(chunk for chunk, _ in chunks)
@@ -257,15 +260,15 @@ class AfdCost:
         rounds = []
         for layer in unit.layers:
             attention = max(layer.attention.mixed(share, cached, longest, each).gpu for each in parts)
-            rounds.append(Round(layer.layers, attention, send, layer.ffn(rows), back))
+            rounds.append(LayerRound(layer.layers, attention, send, layer.ffn(rows), back))
         requests = decodes + max(len(each) for each in parts)
         head = unit.head(decodes + max(sum(chunk for chunk, _ in each) for each in dealt), requests)
-        seconds = Pipeline(micro, unit.pipeline.one_at_a_time).seconds(rounds)
+        seconds = MicroBatchPipeline(micro, unit.pipeline.one_at_a_time).seconds(rounds)
         launch = unit.host.launch(unit.launch(most, False))
         return StepTime(seconds + head, unit.host.prepare(requests), launch, head)
 
     def stalls(self, n: int, kv: int, longest: int) -> Stalls:
-        """Shares of a decode-only step's layers during which each side waits."""
+        """Shares of a decode-only step in which each side waits."""
         pipeline, rounds = self._decode_rounds(n, self._attention(n, kv, longest))
         return pipeline.stalls(rounds, kv)
 
@@ -279,7 +282,7 @@ class AfdCost:
     def _attention(self, n: int, kv: int, longest: int) -> list[Line]:
         """Attention of each kind of layer as lines over the cached tokens of the whole step.
 
-        A share of them is rounded to a token, so that it grows by one token per request and step just as the whole.
+        An instance's share is rounded to a token, so that it grows by one token per request and step like the whole.
         """
         decodes = -(-self._on_one(n) // self._micro_batches(n))
         found = []
@@ -288,15 +291,15 @@ class AfdCost:
             found.append((a, b * decodes / n, min(((kv_max + 1) * n - 1) // decodes, _MOST_CACHED)))
         return found
 
-    def _decode_rounds(self, n: int, lines: list[Line]) -> tuple[Pipeline, list[Round]]:
+    def _decode_rounds(self, n: int, lines: list[Line]) -> tuple[MicroBatchPipeline, list[LayerRound]]:
         unit, micro = self._unit, self._micro_batches(n)
         rows, most = -(-n // micro), -(-self._on_one(n) // micro)
         send, back = unit.send(rows, most), unit.back(rows, most)
         rounds = [
-            Round(layer.layers, a, send, layer.ffn(rows), back, b)
+            LayerRound(layer.layers, a, send, layer.ffn(rows), back, b)
             for layer, (a, b, _) in zip(unit.layers, lines, strict=True)
         ]
-        return Pipeline(micro, unit.pipeline.one_at_a_time), rounds
+        return MicroBatchPipeline(micro, unit.pipeline.one_at_a_time), rounds
 
 
 def _middle(chunk: int, before: int, parts: int) -> tuple[int, int]:

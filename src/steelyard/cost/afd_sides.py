@@ -1,9 +1,9 @@
-"""What lies on either side when attention and FFN have GPUs of their own: operators, weights, memory, work.
+"""The two sides of attention/FFN disaggregation: operators, weights, memory, work.
 
-The attention side keeps the residual stream, so it also has the norms, and the router, which must have chosen before a
-token can be sent to its experts. The FFN side has the feed-forward matrices: dense ones split ``tp`` ways in each
-instance, to which tokens are dealt out; routed experts whole on all its GPUs, each of which is a rank by itself. Shared
-experts are on every one of them, and a token's are computed where one of its routed experts is.
+The attention side keeps the residual stream, so it also has the norms, and the router, whose choice decides where a
+token is sent. The FFN side has the feed-forward matrices. Dense ones are split ``tp`` ways in each instance, and tokens
+are distributed over instances. Routed experts lie whole on its GPUs, each of which is an expert-parallel rank. Shared
+experts are on every GPU, and a token's are computed where one of its routed experts is.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from steelyard.model import (
 )
 
 _FFN_BEGINS = ("post_norm", "pre_ffn_norm")
-_STAYS = (*_FFN_BEGINS, "router", "router_topk", "post_ffn_norm")  # of the FFN's operators, on the attention side
-_EXCHANGES = ("dispatch", "combine")  # among expert ranks of one engine; here tokens come straight from attention
+_STAYS = (*_FFN_BEGINS, "router", "router_topk", "post_ffn_norm")  # FFN operators on the attention side
+_EXCHANGES = ("dispatch", "combine")  # between expert ranks of one engine; here tokens come from attention
 
 
 @dataclass(frozen=True)
 class Side:
-    """Equal instances of one unit's side, of ``tp`` GPUs each, and who knows how fast those are."""
+    """Equal instances of one side, of ``tp`` GPUs each, and the cost source of these GPUs."""
 
     gpu: Gpu
     instances: int
@@ -56,7 +56,7 @@ class Side:
 
 
 def attention_part(model: ModelSpec) -> ModelSpec:
-    """The model as the attention side holds it: feed-forward blocks without width."""
+    """The model as the attention side holds it: with feed-forward blocks of width zero."""
     return replace(model, layers=tuple(replace(layer, ffn=_hollow(layer.ffn)) for layer in model.layers))
 
 
@@ -67,7 +67,7 @@ def _hollow(ffn: DenseFfn | MoeFfn) -> DenseFfn | MoeFfn:
 
 
 def attention_operators(model: ModelSpec, layer: Layer, tp: int) -> Iterator[Operator]:
-    """A layer's operators on one GPU of an attention instance, with what puts returned slices together again."""
+    """A layer's operators on one GPU of an attention instance, with the gather of returned slices."""
     (hollow,) = attention_part(replace(model, layers=(layer,))).layers
     ffn = False
     for operator in operators(attention_part(model), hollow, Layout(tp=tp)):
@@ -78,26 +78,26 @@ def attention_operators(model: ModelSpec, layer: Layer, tp: int) -> Iterator[Ope
 
 
 def ffn_operators(model: ModelSpec, layer: Layer, side: Side) -> Iterator[tuple[RowOperator, int]]:
-    """A layer's operators on the busiest GPU of the FFN side, each with the ways that tokens are dealt out to it."""
-    layout, dealt = _ffn_layout(layer, side)
+    """A layer's operators on the busiest GPU of the FFN side, each with the number of instances that share tokens."""
+    layout, instances = _ffn_layout(layer, side)
     if isinstance(layer.ffn, DenseFfn):
-        yield from ((gather, dealt) for gather in _gather(model, side.tp))
+        yield from ((gather, instances) for gather in _gather(model, side.tp))
     ffn = False
     for operator in operators(model, layer, layout, side.routing):
         ffn = ffn or operator.name in _FFN_BEGINS
         if not ffn or isinstance(operator, AttentionOperator) or operator.name in (*_STAYS, *_EXCHANGES):
             continue
-        yield operator, 1 if operator.per == "pooled" else dealt
+        yield operator, 1 if operator.per == "pooled" else instances
 
 
 def _gather(model: ModelSpec, tp: int) -> Iterator[Collective]:
-    """GPUs of a tensor-parallel group get a slice of each row and put them together."""
+    """The gather of each row's slices among the GPUs of a tensor-parallel group."""
     if tp > 1:
         yield Collective("slices_gather", model.hidden * model.dtype_bytes, kind="allgather", ranks=tp)
 
 
 def _ffn_layout(layer: Layer, side: Side) -> tuple[Layout, int]:
-    """The layout of a layer's feed-forward block, and how many ways tokens are dealt out."""
+    """The layout of a layer's feed-forward block, and the number of instances that share tokens."""
     if isinstance(layer.ffn, DenseFfn):
         return Layout(tp=side.tp), side.instances
     if side.gpus == 1:
@@ -112,7 +112,7 @@ def _ffn_layout(layer: Layer, side: Side) -> tuple[Layout, int]:
 
 
 def check_experts(model: ModelSpec, side: Side) -> None:
-    """Refuse an FFN side that has more GPUs than there are experts to deal out, or deals them out unevenly."""
+    """Refuse an FFN side with more GPUs than experts, or with unequal numbers of experts per GPU."""
     counts = [layer.ffn.experts for layer in model.layers if isinstance(layer.ffn, MoeFfn)]
     if not counts:
         if side.redundant_experts:
@@ -132,7 +132,7 @@ def check_experts(model: ModelSpec, side: Side) -> None:
 
 
 def plan_ffn_memory(model: ModelSpec, side: Side, utilization: float, tokens: int) -> MemoryPlan:
-    """The memory of an FFN GPU when a micro-batch has at most so many tokens; refuses weights that do not fit."""
+    """The memory of an FFN GPU for micro-batches of up to ``tokens``; refuses weights that do not fit."""
     usable = int(side.gpu.memory_bytes * utilization)
     weights = round(sum(layer.count * _ffn_bytes(model, layer, side) for layer in model.layers))
     widest = max(_widest(model, layer, side) for layer in model.layers)
@@ -148,7 +148,7 @@ def plan_ffn_memory(model: ModelSpec, side: Side, utilization: float, tokens: in
 
 
 def _ffn_bytes(model: ModelSpec, layer: Layer, side: Side) -> int:
-    """Feed-forward weights of one layer on the FFN GPU that holds most: a whole layer's less what attention keeps."""
+    """Feed-forward weights of one layer on the FFN GPU that holds most: the layer's less those of attention."""
     layout, _ = _ffn_layout(layer, side)
     one = replace(model, layers=(replace(layer, count=1),))
     whole, rest = (Stage(part, first=False, last=False) for part in (one, attention_part(one)))
@@ -156,18 +156,18 @@ def _ffn_bytes(model: ModelSpec, layer: Layer, side: Side) -> int:
 
 
 def _widest(model: ModelSpec, layer: Layer, side: Side) -> float:
-    """Values that an FFN GPU holds at most at once for each token of a micro-batch."""
+    """The most values that an FFN GPU holds at once for each token of a micro-batch."""
     widest = 0.0
-    for operator, dealt in ffn_operators(model, layer, side):
+    for operator, instances in ffn_operators(model, layer, side):
         if isinstance(operator, Gemm):
-            widest = max(widest, (operator.k + operator.n) / dealt)
+            widest = max(widest, (operator.k + operator.n) / instances)
         elif isinstance(operator, GroupedGemm):
             widest = max(widest, operator.choices * (operator.k + operator.n))
     return widest
 
 
 def attention_work(model: ModelSpec, side: Side, kv_cache_dtype: str) -> Work:
-    """Least work of an attention GPU, by what a whole unit does: its requests are spread evenly over instances."""
+    """Minimum work of an attention GPU, given a unit's steps: requests are spread evenly over instances."""
     whole, share = work_of(attention_part(model), side.gpu, side.tp, kv_cache_dtype), 1 / side.instances
     attention = tuple(
         replace(
@@ -182,13 +182,13 @@ def attention_work(model: ModelSpec, side: Side, kv_cache_dtype: str) -> Work:
 
 
 def ffn_work(model: ModelSpec, side: Side) -> Work:
-    """Least work of an FFN GPU, by what a whole unit does."""
+    """Minimum work of an FFN GPU, given a unit's steps."""
     token = weights = 0.0
     experts: list[tuple[float, float]] = []
     for layer in model.layers:
-        for operator, dealt in ffn_operators(model, layer, side):
+        for operator, instances in ffn_operators(model, layer, side):
             if isinstance(operator, Gemm):
-                token += layer.count * 2.0 * operator.k * operator.n / side.gpu.peak(operator.compute) / dealt
+                token += layer.count * 2.0 * operator.k * operator.n / side.gpu.peak(operator.compute) / instances
                 weights += layer.count * operator.k * operator.n * operator.weight_bytes
             elif isinstance(operator, GroupedGemm):
                 flops = 2.0 * operator.k * operator.n * operator.choices

@@ -1,7 +1,7 @@
-"""A unit of attention and FFN instances, from operators to tables: every source is asked here, before the clock starts.
+"""Compiles a unit of attention and FFN instances: every source is queried here, before the run.
 
-Each side's operators are asked of its own GPU's sources. Tables reach to the tokens of the whole unit, since a step's
-prompts may all be on one attention instance and all tokens meet at the experts.
+Each side's operators are queried from the sources of its own GPU. Tables extend to the tokens of the whole unit, since
+a step's prompts may all be on one attention instance, and the experts see all tokens.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from steelyard.cost.afd import AfdUnit, LayerCost, Pipeline
+from steelyard.cost.afd import AfdUnit, LayerCost, MicroBatchPipeline
 from steelyard.cost.afd_sides import Side, attention_operators, attention_part, ffn_operators
 from steelyard.cost.collectives import multicast, reached
 from steelyard.cost.compile import host_cost
-from steelyard.cost.compiled import AttentionPart, CompiledCost, operator_is_per_sequence
+from steelyard.cost.compiled import AttentionLayers, CompiledCost, operator_is_per_sequence
 from steelyard.cost.graphs import graph_plan
 from steelyard.cost.host import HostTerms
 from steelyard.cost.scaled import family_of
@@ -26,9 +26,9 @@ from steelyard.scenario import EngineSpec
 
 @dataclass(frozen=True)
 class CompiledUnit:
-    """A unit as its engine asks it, and the tables of each side by themselves, for where their figures come from.
+    """The cost of a unit, and the tables of each side, which tell where its figures come from.
 
-    Those of the attention side are of one instance, those of the FFN side of the whole unit's tokens.
+    The attention side's tables are for one instance, the FFN side's for the whole unit's tokens.
     """
 
     unit: AfdUnit
@@ -47,9 +47,9 @@ def compile_unit(
     terms: HostTerms | None = None,
     slowed: float = 1.0,
 ) -> CompiledUnit:
-    """Ask for every operator that a step of the unit can run.
+    """Query every operator that a step of the unit can run.
 
-    ``engine`` has the settings of one attention instance; ways between the sides take ``slowed`` times as long.
+    ``engine`` has the settings of one attention instance. Transfers between the sides take ``slowed`` times as long.
     """
     terms = terms or HostTerms()
     near = _SideTables(model, FirstOf(attention.sources), engine, attention.instances, terms)
@@ -68,12 +68,12 @@ def compile_unit(
     for operator in head_operators(attention_part(model), attention.tp):
         around.add(operator)
     near.take(around, 1)
-    near.families.setdefault("collective", set()).add("roofline")  # the ways, which no source was asked for
+    near.families.setdefault("collective", set()).add("roofline")  # the transfers, which no source was asked for
     send = _ways(model, link, attention, ffn, near.rows, slowed)
     graphs = graph_plan(engine)
     unit = AfdUnit(
         instances=attention.instances,
-        pipeline=Pipeline(micro_batches),
+        pipeline=MicroBatchPipeline(micro_batches),
         layers=layers,
         send=send,
         back=send,
@@ -85,21 +85,21 @@ def compile_unit(
 
 
 def link_between(one: Topology, other: Topology, gpus: int) -> Link:
-    """What a GPU of a unit has to the other side: the node's links if all of the unit fit one, or the network."""
+    """The link from a GPU to the other side: inside the node if the whole unit fits one, else the network."""
     if one.gpu == other.gpu:
         return one.link(one.span(gpus))
     return slower(one.network(one.span(gpus)), other.network(other.span(gpus)))
 
 
 class _SideTables:
-    """Seconds of one side's operators by tokens, and by requests for those of the output head."""
+    """Seconds of one side's operators by tokens, and of the output head by requests."""
 
     def __init__(self, model: ModelSpec, source: FirstOf, engine: EngineSpec, instances: int, terms: HostTerms) -> None:
         self.model, self.source, self.engine, self.instances, self.terms = model, source, engine, instances, terms
         self.rows = np.arange(instances * engine.max_num_batched_tokens + 1, dtype=np.float64)
         self.tokens = np.zeros((len(PROVENANCES), len(self.rows)))
         self.requests = np.zeros((len(PROVENANCES), instances * engine.max_num_seqs + 1))
-        self.attention: list[AttentionPart] = []
+        self.attention: list[AttentionLayers] = []
         self.families: dict[str, set[str]] = {}
 
     def cut(self) -> _SideTables:
@@ -107,11 +107,11 @@ class _SideTables:
         return _SideTables(self.model, self.source, self.engine, self.instances, self.terms)
 
     def add(self, operator: RowOperator | AttentionOperator, dealt: int = 1) -> None:
-        """One more operator, for its part of tokens that are dealt out so many ways."""
+        """Add an operator that gets one part of tokens split ``dealt`` ways."""
         if isinstance(operator, AttentionOperator):
             prefill = self.source.prefill_attention(operator, self._kv_bytes)
             decode = self.source.decode_attention(operator, self._kv_bytes)
-            self.attention.append(AttentionPart(operator, 1, prefill, decode))
+            self.attention.append(AttentionLayers(operator, 1, prefill, decode))
             self.families.setdefault("attention", set()).add(self.source.chosen["prefill attention"])
             return
         table = self.requests if operator_is_per_sequence(operator) else self.tokens
@@ -123,7 +123,7 @@ class _SideTables:
         self.families.setdefault(family_of(operator), set()).add(self.source.chosen[operator.name])
 
     def take(self, layer: _SideTables, count: int) -> None:
-        """So many layers more."""
+        """Add ``count`` layers."""
         self.tokens += count * layer.tokens
         self.requests += count * layer.requests
         self.attention += [replace(part, layers=count * part.layers) for part in layer.attention]
@@ -131,7 +131,7 @@ class _SideTables:
             self.families.setdefault(family, set()).update(sources)
 
     def compiled(self) -> CompiledCost:
-        """All of it, to be asked as an engine is."""
+        """The tables as a `CompiledCost`."""
         return CompiledCost(
             token_seconds=self.tokens,
             expert_seconds=np.zeros_like(self.tokens),
@@ -151,7 +151,7 @@ class _SideTables:
 
 @dataclass(frozen=True)
 class _Head:
-    """What surrounds the layers on one attention instance."""
+    """Embedding and output head on one attention instance."""
 
     tokens: list[float]
     requests: list[float]
@@ -166,7 +166,7 @@ def _head(tables: _SideTables) -> _Head:
 
 @dataclass(frozen=True)
 class _Ways:
-    """From one side to the other: as long as the fuller links take, of an FFN GPU or of the fullest instance."""
+    """Transfers between the sides: as long as the fuller link takes, that of an FFN GPU or of the fullest instance."""
 
     by_tokens: list[float]
     by_fullest: list[float]
@@ -176,10 +176,10 @@ class _Ways:
 
 
 def _ways(model: ModelSpec, link: Link, attention: Side, ffn: Side, rows: Floats, slowed: float) -> _Ways:
-    """Seconds of a micro-batch's tokens to the FFN side, or back.
+    """Seconds of a micro-batch's transfer to the FFN side, or back.
 
-    A token goes to every FFN GPU that has one of its experts, and a partial sum comes back from each; all kinds of
-    layers are taken for the one with most copies. GPUs of a tensor-parallel group send and get a slice each.
+    A token is sent to every FFN GPU that has one of its experts, and a partial sum returns from each. All layers are
+    assumed to be of the kind with most copies. GPUs of a tensor-parallel group send and receive a slice each.
     """
     copies = max(_copies(layer, ffn.gpus) for layer in model.layers)
     size = rows * copies * model.hidden * model.dtype_bytes

@@ -3,10 +3,10 @@
 The first line is ``{"about": {...}}``: GPU, driver, library versions, date. Every other line is one measured point:
 ``{"point": {"op": "gemm", "m": 64, "n": 4096, "k": 4096}, "us": 11.6, "spread": 0.01, "launch_us": 12.0}``. ``us`` is
 the kernels' time inside a CUDA graph, ``launch_us`` (where given) the time with each launched by the host. Points with
-``"held_out": true`` are there to tell how well the others foretell them; points with ``"error"`` could not be measured.
-``"carried": true`` marks those of another GPU of the kind, at the level of this one (`merge.py` of the profile room).
-``"kernel"`` of routed experts names the compiled kernel that an engine runs there: equal names, equal kernel; where it
-had not run before, ``"compile_s"`` is how long its first call took, in which it is compiled.
+``"held_out": true`` only measure how well the others predict them. Points with ``"error"`` could not be measured.
+``"carried": true`` marks points of another GPU of the same kind, scaled to this one (`tools/merge_profiles.py`).
+``"kernel"`` of routed experts names the compiled kernel that an engine runs there: equal names, equal kernel. Where it
+had not run before, ``"compile_s"`` is the time of its first call, which compiles it.
 `grid.py` of the profile room lists the families and their dimensions.
 
 The bundle that ships is kept by column beside it (`points.py`; `python -m tools.index_bundle` makes it), so that a run
@@ -52,7 +52,7 @@ def shipped_bundle(gpu: str) -> Bundle | None:
 
 def read_bundle(text: str) -> Bundle:
     """A bundle from its lines."""
-    about, *lines = json.loads(f"[{','.join(text.splitlines())}]")  # at once is faster than one by one
+    about, *lines = json.loads(f"[{','.join(text.splitlines())}]")  # faster than parsing line by line
     families: dict[str, list[Row]] = defaultdict(list)
     held_out: dict[str, list[Row]] = defaultdict(list)
     for line in lines:

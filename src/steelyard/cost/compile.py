@@ -1,4 +1,4 @@
-"""From operators to tables: every source is asked here, once, before the clock starts."""
+"""Compiles operators to tables: every source is queried here, once, before the run."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from steelyard.cost.compiled import AttentionPart, CompiledCost, operator_is_per_sequence
-from steelyard.cost.context_parallel import DealtOut
+from steelyard.cost.compiled import AttentionLayers, CompiledCost, operator_is_per_sequence
+from steelyard.cost.context_parallel import ContextParallelSource
 from steelyard.cost.graphs import GraphPlan, graph_plan
 from steelyard.cost.host import HostCost, HostTerms
 from steelyard.cost.kernels import ExpertKernel
@@ -43,10 +43,10 @@ def compile_cost(
     routing: Routing | None = None,
     first: Sequence[Operator] = (),
 ) -> CompiledCost:
-    """Ask the first source that knows it for every operator a step can run, once, and add up the tables.
+    """Query every operator of a step from the first source that knows it, and add up the tables.
 
-    Of a pipeline this is one batch's way through all stages, one after the other (see `compile_stages`). ``first`` are
-    further operators before the layers.
+    For a pipeline this is one batch through all stages in turn (see `compile_stages`). ``first`` are further operators
+    before the layers.
     """
     layout = as_layout(tp)
     check_layout(model, layout)
@@ -64,7 +64,7 @@ def compile_stages(
     terms: HostTerms | None = None,
     routing: Routing | None = None,
 ) -> tuple[CompiledCost, ...]:
-    """The same for each stage of a pipeline by itself, with what it sends to the next one."""
+    """The same for each stage of a pipeline, with what it sends to the next one."""
     check_layout(model, layout)
     found = []
     for i, stage in enumerate(stages(model, layout)):
@@ -78,11 +78,11 @@ def compile_stages(
 
 
 def _first_of(sources: tuple[CostSource, ...], layout: Layout, engine: EngineSpec) -> FirstOf:
-    return FirstOf(sources) if layout.dcp == 1 else DealtOut(sources, engine.max_num_batched_tokens)
+    return FirstOf(sources) if layout.dcp == 1 else ContextParallelSource(sources, engine.max_num_batched_tokens)
 
 
 class _Tables:
-    """Seconds of operators, added up by what their rows are."""
+    """Seconds of operators, added up by what their rows count."""
 
     def __init__(self, source: FirstOf, layout: Layout, engine: EngineSpec, routing: Routing) -> None:
         self.source = source
@@ -97,12 +97,12 @@ class _Tables:
         self.tokens = np.zeros((kinds, len(self.rows)))
         self.experts, self.pooled, self.exchange = np.zeros((3, kinds, len(self.pooled_rows)))
         self.head = np.zeros((kinds, min(most, engine.max_num_seqs * (1 + engine.drafts)) + 1))
-        self.attention: list[AttentionPart] = []
+        self.attention: list[AttentionLayers] = []
         self.families: dict[str, set[str]] = {}
         self.kernels: list[ExpertKernel] = []
 
     def add(self, model: ModelSpec, before: Sequence[Operator], after: Sequence[Operator]) -> None:
-        """The layers of a model or stage, and what comes before and after them."""
+        """Add the layers of a model or stage, and the operators before and after them."""
         self.kv_bytes = kv_dtype_bytes(model, self.engine.kv_cache_dtype)
         for layer in model.layers:
             for operator in operators(model, layer, self.layout, self.routing):
@@ -118,7 +118,7 @@ class _Tables:
     def _add_attention(self, operator: AttentionOperator, layers: int) -> None:
         prefill = self.source.prefill_attention(operator, self.kv_bytes)
         decode = self.source.decode_attention(operator, self.kv_bytes)
-        self.attention.append(AttentionPart(operator, layers, prefill, decode))
+        self.attention.append(AttentionLayers(operator, layers, prefill, decode))
         self.families.setdefault("attention", set()).add(self.source.chosen["prefill attention"])
 
     def _add_rows(self, operator: RowOperator, layers: int) -> None:
@@ -136,7 +136,7 @@ class _Tables:
             _add(self.tokens, layers, self.source.rows(operator, self.rows))
 
     def compiled(self, model: ModelSpec, terms: HostTerms) -> CompiledCost:
-        """All of it, for the engine."""
+        """The tables as a `CompiledCost`."""
         engine, graphs = self.engine, graph_plan(self.engine)
         return CompiledCost(
             token_seconds=self.tokens,
@@ -157,12 +157,12 @@ class _Tables:
 
 
 def _warmed_up(engine: EngineSpec, graphs: GraphPlan) -> list[int]:
-    """Steps of the warm-up that ran kernel by kernel; others replayed a graph and compiled nothing."""
+    """Tokens of the warm-up steps that ran kernel by kernel; the others replayed a graph and compiled nothing."""
     return [tokens for tokens in engine.warm_up if graphs.launch(tokens, decode_only=False) == "eager"]
 
 
 def host_cost(model: ModelSpec, terms: HostTerms) -> HostCost:
-    """The host's part of a model's steps."""
+    """The host cost of a model's steps."""
     expert_layers = sum(layer.count for layer in model.layers if isinstance(layer.ffn, MoeFfn))
     return HostCost(terms, model.num_layers, expert_layers)
 

@@ -1,4 +1,4 @@
-"""Step times as flat tables, worked out before the clock starts."""
+"""Step times as flat tables, computed before the run."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ from steelyard.model import (
 )
 
 Ints = NDArray[np.int64]
-_NO_LIMIT = 1 << 60
-_MOST_REMEMBERED = 1 << 16
-_SAMPLED = 256  # prefills looked at for the shares of provenance
+_NO_LIMIT = 1 << 60  # cached tokens
+_MOST_REMEMBERED = 1 << 16  # entries of a cache: bounds its memory
+_SAMPLED = 256  # prefills sampled for the shares of provenance; chosen
 
 
 @dataclass(frozen=True)
 class Stretches:
-    """Work asked for, one row per stretch of steps alike."""
+    """Work of a run, one row per stretch of equal steps."""
 
     steps: Ints
     decodes: Ints  # per step
     decode_keys: Ints  # cached tokens that decodes attend to, over all steps
     prefill_tokens: Ints  # per step
     prefill_requests: Ints  # per step
-    prefill_pairs: Ints  # query and key tokens that meet, over all steps
+    prefill_pairs: Ints  # pairs of query and key tokens, over all steps
 
 
 Piece = tuple[int, float, float]  # (kv_max, a, b): a + b * kv seconds while kv is at most kv_max
 
 
 @dataclass(frozen=True)
-class AttentionPart:
+class AttentionLayers:
     """Attention of one kind of layer: the operator, how many layers, and its prefills and decodes."""
 
     operator: AttentionOperator
@@ -60,7 +60,7 @@ class AttentionPart:
 
 
 class RankBatch(NamedTuple):
-    """One data-parallel rank's part in a step: decodes as in `Decodes`, and chunks of (tokens, context before them)."""
+    """One data-parallel rank's batch in a step: decodes as in `Decodes`, and chunks of (tokens, context before)."""
 
     decodes: int
     kv: int
@@ -78,13 +78,13 @@ class RankBatch(NamedTuple):
         return self.decodes + len(self.chunks)
 
 
-DUMMY = RankBatch(1, 1, 1)  # what a rank without work runs while others have some; nothing is sampled from it
+DUMMY = RankBatch(1, 1, 1)  # what a rank without work runs while others have work; nothing is sampled from it
 _BY_GRAPH: tuple[Launch, ...] = ("eager", "pieces", "whole")
 
 
 class DecodeLine(NamedTuple):
-    """Decode steps of all ranks: the slowest rank's ``kv`` cached tokens grow by ``n`` a step, and a step takes
-    ``a + b * kv`` seconds, for so many ``steps``."""
+    """Decode steps of all ranks: for ``steps`` steps, the slowest rank's ``kv`` cached tokens grow by ``n`` a step, and
+    a step takes ``a + b * kv`` seconds."""
 
     a: float
     b: float
@@ -94,16 +94,16 @@ class DecodeLine(NamedTuple):
 
 
 class CompiledCost:
-    """Answers the engine's one question from tables.
+    """The `StepCost` of an engine, from tables.
 
-    ``token_seconds[t]`` are the operators that work on every token, ``head_seconds[s]`` those on one row per request.
-    ``expert_seconds[t]`` are routed experts: rows that pad a step to a captured size hold what earlier steps left
-    there, some of it alike, and choose about half as many further experts as real tokens would.
-    Decode attention is in line with the cached tokens, up to the sliding window, piece by piece for each batch size.
+    ``token_seconds[t]`` are operators over all tokens, ``head_seconds[s]`` those over one row per request.
+    ``expert_seconds[t]`` are routed experts. Rows that pad a step to a captured size hold data of earlier steps, some
+    of it equal, and choose about half as many further experts as real tokens would. Decode attention is piecewise
+    linear in the cached tokens, up to the sliding window, for each batch size.
 
-    Of ``ranks`` data-parallel ranks each has a batch of its own; experts and what ``pooled_seconds`` are of see the
-    tokens of all, and ``exchange_seconds`` get them there and back. Asked about one rank alone the others are taken to
-    be as busy.
+    Each of ``ranks`` data-parallel ranks has its own batch. Experts and the other operators of ``pooled_seconds`` see
+    the tokens of all ranks, and ``exchange_seconds`` are dispatch and combine. For one rank alone, the others are
+    assumed to be as busy.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class CompiledCost:
         pooled_seconds: Floats | None = None,
         exchange_seconds: Floats | None = None,
         ranks: int = 1,
-        attention: tuple[AttentionPart, ...],
+        attention: tuple[AttentionLayers, ...],
         source: FirstOf,
         kv_bytes: float,
         families: dict[str, set[str]],
@@ -142,11 +142,11 @@ class CompiledCost:
         self.families = families  # the sources that answered, by family of operators
         self.graphs = graphs
         self.host = host
-        self._kernels = kernels  # those that a fresh engine compiles on first use
-        self._ran = ran  # tokens of steps before the first request
-        self._width = self._sampled = 1  # tokens of each decode, and rows of them that the output head sees
+        self._kernels = kernels  # compiled on first use by a fresh engine
+        self._ran = ran  # tokens of warm-up steps
+        self._width = self._sampled = 1  # tokens of each decode, and how many of them the output head sees
         self._seen: dict[tuple[int, int], float] = {}
-        self._fixed: dict[int, float] = {}  # this and what follows: by batch size, when it is first asked for
+        self._fixed: dict[int, float] = {}  # this and the following caches: by batch size
         self._decode_host: dict[int, tuple[float, float, float]] = {}
         self._decode_graphs: dict[int, tuple[Launch, int | None]] = {}
         self._pieces: dict[int, tuple[Piece, ...]] = {}
@@ -154,9 +154,9 @@ class CompiledCost:
         self._decode_kinds: dict[int, tuple[int, ...]] = {}  # provenance by kind of layer
 
     def widened(self, tokens: int, sampled: int, graphs: GraphPlan) -> CompiledCost:
-        """The same for decodes of so many tokens each, the last ``sampled`` of which reach the output head.
+        """The same for decodes of ``tokens`` each, the last ``sampled`` of which reach the output head.
 
-        To the attention kernel the queries of one request are as many more heads that share its keys.
+        To the attention kernel, the queries of one request are like further heads that share its keys.
         """
         wide = CompiledCost(**self._parts(self._source))
         wide._attention = tuple(self._widened(part, tokens) for part in self._attention)
@@ -189,24 +189,24 @@ class CompiledCost:
             "ran": self._ran,
         }
 
-    def _widened(self, part: AttentionPart, queries: int) -> AttentionPart:
+    def _widened(self, part: AttentionLayers, queries: int) -> AttentionLayers:
         decode = part.operator.decode
         operator = replace(part.operator, decode=replace(decode, heads=decode.heads * queries))
         return replace(part, operator=operator, decode=self._source.decode_attention(operator, self._kv_bytes))
 
     @property
     def chosen(self) -> Mapping[str, str]:
-        """The source that answered, by operator."""
+        """The source used, by operator."""
         return self._source.chosen
 
     def first_uses(self) -> FirstUses | None:
-        """The kernels of an engine that has just started; None where none is known to be compiled later."""
+        """The kernels of a fresh engine; None if none is known to be compiled later."""
         if not self._kernels:
             return None
         return FirstUses(self._kernels, self.graphs, self._ran, self.host.terms.compile)
 
     def decode_line(self, n: int, kv: int, longest: int) -> tuple[float, float, int]:
-        """(a, b, kv_max): the GPU's part of a decode-only step is a + b * kv seconds while kv is at most kv_max."""
+        """(a, b, kv_max): the GPU time of a decode-only step is a + b * kv seconds while kv is at most kv_max."""
         fixed = self._fixed.get(n)
         if fixed is None:
             tokens = n * self._width
@@ -241,8 +241,8 @@ class CompiledCost:
     def together(self, batches: Sequence[RankBatch | None]) -> StepTime:
         """A step of all ranks, each with its batch or a dummy one (None).
 
-        They wait for each other at every layer's experts, so the slowest governs. All of them replay a graph or none
-        does; those that do are padded to the largest of them.
+        They wait for each other at every layer's experts, so the slowest rank decides. Either all of them replay a
+        graph, padded to the largest, or none does.
         """
         if not any(batch.chunks for batch in batches if batch is not None):
             line = self.decodes_together([None if batch is None else batch[:3] for batch in batches])
@@ -262,7 +262,7 @@ class CompiledCost:
     def decodes_together(self, ranks: Sequence[tuple[int, int, int] | None]) -> DecodeLine:
         """Decode steps of all ranks, each with (decodes, cached tokens, those of the longest) or a dummy batch.
 
-        At least one is no dummy, and a dummy is never the slowest.
+        At least one rank has work, and a dummy batch is never the slowest.
         """
         counts = [1 if rank is None else rank[0] * self._width for rank in ranks]
         _, padded = self._padded_decodes(max(counts))
@@ -279,7 +279,7 @@ class CompiledCost:
         slowest, climb, line = max(lines)
         steps = min(each.steps for _, _, each in lines)
         for value, steeper, _ in lines:
-            if steeper > climb:  # it overtakes in so many steps
+            if steeper > climb:  # it becomes the slowest after some steps
                 steps = min(steps, int((slowest - value) / (steeper - climb)) + 1)
         return line._replace(steps=max(1, steps))
 
@@ -290,7 +290,7 @@ class CompiledCost:
         return self._host_part(padded or most * self._width, most, how, most * self._sampled)
 
     def _padded_decodes(self, most: int) -> tuple[Launch, int | None]:
-        """How a decode-only step is launched whose busiest rank has so many tokens, and the size all are padded to."""
+        """How a decode-only step whose busiest rank has ``most`` tokens is launched, and the size all are padded to."""
         found = self._decode_graphs.get(most)
         if found is None:
             found = self.graphs.launch(most, decode_only=True), self.graphs.padded(most, decode_only=True)
@@ -307,14 +307,14 @@ class CompiledCost:
         return how, [padded] * len(tokens)
 
     def _layers(self, tokens: int, rows: int) -> float:
-        """Layers of one rank but for attention, if all are as busy: so many tokens, padded to so many rows."""
+        """Layers of one rank without attention, if all ranks are equally busy: ``tokens``, padded to ``rows``."""
         return self._tokens[rows] + self._shared([tokens] * self.ranks, [rows] * self.ranks)
 
     def _shared(self, tokens: Sequence[int], rows: Sequence[int]) -> float:
-        """Experts and what leads there, for the tokens and rows of each rank.
+        """Experts with dispatch and combine, for the tokens and rows of each rank.
 
-        Everybody's rows pass all links but one's own, so where ranks differ, the link that the fewest rows are behind
-        carries most: as much as if all ranks had so many.
+        A rank receives the rows of all others. So if ranks differ, the rank with the fewest rows receives most: as much
+        as if all ranks had the mean of the others.
         """
         pooled = sum(rows)
         seconds = self._experts[(sum(tokens) + pooled) // 2] + self._pooled[pooled]
@@ -332,9 +332,9 @@ class CompiledCost:
         return a + b * batch.kv
 
     def _host_part(self, rows: int, requests: int, how: Launch, sampled: int = 0) -> tuple[float, float, float]:
-        """Prepare, launch and tail: the output head comes last, after the last layer where they come one by one.
+        """Prepare, launch and tail: the output head, and the last layer unless one graph holds all layers.
 
-        It has a row of each request unless more are ``sampled``.
+        The head has one row per request unless more are ``sampled``.
         """
         tail = self._head[sampled or requests]
         if how != "whole":
@@ -342,9 +342,9 @@ class CompiledCost:
         return self.host.prepare(requests), self.host.launch(how), tail
 
     def by_provenance(self, done: Stretches) -> Floats:
-        """About how many GPU seconds of a run stand under each provenance, for its shares.
+        """Approximate GPU seconds of a run by provenance.
 
-        Padding is left aside, decodes are taken at a stretch's mean length, and of many prefills an even sample.
+        Padding is ignored, decodes have a stretch's mean length, and many prefills are sampled evenly.
         """
         tokens, head = self._by_provenance
         rows = done.decodes + done.prefill_requests
@@ -368,7 +368,7 @@ class CompiledCost:
         return found
 
     def _mixed_attention(self, chunks: list[tuple[int, int]], decodes: Decodes) -> float:
-        """Chunks and decodes in one kernel; one after the other where the source does not know better."""
+        """Chunks and decodes in one kernel; the sum of both if the source only knows them apart."""
         seconds = 0.0
         for part in self._attention:
             together = part.prefill.together(chunks, decodes)
@@ -379,7 +379,7 @@ class CompiledCost:
         return seconds
 
     def _prefill_seconds(self, chunks: list[tuple[int, int]]) -> float:
-        """Attention over a step's chunks; that of a lone one is remembered, since prompts of one length recur."""
+        """Attention over a step's chunks. That of a single chunk is cached, since prompt lengths recur."""
         lone = chunks[0] if len(chunks) == 1 else None
         if lone is not None and lone in self._seen:
             return self._seen[lone]
@@ -408,7 +408,7 @@ class CompiledCost:
         return pieces
 
     def _decode_pieces(self, n: int) -> tuple[Piece, ...]:
-        """Decode attention of all layers: straight between the knots of the source's curves and the windows."""
+        """Decode attention of all layers: linear between the knots of the source's curves and the windows."""
         curves = []
         knots = {0.0}
         for part in self._attention:

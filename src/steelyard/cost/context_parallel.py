@@ -1,8 +1,8 @@
-"""Attention over tokens that are dealt out to GPUs (decode context parallelism), by what vLLM runs for it.
+"""Decode context parallelism (DCP) as vLLM runs it: cached tokens are split over GPUs.
 
-Every GPU has the queries of all of them look at its own tokens; the parts of the result are weighed by their
-log-sum-exps and added up where the heads belong. Latent attention does so for decodes; for a prompt's chunk it gathers
-the latents of the context. Other kinds treat decodes and chunks alike, and compute apart what a step's tokens see of
+Every GPU runs the queries of all of them over its own tokens. The partial results are weighted by their log-sum-exps
+and reduced to the GPUs of the heads. MLA does so for decodes; for a chunk of a prompt it gathers the latents of the
+context. Other kinds of attention treat decodes and chunks alike, and compute separately how a step's tokens attend to
 each other.
 """
 
@@ -14,15 +14,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from steelyard.cost.source import CostSource, Curve, DecodeAttention, Decodes, FirstOf, PrefillAttention
-from steelyard.model import AttentionOperator, Collective, Dealt, Elementwise
+from steelyard.model import AttentionOperator, Collective, ContextParallel, Elementwise
 
 _FLOAT32 = 4
-_LONGEST_LOG2 = 24  # tokens of context, beyond which gathering them goes on as before
+_LONGEST_LOG2 = 24  # tokens of context up to which the gather is tabulated; beyond, the last slope continues
 
 
-def exchange(operator: AttentionOperator, dealt: Dealt) -> tuple[Collective | Elementwise, ...]:
-    """What surrounds the attention kernel, per query token: its heads are those of all GPUs."""
-    shape, ranks, size = operator.decode, dealt.ranks, dealt.value_bytes
+def exchange(operator: AttentionOperator, parallel: ContextParallel) -> tuple[Collective | Elementwise, ...]:
+    """Communication around the attention kernel, per query token: its heads are those of all GPUs."""
+    shape, ranks, size = operator.decode, parallel.ranks, parallel.value_bytes
     queries, outputs = shape.heads * shape.qk_dim * size, shape.heads * shape.v_dim * size
     sums = ranks * shape.heads * _FLOAT32
     found: list[Collective | Elementwise] = [
@@ -38,13 +38,13 @@ def exchange(operator: AttentionOperator, dealt: Dealt) -> tuple[Collective | El
     return tuple(found)
 
 
-def context_gather(operator: AttentionOperator, dealt: Dealt) -> Collective:
-    """The latents of a chunk's context, per cached token."""
-    size = operator.kv_elements * dealt.value_bytes
-    return Collective("context_gather", size, kind="allgather", ranks=dealt.ranks)
+def context_gather(operator: AttentionOperator, parallel: ContextParallel) -> Collective:
+    """The gather of a chunk's context, per cached token."""
+    size = operator.kv_elements * parallel.value_bytes
+    return Collective("context_gather", size, kind="allgather", ranks=parallel.ranks)
 
 
-class DealtOut(FirstOf):
+class ContextParallelSource(FirstOf):
     """The first source that knows a kernel, for GPUs that have a part of the tokens each; ``most`` is what a step has
     of them."""
 
@@ -53,33 +53,33 @@ class DealtOut(FirstOf):
         self.most = most
 
     def decode_attention(self, operator: AttentionOperator, kv_bytes: float) -> DecodeAttention:
-        here, dealt = super().decode_attention(operator, kv_bytes), operator.dealt
-        return here if dealt is None else _DealtDecodes(here, dealt.ranks, self._exchanges(operator, dealt))
+        here, parallel = super().decode_attention(operator, kv_bytes), operator.context_parallel
+        return here if parallel is None else _ParallelDecodes(here, parallel.ranks, self._exchanges(operator, parallel))
 
     def prefill_attention(self, operator: AttentionOperator, kv_bytes: float) -> PrefillAttention:
-        """Chunks meet as many keys as if nothing were dealt out: all GPUs' heads and a part of the tokens, or the
-        other way round."""
-        alone, dealt = super().prefill_attention(operator, kv_bytes), operator.dealt
-        if dealt is None:
+        """Chunks have as many query-key pairs as without DCP: all GPUs' heads and a part of the tokens, or the other
+        way round."""
+        alone, parallel = super().prefill_attention(operator, kv_bytes), operator.context_parallel
+        if parallel is None:
             return alone
         if operator.attention == "mla":
             tokens = np.array([0.0, *(2.0**i for i in range(_LONGEST_LOG2 + 1))])
-            seconds = self.rows(context_gather(operator, dealt), tokens).seconds
+            seconds = self.rows(context_gather(operator, parallel), tokens).seconds
             return _Gathered(alone, Curve(tuple(tokens.tolist()), tuple(seconds.tolist()), alone.provenance))
-        return _Exchanged(alone, self._exchanges(operator, dealt), self.decode_attention(operator, kv_bytes))
+        return _Exchanged(alone, self._exchanges(operator, parallel), self.decode_attention(operator, kv_bytes))
 
-    def _exchanges(self, operator: AttentionOperator, dealt: Dealt) -> list[float]:
+    def _exchanges(self, operator: AttentionOperator, parallel: ContextParallel) -> list[float]:
         """Seconds of what surrounds the kernel, by query tokens."""
         tokens = np.arange(self.most + 1, dtype=np.float64)
         seconds = np.zeros_like(tokens)
-        for each in exchange(operator, dealt):
+        for each in exchange(operator, parallel):
             seconds += self.rows(each, tokens).seconds
         found: list[float] = seconds.tolist()
         return found
 
 
 @dataclass(frozen=True)
-class _DealtDecodes:
+class _ParallelDecodes:
     """Decodes whose cached tokens are on several GPUs, and the exchange that joins what each finds."""
 
     here: DecodeAttention
@@ -94,7 +94,7 @@ class _DealtDecodes:
 
 @dataclass(frozen=True)
 class _Gathered:
-    """Chunks whose context is gathered first; decodes are a kernel and an exchange of their own."""
+    """Chunks whose context is gathered first; decodes have their own kernel and communication."""
 
     alone: PrefillAttention
     gather: Curve
@@ -113,7 +113,7 @@ class _Gathered:
 
 @dataclass(frozen=True)
 class _Exchanged:
-    """Chunks with context, which share one exchange with the step's decodes. A step without either has none."""
+    """Chunks with context, which share their communication with the step's decodes. A step without either has none."""
 
     alone: PrefillAttention
     exchange: list[float]  # by tokens
@@ -129,7 +129,7 @@ class _Exchanged:
         return self.alone.seconds(chunks) + (self.exchange[_new(chunks)] if some else 0.0)
 
     def together(self, chunks: Sequence[tuple[int, int]], decodes: Decodes) -> float:
-        """One after the other, but for the exchange, which the curve of decodes has in it."""
+        """The sum of both, without the communication, which the curve of decodes includes."""
         requests, cached, longest = decodes
         if requests not in self._curves:
             self._curves[requests] = self.decodes.curve(requests)

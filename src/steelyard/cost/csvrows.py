@@ -1,4 +1,4 @@
-"""Tables that other programs wrote as CSV, with messages that name the line."""
+"""Reading CSV tables of other programs, with errors that name the line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CUDA graphs: which steps replay a captured one, and to what size they are padded."""
+"""CUDA graphs: which steps replay one, and to what size they are padded."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ _MODES: dict[str, tuple[Launch, Launch]] = {  # decode-only steps, all others
 
 @dataclass(frozen=True)
 class GraphPlan:
-    """How steps of up to the largest captured size get to the GPU; larger ones go kernel by kernel.
+    """How steps up to the largest captured size are launched; larger ones are launched kernel by kernel.
 
-    Whole decode graphs hold as many tokens of each request: with drafts to verify, only multiples of that are captured.
-    A decode-only step for which there is none runs like any other.
+    Full graphs of decodes have the same number of tokens for each request: with drafts to verify, only multiples of it
+    are captured. A decode-only step without such a graph runs like any other step.
     """
 
     sizes: tuple[int, ...]
     decodes: Launch
     mixed: Launch
-    decode_sizes: tuple[int, ...] | None = None  # where they are not the same
+    decode_sizes: tuple[int, ...] | None = None  # None: the same sizes
 
     def launch(self, tokens: int, decode_only: bool) -> Launch:
-        """How a step of so many tokens does."""
+        """How a step of ``tokens`` is launched."""
         if decode_only and self._among_decodes(tokens):
             return self.decodes
         return self.mixed if self.sizes and tokens <= self.sizes[-1] else "eager"
 
     def padded(self, tokens: int, decode_only: bool) -> int | None:
-        """The captured size such a step runs at, or None if it runs without a graph."""
+        """The captured size of such a step, or None if it runs without a graph."""
         if self.launch(tokens, decode_only) == "eager":
             return None
         sizes = self._whole if decode_only and self._among_decodes(tokens) else self.sizes
         return sizes[bisect_left(sizes, tokens)]
 
     def of_width(self, tokens: int, requests: int) -> GraphPlan:
-        """The plan where decodes bring so many tokens each, for up to so many requests."""
+        """The plan for decodes of ``tokens`` each, for up to ``requests`` requests."""
         if tokens == 1 or self.decodes != "whole" or self.mixed == "whole" or not self.sizes:
             return self
         rounded = {-(-size // tokens) * tokens for size in self.sizes}
@@ -78,7 +78,7 @@ def graph_plan(engine: EngineSpec) -> GraphPlan:
 
 
 def _sizes(engine: EngineSpec) -> tuple[int, ...]:
-    """With drafts, a token for each request more; and the usual numbers of requests with all of their tokens."""
+    """With drafts: one more token for each request, and the usual numbers of requests with all their tokens."""
     each, tokens = 1 + engine.drafts, engine.max_num_batched_tokens
     sizes = default_capture_sizes(engine.max_num_seqs * each, tokens)
     if each == 1:

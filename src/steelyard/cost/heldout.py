@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from steelyard.cost.bundle import Bundle, Row
-from steelyard.cost.measured import Measured
+from steelyard.cost.measured import MeasuredSource
 from steelyard.cost.measured.tiles import HeadShape
 from steelyard.cost.source import Decodes, Floats
 from steelyard.hardware import Gpu
@@ -28,12 +28,12 @@ class HeldOutError:
     points: int
     median: float  # of the absolute values, as is the next
     p95: float
-    bias: float  # their mean
+    bias: float  # mean of the signed errors
 
 
 def held_out_errors(bundle: Bundle, gpu: Gpu) -> list[HeldOutError]:
     """For matrices, attention and experts, by kind and over all."""
-    source = Measured(gpu, bundle)
+    source = MeasuredSource(gpu, bundle)
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for family, errors_of in (("gemm", _gemms), ("attention", _attention), ("moe", _experts)):
         for kind, error in errors_of(source, bundle.held_out.get(family, [])):
@@ -48,7 +48,7 @@ def _summary(family: str, kind: str, errors: Floats) -> HeldOutError:
     return HeldOutError(family, kind, len(errors), median, p95, float(errors.mean()))
 
 
-def _gemms(source: Measured, rows: Sequence[Row]) -> Iterator[tuple[str, float]]:
+def _gemms(source: MeasuredSource, rows: Sequence[Row]) -> Iterator[tuple[str, float]]:
     known = {(row["n"], row["k"]) for row in source.matrices.points}
     for row in rows:
         shape = row["n"], row["k"]
@@ -56,7 +56,7 @@ def _gemms(source: Measured, rows: Sequence[Row]) -> Iterator[tuple[str, float]]
         yield "measured matrices, other rows" if shape in known else "other matrices", _error(seconds, row)
 
 
-def _experts(source: Measured, rows: Sequence[Row]) -> Iterator[tuple[str, float]]:
+def _experts(source: MeasuredSource, rows: Sequence[Row]) -> Iterator[tuple[str, float]]:
     known = {(row["experts"], row["top_k"], row["hidden"], row["inter"]) for row in source.experts.points}
     for row in rows:
         shape = row["experts"], row["top_k"], row["hidden"], row["inter"]
@@ -65,7 +65,7 @@ def _experts(source: Measured, rows: Sequence[Row]) -> Iterator[tuple[str, float
         yield "skewed routing" if row["zipf"] else kind, _error(seconds, row)
 
 
-def _attention(source: Measured, rows: Sequence[Row]) -> Iterator[tuple[str, float]]:
+def _attention(source: MeasuredSource, rows: Sequence[Row]) -> Iterator[tuple[str, float]]:
     known = {(row["heads"], row["kv_heads"], row["dim"]) for row in source.attention.points}
     for row in rows:
         shape = HeadShape(row["heads"], row["kv_heads"], row["dim"])
@@ -86,7 +86,7 @@ def _kind(decodes: list[int], chunks: list[tuple[int, int]]) -> str:
     return "even decodes" if len(set(decodes)) == 1 else "uneven decodes"
 
 
-def _summed_up(source: Measured, shape: HeadShape, decodes: list[int], chunks: list[tuple[int, int]]) -> float:
+def _summed_up(source: MeasuredSource, shape: HeadShape, decodes: list[int], chunks: list[tuple[int, int]]) -> float:
     heads = AttentionShape(shape.heads, shape.kv_heads, shape.dim, shape.dim)
     operator = AttentionOperator("attention", "gqa", heads, heads, 2 * shape.kv_heads * shape.dim, None, "bf16")
     if chunks:

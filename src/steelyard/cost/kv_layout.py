@@ -1,8 +1,8 @@
-"""Which layers share a KV block: vLLM's groups, so that blocks come out as many as it reports.
+"""vLLM's KV-cache groups: which layers share a KV block.
 
-Layers that see as much as each other are a kind. With several kinds, all are dealt out to groups of as many layers as
-the smallest kind has (of the largest, if that is less than half as many again), and a block holds some tokens of one
-group. So all blocks are of one size, and a request takes one of each group for the same tokens.
+Layers with the same window are one kind. With several kinds, all layers are divided into groups of as many layers as
+the smallest kind has (or the largest, if it has less than 1.5 times as many), and a block holds tokens of one group. So
+all blocks have one size, and a request needs one block of each group for the same tokens.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from steelyard.model import KvGroup, Layout, ModelSpec, Stage, kv_bytes_per_toke
 from steelyard.scenario import EngineSpec
 
 ALL_TOKENS = (None,)
-_KEEPS_WINDOWS = ("vllm", "sarathi", "phase-aware")  # schedulers that keep blocks as vLLM does
+_KEEPS_WINDOWS = ("vllm", "sarathi", "phase-aware")  # schedulers that manage blocks as vLLM does
 
 
 @dataclass(frozen=True)
 class KvLayout:
-    """The window of each group of layers in order (None: it sees all tokens), and what one block takes."""
+    """The window of each group in order (None: full attention), and the bytes of one block."""
 
     windows: tuple[int | None, ...]
     block_bytes: int
@@ -29,7 +29,7 @@ class KvLayout:
 def kv_layout(
     model: ModelSpec, stage: Stage, layout: Layout, engine: EngineSpec, role: str = "serve", draft: Draft | None = None
 ) -> KvLayout:
-    """How one stage of a model keeps its blocks; groups are the whole model's."""
+    """The KV layout of one stage of a model; groups are those of the whole model."""
     whole = replace(layout, pp=1)
     kinds = kv_groups(model, engine.kv_cache_dtype, whole)
     together = engine.block_size * kv_bytes_per_token(stage.model, engine.kv_cache_dtype, whole)
@@ -68,7 +68,7 @@ def _groups(model: ModelSpec, kinds: tuple[KvGroup, ...], here: tuple[KvGroup, .
 
 
 def _not_simulated(engine: EngineSpec, role: str, draft: Draft | None) -> str | None:
-    """Where every layer keeps blocks of all tokens, whatever vLLM does."""
+    """Why every layer keeps the blocks of all tokens here, unlike in vLLM; None if windows are simulated."""
     if role != "serve":
         return f"in a pool of role {role}"
     if engine.tiers:

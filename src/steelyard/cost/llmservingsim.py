@@ -2,8 +2,8 @@
 
 ``dense.csv`` and ``per_sequence.csv`` time vLLM's layers over tokens and sequences, in microseconds; ``attention.csv``
 one prompt chunk beside decodes that all have ``kv_decode`` tokens cached *each*; ``moe.csv`` the whole block of
-experts. ``skew_fit.csv`` holds its *alpha*: how far a batch of uneven decodes lies from an even one of the same mean
-towards one of all the longest, which is our ``Curve.skew``, for decodes alone (``pc`` 0) and for those beside a chunk
+experts. ``skew_fit.csv`` holds its *alpha*, our ``Curve.skew``: how far a batch of uneven decodes lies from an even one
+of the same mean towards one with all as long as the longest, for decodes alone (``pc`` 0) and for those beside a chunk
 of ``pc`` tokens. Cache writes were timed as part of attention.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from steelyard.cost.csvrows import Row, csv_columns, csv_rows, number, whole
-from steelyard.cost.tabulated import AttentionTimes, ExpertTimes, Points, Tabulated
+from steelyard.cost.tabulated import ExpertTimes, Tabulated, TabulatedAttention, TimeCurve
 from steelyard.errors import UserError
 from steelyard.model import Layout, as_layout
 from steelyard.records.lines import read_text
@@ -49,7 +49,7 @@ def is_variant(folder: Path) -> bool:
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
-    """What was profiled, by the profile's own account."""
+    """The profile's description of itself."""
     path = folder / "meta.yaml"
     try:
         meta = yaml.safe_load(read_text(path))
@@ -61,7 +61,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
 
 
 def read_variant(folder: Path, layout: int | Layout) -> Tabulated:
-    """The profile of one tensor-parallel degree; of experts that one of as many slices, whole if they are dealt out."""
+    """The profile of one tensor-parallel degree; experts are those of as many slices, whole with expert parallelism."""
     layout = as_layout(layout)
     tables = folder / f"tp{layout.tp}"
     if not tables.is_dir():
@@ -82,15 +82,15 @@ def read_variant(folder: Path, layout: int | Layout) -> Tabulated:
     )
 
 
-def _layers(path: Path, over: str) -> dict[str, Points]:
-    """Layers under our names; those that a model of ours does not have are left out."""
+def _layers(path: Path, over: str) -> dict[str, TimeCurve]:
+    """Layers under our names; layers without an operator of ours are skipped."""
     measured: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for where, row in csv_rows(path, ("layer", over, "time_us")):
         measured[row["layer"]].append((whole(row, over, where), _seconds(row, where)))
-    return {ours: Points.of(points) for layer, points in measured.items() for ours in _OURS.get(layer, ())}
+    return {ours: TimeCurve.of(points) for layer, points in measured.items() for ours in _OURS.get(layer, ())}
 
 
-def _attention(path: Path, skew: dict[int, dict[int, float]]) -> AttentionTimes:
+def _attention(path: Path, skew: dict[int, dict[int, float]]) -> TabulatedAttention:
     columns = csv_columns(path)
     grid: Grid = defaultdict(list)
     for where, row in csv_rows(path, ("prefill_chunk", "n_decode", "kv_decode", "time_us")):
@@ -99,28 +99,28 @@ def _attention(path: Path, skew: dict[int, dict[int, float]]) -> AttentionTimes:
             before = _before(row, chunk, where) if "prefill_key" in columns else whole(row, "kv_prefill", where)
             grid[chunk, before, decodes].append((whole(row, "kv_decode", where), _seconds(row, where)))
     lone: dict[int, list[tuple[float, float]]] = defaultdict(list)
-    mixed: dict[int, dict[int, dict[int, Points]]] = defaultdict(lambda: defaultdict(dict))
-    decodes_alone: dict[int, Points] = {}
+    mixed: dict[int, dict[int, dict[int, TimeCurve]]] = defaultdict(lambda: defaultdict(dict))
+    decodes_alone: dict[int, TimeCurve] = {}
     for (chunk, before, decodes), points in grid.items():
         if not decodes:
             lone[chunk].extend((before, seconds) for _, seconds in points)
         elif not chunk:
-            decodes_alone[decodes] = Points.of((decodes * each, seconds) for each, seconds in points)
+            decodes_alone[decodes] = TimeCurve.of((decodes * each, seconds) for each, seconds in points)
         else:
-            mixed[chunk][before][decodes] = Points.of(points)
+            mixed[chunk][before][decodes] = TimeCurve.of(points)
     if not decodes_alone or not lone:
         raise UserError(f"{path}: holds no rows of decodes alone, or none of a prompt alone; both are needed")
-    chunks = {chunk: Points.of(points) for chunk, points in lone.items()}
-    return AttentionTimes(decodes_alone, chunks, {c: dict(by) for c, by in mixed.items()}, skew)
+    chunks = {chunk: TimeCurve.of(points) for chunk, points in lone.items()}
+    return TabulatedAttention(decodes_alone, chunks, {c: dict(by) for c, by in mixed.items()}, skew)
 
 
 def _before(row: Row, chunk: int, where: str) -> int:
-    """Newer profiles give the mean number of keys that a token of the chunk sees: half of the chunk is its own."""
+    """Cached tokens before a chunk. Newer profiles give the mean keys per token, which include half of the chunk."""
     return max(0, round(number(row, "prefill_key", where) - chunk / 2))
 
 
 def _experts(path: Path) -> ExpertTimes:
-    """Only rows of one rank: how experts spread over several is not part of this profile's meaning here."""
+    """Routed experts, from rows of one rank only."""
     measured: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for where, row in csv_rows(path, ("tokens", "activated_experts", "time_us")):
         if row.get("ep", "1") == "1":
@@ -128,13 +128,13 @@ def _experts(path: Path) -> ExpertTimes:
             measured[whole(row, "tokens", where)].append(point)
     if not measured:
         raise UserError(f"{path}: holds no rows of a single rank (ep 1)")
-    return ExpertTimes({tokens: Points.of(points) for tokens, points in measured.items()})
+    return ExpertTimes({tokens: TimeCurve.of(points) for tokens, points in measured.items()})
 
 
 def _skew(path: Path) -> dict[int, dict[int, float]]:
-    """Alpha by the prompt chunk beside the decodes and their number, each weighted by how often it was measured.
+    """Alpha by the chunk beside the decodes and their number, weighted by how often it was measured.
 
-    Batches of almost all as long as the longest are left out: there alpha is a ratio of two small differences.
+    Nearly even batches are skipped: there alpha is a ratio of two small differences.
     """
     if not path.is_file():
         return {}

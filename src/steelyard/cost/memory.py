@@ -1,6 +1,6 @@
 """GPU memory: what is left for KV blocks after weights, activations and the runtime.
 
-vLLM finds out by running its largest batch once, before it captures graphs, so those come out of what it leaves unused.
+vLLM finds out by running its largest batch once, before it captures graphs. Graphs use memory that it leaves free.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from steelyard.model import (
 )
 from steelyard.scenario import EngineSpec
 
-RUNTIME_BYTES = 230 << 20  # CUDA context and library handles: 0.22 and 0.23 GiB told by vLLM 0.26 on an H200
-WORKSPACE_BYTES = 870 << 20  # attention's partial results, matrices' and sampling's workspaces, in the same two engines
-LOGITS_BYTES = 4  # per logit at the sampler, beyond that
+RUNTIME_BYTES = 230 << 20  # CUDA context and library handles: vLLM 0.26 reports 0.22 and 0.23 GiB on an H200
+WORKSPACE_BYTES = 870 << 20  # partial attention results, workspaces of matrices and sampling, in the same engines
+LOGITS_BYTES = 4  # per logit at the sampler, in float32
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class MemoryPlan:
     runtime: int
     block_bytes: int
     blocks: int
-    draft: int = 0  # weights of what drafts; its keys and values are in the blocks
-    windows: tuple[int | None, ...] = ALL_TOKENS  # of the groups of layers that blocks are taken for
+    draft: int = 0  # weights of the draft model; its keys and values are in the blocks
+    windows: tuple[int | None, ...] = ALL_TOKENS  # of the KV-cache groups
 
     @property
     def kv(self) -> int:
@@ -71,10 +71,10 @@ class MemoryPlan:
 def plan_memory(
     model: ModelSpec, gpu: Gpu, tp: int | Layout, engine: EngineSpec, draft: Draft | None = None, role: str = "serve"
 ) -> MemoryPlan:
-    """How much of each GPU of a pool goes where; refuses a model that leaves no room for KV blocks.
+    """The memory of each GPU of a pool; refuses a model that leaves no room for KV blocks.
 
-    Stages of a pipeline keep as many blocks each, so the one with the least room for them is what counts. What drafts
-    is on the last, and its layers have their part in every block.
+    All stages of a pipeline have the same number of blocks, so the stage with the least room decides. The draft model
+    is on the last stage, and its layers have their part in every block.
     """
     if isinstance(tp, int):
         check_tp(model, tp)
@@ -125,9 +125,9 @@ def _plan_stage(
 
 
 def _activation_bytes(stage: Stage, layout: Layout, engine: EngineSpec) -> int:
-    """What a step of the largest batch needs: half of one layer's widest pair of tensors, the logits, workspaces.
+    """Memory of a step with the largest batch: half of one layer's widest pair of tensors, the logits, workspaces.
 
-    Tokens gathered from all data-parallel ranks have room for every choice of theirs, wherever its expert lies.
+    Tokens gathered from all data-parallel ranks need room for every choice, wherever its expert is.
     """
     model, rows = stage.model, engine.max_num_batched_tokens
     gathers = layout.dp > 1 and layout.all2all == "allgather_reducescatter"

@@ -1,9 +1,9 @@
-"""What small weights change about a matrix multiplication, beyond their bytes and the rate of the tensor cores.
+"""How quantised weights change a matrix multiplication, beyond their bytes and the rate of the tensor cores.
 
-Where tensor cores multiply in 8 or 4 bits, rows are first quantised by a kernel of their own, and kernels come less
-close to the higher peaks. Where they do not (small weights with 16-bit arithmetic, or a GPU without the type), weights
-are unpacked on the way, which costs a little of both. The shares are of what 16-bit kernels reach, as NVIDIA's tables
-of measured matrices have it on A100, H100 and B200 (`steelyard[silicon]`), rounded.
+If tensor cores multiply in 8 or 4 bits, a separate kernel first quantises the rows, and kernels reach a smaller share
+of the higher peaks. Otherwise (16-bit arithmetic, or a GPU without the type) weights are unpacked in the kernel, which
+costs some of both. The shares are relative to 16-bit kernels, from NVIDIA's tables of measured matrices on A100, H100
+and B200 (`steelyard[silicon]`), rounded.
 """
 
 from __future__ import annotations

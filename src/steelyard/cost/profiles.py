@@ -1,4 +1,4 @@
-"""Profiles that people have: what a path is gets told from what is in it."""
+"""Opens profiles of several formats, which are recognised by their content."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from steelyard.cost.bundle import read_bundle
 from steelyard.cost.llmservingsim import is_variant, read_meta, read_variant
-from steelyard.cost.measured import Measured
+from steelyard.cost.measured import MeasuredSource
 from steelyard.cost.source import CostSource
 from steelyard.cost.vidur import is_compute_folder, read_compute_folder
 from steelyard.errors import UserError
@@ -27,10 +27,10 @@ Said = Callable[[Path], tuple[set[str], str]]  # names of the GPU and of the mod
 
 
 def open_profile(path: Path, gpu: Gpu, model: ModelSpec, layout: int | Layout) -> CostSource:
-    """The profile at a path, for a model on so many GPUs of a kind.
+    """The profile at a path, for a model and layout on one kind of GPU.
 
-    A file is a bundle of our own; a folder is a profile of LLMServingSim, Vidur or Frontier, or one above several of
-    them, of which the one for this GPU and model is taken.
+    A file is a bundle of our own. A folder is a profile of LLMServingSim, Vidur or Frontier, or contains several of
+    them, of which the one for this GPU and model is used.
     """
     if path.is_file():
         return _bundle(path, gpu)
@@ -40,13 +40,13 @@ def open_profile(path: Path, gpu: Gpu, model: ModelSpec, layout: int | Layout) -
     if variants:
         return read_variant(_of_precision(_chosen(variants, path, gpu, model, _by_meta), model), layout)
     folders = _folders(path, "attention*.csv", is_compute_folder)
-    if folders:  # one that was named itself need not be called after its model: its rows tell whether they fit
+    if folders:  # a folder given directly need not be named after its model: its rows tell whether they fit
         folder = path if folders == [path] else _only(_chosen(folders, path, gpu, model, _by_path), path)
         return read_compute_folder(folder, model, as_layout(layout).tp)
     raise UserError(f"{path}: holds no profile; {_WOULD_DO}")
 
 
-def _bundle(path: Path, gpu: Gpu) -> Measured:
+def _bundle(path: Path, gpu: Gpu) -> MeasuredSource:
     text = read_text(path)
     try:
         about = json.loads(text.partition("\n")[0])["about"]
@@ -55,11 +55,11 @@ def _bundle(path: Path, gpu: Gpu) -> Measured:
         raise UserError(f"{path}: not a bundle of measured operators; {_WOULD_DO}") from None
     if find_gpu(str(about.get("gpu"))).name != gpu.name:
         raise UserError(f"{path}: a profile of {about.get('gpu')}, but the GPU is {gpu.name}")
-    return Measured(gpu, bundle)
+    return MeasuredSource(gpu, bundle)
 
 
 def _folders(root: Path, marker: str, fits: Callable[[Path], bool]) -> list[Path]:
-    """Folders of one profile each, at or below a root, told by a file that each has in it."""
+    """Profile folders at or below a root, recognised by a marker file."""
     depth = marker.count("/")
     return sorted(folder for folder in {file.parents[depth] for file in root.glob(f"**/{marker}")} if fits(folder))
 
@@ -70,13 +70,13 @@ def _by_meta(folder: Path) -> tuple[set[str], str]:
 
 
 def _by_path(folder: Path) -> tuple[set[str], str]:
-    """Nothing in the files says what they are of, and a model's name may have its maker's before it."""
+    """GPU and model from the path, since the files do not name them; a model's name may include its maker's."""
     parts = folder.resolve().parts
     return set(parts[-3:-1]), parts[-1]
 
 
 def _chosen(folders: list[Path], root: Path, gpu: Gpu, model: ModelSpec, said: Said) -> list[Path]:
-    """Those of the GPU and the model; a folder that was named itself may be of a GPU that nobody knows."""
+    """The folders of this GPU and model; a folder given directly may be of an unknown GPU."""
     of_gpu = [each for each in folders if _is_of(said(each)[0], gpu, otherwise=folders == [root])]
     if not of_gpu:
         raise UserError(f"{root}: no profile of {gpu.full_name} in it; {_listed(folders, root)}")
@@ -88,7 +88,7 @@ def _chosen(folders: list[Path], root: Path, gpu: Gpu, model: ModelSpec, said: S
 
 
 def _of_precision(folders: list[Path], model: ModelSpec) -> Path:
-    """The variant that was profiled as the model is served; the only one if there is one."""
+    """The variant profiled in the model's precision, or the only one."""
     wanted = _PRECISION[model.dtype] if model.quantization is None else model.quantization.method
     return _only([each for each in folders if each.name == wanted] or folders, folders[0].parent)
 
@@ -110,7 +110,7 @@ def _is_of(names: Iterable[str], gpu: Gpu, *, otherwise: bool) -> bool:
 
 
 def _alike(theirs: str, ours: str) -> bool:
-    """Whether two names are of one model: hubs add its maker before it, and what it was tuned for after it."""
+    """Whether two names mean one model: hubs put its maker before it, and the fine-tune after it."""
     return bool(theirs) and (_plain(ours) in _plain(theirs) or _plain(theirs) in _plain(ours))
 
 

@@ -1,4 +1,4 @@
-"""A source whose answers are off by known factors: how far a result moves when a family of operators does."""
+"""A source with scaled times: how much a result changes with the times of a family of operators."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a decode step need not read from memory, since another request of its batch has just read it.
+"""Reads of shared blocks that a decode step saves, since another request of its batch has just read them.
 
-Requests with a common prefix hold the same blocks. Whoever comes later in the batch finds them in the GPU's cache, if
-less than that holds has been read in between. How the requests of one prefix lie in the batch is not known; they are
-taken to be anywhere. docs/profiles.md says how this was measured.
+Requests with a common prefix share blocks. A later request of the batch finds them in the GPU's L2 cache, if less than
+its size was read in between. The positions of these requests in the batch are unknown and assumed to be random.
+docs/profiles.md says how this was measured.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from typing import NamedTuple
 
 from steelyard.hardware import Gpu
 
-_GAIN = 0.48  # of what a token adds to a step's time that is saved if it is found: it still goes through the kernel
-_MOST = 0.37  # of what all tokens add that is ever saved: beyond that the multiprocessors are what is slow
-_GRAIN_BITS = 4  # sums of cached tokens are told apart by so many leading bits
+# Both measured on an H200 with tools/shared_reads.py (docs/profiles.md, "Shared prefixes").
+_GAIN = 0.48  # share of a token's time that a cache hit saves: the kernel still processes the token
+_MOST = 0.37  # largest share of all tokens' time that is saved: beyond, multiprocessors are the bottleneck
+_GRAIN_BITS = 4  # leading bits by which sums of cached tokens are distinguished; chosen
 
 
 class Spared(NamedTuple):
-    """Cached tokens to take off, for what is found in the GPU's cache, in steps that have ``low`` up to ``high``."""
+    """Cached tokens to subtract for L2 hits, in steps with ``low`` up to ``high`` cached tokens."""
 
     tokens: int
     low: int
@@ -27,20 +28,20 @@ class Spared(NamedTuple):
 
 @dataclass(frozen=True)
 class SharedReads:
-    """Cached tokens of a layer that the GPU's cache holds."""
+    """How many cached tokens of a layer fit the GPU's L2 cache."""
 
     tokens: float
 
     @classmethod
     def of(cls, gpu: Gpu, token_bytes: float) -> SharedReads:
-        """For layers whose cached tokens are of so many bytes on each GPU."""
+        """For layers with ``token_bytes`` per cached token on each GPU."""
         return cls(gpu.l2_bytes / token_bytes)
 
     def spared(self, kv: int, several: int, again: int) -> Spared:
-        """Of ``kv`` cached tokens, of which more than one request holds ``several``, to be read ``again`` times more.
+        """Of ``kv`` cached tokens, several requests share ``several``, and ``again`` reads of these are repeated.
 
-        Of n requests that lie anywhere in the batch, two neighbours are closer than a share x of it with a probability
-        of 1 - (1 - x)^n.
+        Of n requests at random positions of the batch, two neighbours are closer than a share x of it with probability
+        1 - (1 - x)^n.
         """
         grain = max(0, kv.bit_length() - _GRAIN_BITS)
         low = kv >> grain << grain

@@ -1,4 +1,4 @@
-"""Where operator times come from: the interface between what runs and how long it takes."""
+"""The interface of cost sources, which know the times of operators."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Answer = TypeVar("Answer")
 
 
 class Estimate(NamedTuple):
-    """Seconds, and what each of them is: an index into PROVENANCES.
+    """Seconds, and the provenance of each as an index into PROVENANCES.
 
-    ``kernels`` are, where the source knows them, the compiled kernels that run at each number of rows.
+    ``kernels`` are the compiled kernels at each number of rows, if the source knows them.
     """
 
     seconds: Floats
@@ -39,11 +39,10 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True)
 class Curve:
-    """Seconds of an even batch over its cached tokens: straight between knots, beyond the last with the last slope.
+    """Seconds of an even batch over its cached tokens: linear between knots, beyond the last with the last slope.
 
-    Where one request is longer than the others it holds the kernel up: ``skew`` is how far an uneven batch goes from
-    the time of an even one with as many cached tokens towards that of one whose requests are all as long as the
-    longest.
+    A request that is longer than the others delays the kernel. ``skew`` is how far an uneven batch lies from an even
+    one with as many cached tokens (0) towards one with all requests as long as the longest (1).
     """
 
     kv: tuple[float, ...]
@@ -60,14 +59,14 @@ class Curve:
 
 
 class CostSource(Protocol):
-    """Seconds of single operators, or None for one it knows nothing about.
+    """Seconds of single operators, or None for an unknown one.
 
-    Everything is asked for in bulk, before the clock starts.
+    All queries are made in bulk, before the run.
     """
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Its name in reports."""
         ...
 
     def rows(self, operator: RowOperator, rows: Floats) -> Estimate | None:
@@ -79,12 +78,12 @@ class CostSource(Protocol):
         ...
 
     def prefill_attention(self, operator: AttentionOperator, kv_bytes: float) -> PrefillAttention | None:
-        """How long one layer takes over the prompt chunks of a step."""
+        """One layer's attention over the prompt chunks of a step."""
         ...
 
 
 class FirstOf:
-    """Several sources, the best first: each operator is answered by the first that knows it.
+    """Several sources, the best first: the first that knows an operator answers.
 
     It notes in ``chosen`` which that was, by operator; the last source must know everything.
     """
@@ -116,7 +115,7 @@ class FirstOf:
 
 
 class Decodes(NamedTuple):
-    """The decodes of a step: how many, their cached tokens in all, and those of the longest."""
+    """The decodes of a step: how many, the cached tokens of all, and those of the longest."""
 
     requests: int
     cached: int
@@ -136,7 +135,7 @@ class PrefillAttention(Protocol):
 
     @property
     def provenance(self) -> int:
-        """What its seconds are: an index into PROVENANCES."""
+        """The provenance of its seconds: an index into PROVENANCES."""
         ...
 
     def seconds(self, chunks: Sequence[tuple[int, int]]) -> float:
@@ -144,5 +143,5 @@ class PrefillAttention(Protocol):
         ...
 
     def together(self, chunks: Sequence[tuple[int, int]], decodes: Decodes) -> float | None:
-        """Seconds for chunks and decodes in one kernel; None where a source only knows them apart."""
+        """Seconds for chunks and decodes in one kernel; None if a source only knows them apart."""
         ...

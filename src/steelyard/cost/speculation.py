@@ -1,8 +1,8 @@
-"""Speculative decoding: what drafts tokens, and what steps take that verify them.
+"""Speculative decoding: draft models, and the cost of steps that verify drafts.
 
-As vLLM runs it, a step first verifies: every request brings its newest token and the drafts after it, and the output
-head sees all of them. Then whoever drafts goes over the same tokens once, rejected ones included, which gives each
-request its first draft, and over one token of each request for every further draft. Prompts pass through both.
+As in vLLM, a step first verifies: every request has its newest token and its drafts, and the output head sees all of
+them. Then the draft model runs over the same tokens, rejected ones included, which gives each request its first draft,
+and over one token of each request for every further draft. Prompts run through both models.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from steelyard.model import (
 )
 from steelyard.scenario import DraftMethod, EngineSpec
 
-NGRAM_TOKEN_SECONDS = 2e-9  # to compare a request's newest tokens with each of its tokens: a few instructions
+NGRAM_TOKEN_SECONDS = 2e-9  # per token searched for an n-gram: a few instructions; estimated, not measured
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A model that drafts.
+    """A draft model.
 
-    One that is ``joined`` to the target takes its hidden states beside the embedding of each token, through a matrix of
-    its own, and shares its embedding and output head. Of ``copies`` of its layers each pass runs one.
+    A ``joined`` one takes the target's hidden states beside the embedding of each token, through its own matrix, and
+    shares the target's embedding and output head. Each pass runs one of ``copies`` of its layers.
     """
 
     model: ModelSpec
@@ -54,12 +54,12 @@ class Draft:
     copies: int = 1
 
     def layout(self, target: int | Layout) -> Layout:
-        """It is split over the target's GPUs; without experts, over those of one rank."""
+        """Its layout: split over the target's GPUs, or without experts over those of one rank."""
         layout = as_layout(target)
         return layout if _has_experts(self.model) else Layout(tp=layout.tp)
 
     def first_operators(self) -> tuple[Operator, ...]:
-        """What joins a token's embedding and the hidden state, whole on every GPU."""
+        """The operators that join a token's embedding and hidden state, unsplit on every GPU."""
         if not self.joined:
             return ()
         hidden, size = self.model.hidden, self.model.dtype_bytes
@@ -74,12 +74,12 @@ class Draft:
         return self.copies * (layers + own)
 
     def kv_bytes_per_token(self, kv_dtype: str, target: int | Layout) -> int:
-        """Bytes that one token takes in its cache, on each GPU."""
+        """Bytes of one token in its cache, on each GPU."""
         return self.copies * kv_bytes_per_token(self.model, kv_dtype, replace(self.layout(target), pp=1))
 
 
 def find_draft(engine: EngineSpec, target: ModelSpec, base_dir: Path) -> Draft | None:
-    """The model that drafts for a target; None where drafts come from elsewhere, or there are none."""
+    """The draft model of a target; None if drafts come from n-grams, or there are none."""
     wanted = engine.speculative
     if wanted is None or wanted.method in ("free", "ngram"):
         return None
@@ -98,7 +98,7 @@ def find_draft(engine: EngineSpec, target: ModelSpec, base_dir: Path) -> Draft |
 
 
 def eagle_head(target: ModelSpec) -> Draft:
-    """EAGLE's one layer, of the target's shape but dense: as wide as what one of its tokens passes through.
+    """EAGLE's single layer, of the target's shape but dense: as wide as the FFN that one token uses.
 
     It has no norm before attention and none at the end.
     """
@@ -114,7 +114,7 @@ def eagle_head(target: ModelSpec) -> Draft:
 
 
 def mtp_layers(target: ModelSpec, tokens: int) -> Draft:
-    """The target's own layers for further tokens: like its last, between norms of both inputs and one at the end."""
+    """The target's multi-token prediction layers: like its last layer, with norms of both inputs and at the end."""
     if not target.mtp_layers:
         raise UserError(
             f"engine.speculative.method: {target.name} has no layers of its own to draft with "
@@ -138,9 +138,9 @@ def compile_speculative(
     terms: HostTerms | None = None,
     routing: Routing | None = None,
 ) -> SpeculativeCost:
-    """The cost of an engine that verifies drafts, from that of its model's plain steps.
+    """The cost of an engine that verifies drafts, from the cost of its model's plain steps.
 
-    ``routing`` is that of the target's experts, which only a draft that is joined to it has too.
+    ``routing`` is that of the target's experts, which a joined draft model shares.
     """
     method: DraftMethod = "free" if engine.speculative is None else engine.speculative.method
     if draft is None:
@@ -148,7 +148,7 @@ def compile_speculative(
     own = draft.layout(layout)
     check_layout(draft.model, own)
     runs = engine
-    if not draft.joined:  # it has a token more of each request, and vLLM captures it in pieces only
+    if not draft.joined:  # it has one more token of each request, and vLLM captures it piecewise only
         pieces = engine.cudagraph not in ("none", "full_decode_only")
         most = engine.max_num_batched_tokens + engine.max_num_seqs
         captured = {"cudagraph": "piecewise" if pieces else "none", "max_num_batched_tokens": most}
@@ -159,10 +159,10 @@ def compile_speculative(
 
 
 class SpeculativeCost:
-    """Times of steps in which most requests bring drafts.
+    """Times of steps in which most requests have drafts.
 
-    A request of one token and its drafts is known by its number of tokens, as it is to vLLM: a step of nothing else
-    replays a whole graph captured for that. ``further_token``: the draft model has not seen the newest token yet.
+    A request with all its drafts is recognised by its number of tokens, as in vLLM: a step of only such requests
+    replays a full graph. ``further_token``: the draft model has not seen the newest token yet.
     """
 
     def __init__(
@@ -187,31 +187,31 @@ class SpeculativeCost:
 
     @property
     def chosen(self) -> Mapping[str, str]:
-        """The source that answered, by operator."""
+        """The source used, by operator."""
         return self.target.chosen
 
     @property
     def families(self) -> dict[str, set[str]]:
-        """The sources that answered, by family of operators."""
+        """The sources used, by family of operators."""
         if self.draft is None:
             return self.target.families
         return {name: found | self.draft.families.get(name, set()) for name, found in self.target.families.items()}
 
     def first_uses(self) -> FirstUses | None:
-        """The kernels of an engine that has just started."""
+        """The kernels of a fresh engine."""
         return self.target.first_uses()
 
     def by_provenance(self, done: Stretches) -> Floats:
-        """About how many GPU seconds stand under each provenance; of drafts, those of the first in each step."""
+        """Approximate GPU seconds by provenance; of drafts, only the first pass of each step."""
         found = self.target.by_provenance(done)
         return found if self.draft is None else found + self.draft.by_provenance(done)
 
     def decode_line(self, n: int, kv: int, longest: int) -> tuple[float, float, int]:
-        """A step of requests without drafts, as a line that is good for this one only."""
+        """A step of requests without drafts, as a line that is valid for this step only."""
         return self.mixed(n, kv, longest, []).gpu, 0.0, kv
 
     def decode_host(self, n: int) -> tuple[float, float, float]:
-        """Prepare, launch and tail of such a step, of requests with hardly anything cached."""
+        """Prepare, launch and tail of such a step, for requests with almost nothing cached."""
         time = self.mixed(n, n, 1, [])
         return time.prepare, time.launch, time.tail
 
@@ -235,7 +235,7 @@ class SpeculativeCost:
         return time._replace(gpu=time.gpu + first.gpu + gpu, launch=time.launch + launch, tail=tail or first.gpu)
 
     def decodes_together(self, ranks: Sequence[tuple[int, int, int] | None]) -> DecodeLine:
-        """Steps of requests without drafts on all ranks; good for one step."""
+        """Steps of requests without drafts on all ranks; valid for one step."""
         batches = [None if rank is None else RankBatch(*rank) for rank in ranks]
         return DecodeLine(self.together(batches).gpu, 0.0, 0, 0, 1)
 
@@ -245,7 +245,7 @@ class SpeculativeCost:
         return time.prepare, time.launch, time.tail
 
     def _told_apart(self, batch: RankBatch) -> RankBatch:
-        """As decodes those that bring all their drafts, and as chunks everything else."""
+        """The batch with full verifications as decodes and everything else as chunks."""
         width, chunks = self._width, batch.chunks
         verified = [before for tokens, before in chunks if tokens == width and before]
         others = [each for each in chunks if each[0] != width or not each[1]] if len(verified) < len(chunks) else []
@@ -256,9 +256,9 @@ class SpeculativeCost:
         return RankBatch(len(verified), sum(verified) + len(verified) * width, max(verified) + width, others)
 
     def _further(self, draft: CompiledCost, ranks: Sequence[RankBatch | None]) -> tuple[float, float, float]:
-        """GPU seconds of all passes after the first, the host's to launch them, and GPU seconds behind the launch.
+        """GPU seconds of all draft passes after the first, host seconds to launch them, and GPU seconds after that.
 
-        Those in graphs are one graph; others are launched one by one.
+        Captured passes are one graph; others are launched one by one.
         """
         passes = self._drafts - 1
         if not passes:
@@ -287,20 +287,20 @@ def _step(cost: CompiledCost, ranks: Sequence[RankBatch | None]) -> StepTime:
 
 
 def _cached(batch: RankBatch) -> RankBatch:
-    """Every request of a batch with one token, and all that is cached after the step."""
+    """Every request of a batch with one token, with its cached tokens after the step."""
     others = [tokens + before for tokens, before in batch.chunks]
     return RankBatch(batch.requests, batch.kv + sum(others), max(batch.longest, *others, 0))
 
 
 def _grown(batch: RankBatch, tokens: int) -> RankBatch:
-    """The same with so many tokens more of each request."""
+    """The same with ``tokens`` more of each request."""
     return RankBatch(batch.decodes, batch.kv + tokens * batch.decodes, batch.longest + tokens)
 
 
 def _launching(launch: float, terms: HostTerms) -> float:
-    """Of the host's seconds for a step of the draft model, those that count: nobody waits for what it samples.
+    """Host seconds that count in a step of the draft model: the host does not wait for what it samples.
 
-    A whole graph takes about as long to launch as a captured piece.
+    A full graph takes about as long to launch as a captured piece.
     """
     return launch - terms.sample if launch > terms.sample else terms.pieces
 

@@ -1,9 +1,9 @@
-"""Operator times of one model on one GPU as tables, which is what profilers of other simulators leave behind.
+"""Operator times of one model on one GPU as tables, which is what profilers of other simulators write.
 
-The readers (`llmservingsim`, `vidur`) know the files; here is how the tables are read between their points: straight,
-never less time for more work, and by what governs the time. Rows within a tile of a matrix cost what the tile costs.
-A prompt chunk longer than any measured is several in a row, which meet as many keys. Decodes of one batch share
-the memory's bandwidth, so batches between two measured sizes are compared at as many cached tokens in all.
+The readers (`llmservingsim`, `vidur`) know the files. This module interpolates between their points: linearly,
+monotonically, and over what determines the time. Rows within a tile of a matrix cost as much as the tile. A prompt
+chunk longer than any measured is several in a row, with as many query-key pairs. Decodes of one batch share the memory
+bandwidth, so batches between two measured sizes are compared at the same total of cached tokens.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from steelyard.cost.source import EXTRAPOLATED, INTERPOLATED, MEASURED, Curve, D
 from steelyard.model import AttentionOperator, Gemm, GroupedGemm
 
 TILE_ROWS = 16  # of a matrix; no tensor core works on fewer
-PAUSE_SECONDS = 0.6e-6  # between two kernels, which profilers leave out: 0.53 to 0.68 in graphs of matrices on an H200
+GAP_SECONDS = 0.6e-6  # between two kernels, which profilers leave out: 0.53 to 0.68 in graphs of matrices on an H200
 
 
 @dataclass(frozen=True)
-class Points:
+class TimeCurve:
     """Measured seconds over one dimension.
 
-    Flat before the first point. Beyond the last it climbs as it did over the upper half, since a single step of a
-    staircase says little about the climb.
+    Constant before the first point. Beyond the last, the slope is that of the upper half, since a single step of a
+    staircase says little about it.
     """
 
     x: tuple[float, ...]
     seconds: tuple[float, ...]
 
     @classmethod
-    def of(cls, measured: Iterable[tuple[float, float]]) -> Points:
-        """Repeated points become their mean, and neighbours that fall where they should rise a common one."""
+    def of(cls, measured: Iterable[tuple[float, float]]) -> TimeCurve:
+        """From measured points: repeated ones are averaged, and so are neighbours that are not monotone."""
         table = np.array(sorted(measured), dtype=np.float64)
         x = np.unique(table[:, 0])
         seconds = monotone(np.array([table[table[:, 0] == value, 1].mean() for value in x]))
         return cls(tuple(x.tolist()), tuple(seconds.tolist()))
 
     def at(self, x: float) -> float:
-        """Seconds at one place."""
+        """Seconds at ``x``."""
         if x > self.x[-1]:
             return self.seconds[-1] + (x - self.x[-1]) * self._climb
         i = bisect_left(self.x, x)
@@ -53,7 +53,7 @@ class Points:
         return self.seconds[i - 1] + part * (self.seconds[i] - self.seconds[i - 1])
 
     def along(self, x: Floats, tile: int = 0) -> Estimate:
-        """Seconds at many places; between points no further apart than ``tile`` those of the point above."""
+        """Seconds at many places; between points no further apart than ``tile``, those of the next point."""
         knots, seconds = np.array(self.x), np.array(self.seconds)
         above = np.minimum(np.searchsorted(knots, x), len(knots) - 1)
         narrow = knots[above] - knots[np.maximum(above - 1, 0)] <= tile
@@ -70,7 +70,7 @@ class Points:
 
 
 def blend(keys: Sequence[int], at: float) -> tuple[tuple[int, float], ...]:
-    """The measured keys to either side of a place and their weights; beyond the last, the last two carried on."""
+    """The measured keys on both sides of ``at`` and their weights; beyond the last, the last two extrapolated."""
     if at <= keys[0] or len(keys) == 1:
         return ((keys[0], 1.0),)
     i = min(bisect_left(keys, at), len(keys) - 1)
@@ -81,18 +81,20 @@ def blend(keys: Sequence[int], at: float) -> tuple[tuple[int, float], ...]:
 
 
 def _nearest(measured: Iterable[int], at: int) -> int:
-    """The measured key at or above a place, or the last."""
+    """The measured key at or above ``at``, or the last."""
     keys = sorted(measured)
     return keys[min(bisect_left(keys, at), len(keys) - 1)]
 
 
 @dataclass(frozen=True)
-class AttentionTimes:
-    """One layer's attention: of decodes, of a lone prompt chunk, and of both in one kernel where that was measured."""
+class TabulatedAttention:
+    """One layer's attention: of decodes, of a single prompt chunk, and of both in one kernel if that was measured."""
 
-    decodes: dict[int, Points]  # by requests: over the cached tokens of all of them
-    chunks: dict[int, Points]  # by new tokens: over the tokens cached before them
-    mixed: dict[int, dict[int, dict[int, Points]]]  # by new tokens, cached before, decodes: over cached tokens of each
+    decodes: dict[int, TimeCurve]  # by requests: over the cached tokens of all of them
+    chunks: dict[int, TimeCurve]  # by new tokens: over the tokens cached before them
+    mixed: dict[
+        int, dict[int, dict[int, TimeCurve]]
+    ]  # by new tokens, cached before, decodes: over cached tokens of each
     skew: dict[int, dict[int, float]]  # by new tokens beside the decodes (0: none), requests: see Curve
 
     def even(self, requests: int, kv: float) -> float:
@@ -116,7 +118,7 @@ class AttentionTimes:
         return Curve(tuple(knots), seconds, provenance, self.skew_of(requests))
 
     def skew_of(self, requests: int, tokens: int = 0) -> float:
-        """A straggler takes as long in any batch, so its weight falls as the batch grows; at most all are as slow."""
+        """A straggler takes as long in any batch, so its weight falls as the batch grows; at most 1."""
         if not self.skew or requests < 2:
             return 0.0
         by_requests = self.skew[_nearest(self.skew, tokens)]
@@ -124,7 +126,7 @@ class AttentionTimes:
         return min(1.0, by_requests[measured] * measured / requests)
 
     def chunk(self, tokens: int, before: int) -> float:
-        """A chunk by itself; one longer than any measured as several in a row."""
+        """A single chunk; one longer than any measured is several in a row."""
         longest = self._lengths[-1]
         seconds = 0.0
         while tokens > longest:
@@ -136,7 +138,7 @@ class AttentionTimes:
         return sum(weight * self.chunks[c].at(before) for c, weight in blend(self._lengths, tokens))
 
     def together(self, tokens: int, before: int, requests: int, kv: float) -> float:
-        """A chunk and even decodes in one kernel; its parts one after the other where that was not measured."""
+        """A chunk and even decodes in one kernel; the sum of both if that was not measured."""
         if not self.mixed:
             return self.chunk(tokens, before) + self.even(requests, kv) - self.start
         each = kv / requests
@@ -154,7 +156,7 @@ class AttentionTimes:
 
     @cached_property
     def start(self) -> float:
-        """What any attention kernel takes, however little it has to do."""
+        """The least time of an attention kernel."""
         return min(points.seconds[0] for points in self.chunks.values())
 
     @cached_property
@@ -167,7 +169,7 @@ class AttentionTimes:
 
     @cached_property
     def _reaching(self) -> dict[int, float]:
-        """By new tokens, the fewest cached tokens of a decode that they were measured with: grids may start apart."""
+        """By new tokens, the fewest cached tokens of a decode measured with them: grids may start differently."""
         return {
             length: max(points.x[0] for decodes in self.mixed[length].values() for points in decodes.values())
             for length in sorted(self.mixed)
@@ -178,27 +180,27 @@ class AttentionTimes:
 class TabulatedPrefill:
     """Prompt chunks of a step.
 
-    A kernel that is given prompts may serve decodes otherwise than one that has decodes alone: without splitting their
-    keys among blocks, or reading them once per head. So what was measured together is asked for together, and so is
-    how much longer uneven decodes take: beside a prompt nobody shares a straggler's keys out.
+    A kernel may handle decodes beside prompts differently from decodes alone: without splitting their keys over blocks,
+    or reading them once per head. So times measured together are used together, and so is the skew of uneven decodes:
+    beside a prompt a straggler's keys are not split.
     """
 
-    times: AttentionTimes
+    times: TabulatedAttention
     provenance: int = INTERPOLATED
 
     def seconds(self, chunks: Sequence[tuple[int, int]]) -> float:
         longest, *others = sorted(chunks, reverse=True)
-        return self.times.chunk(*longest) + self._more(others) + PAUSE_SECONDS
+        return self.times.chunk(*longest) + self._more(others) + GAP_SECONDS
 
     def together(self, chunks: Sequence[tuple[int, int]], decodes: Decodes) -> float:
-        """The longest chunk with the decodes, as measured; other chunks add what they take less a kernel's start."""
+        """The longest chunk with the decodes, as measured; other chunks add their time less a kernel's start."""
         times, (requests, cached, most) = self.times, decodes
         longest, *others = sorted(chunks, reverse=True)
         seconds = times.together(*longest, requests, cached)
         skew = times.skew_of(requests, longest[0])
         if skew:
             seconds += skew * (times.together(*longest, requests, requests * most) - seconds)
-        return seconds + self._more(others) + PAUSE_SECONDS
+        return seconds + self._more(others) + GAP_SECONDS
 
     def _more(self, chunks: Sequence[tuple[int, int]]) -> float:
         return sum(max(0.0, self.times.chunk(*chunk) - self.times.start) for chunk in chunks)
@@ -206,12 +208,12 @@ class TabulatedPrefill:
 
 @dataclass(frozen=True)
 class ExpertTimes:
-    """Routed experts as one: by tokens, over the number of experts that any of them chose."""
+    """Routed experts as a whole: by tokens, over the number of experts that any token chose."""
 
-    by_tokens: dict[int, Points]
+    by_tokens: dict[int, TimeCurve]
 
     def along(self, gemm: GroupedGemm, rows: Floats) -> Estimate:
-        """Seconds of the busiest GPU: as of so many tokens that choose as often there, and as many experts."""
+        """Seconds of the busiest GPU: those of equally many choices and experts in the table."""
         tokens = sorted(self.by_tokens)
         counts = gemm.visits(rows) / gemm.top_k
         seconds = np.zeros_like(rows)
@@ -226,11 +228,11 @@ class ExpertTimes:
 class TabulatedDecodes:
     """Decodes from a table, with the pause after each kernel."""
 
-    attention: AttentionTimes
+    attention: TabulatedAttention
 
     def curve(self, requests: int) -> Curve:
         alone = self.attention.curve(requests)
-        return replace(alone, seconds=tuple(second + PAUSE_SECONDS for second in alone.seconds))
+        return replace(alone, seconds=tuple(second + GAP_SECONDS for second in alone.seconds))
 
 
 @dataclass(frozen=True)
@@ -238,9 +240,9 @@ class Tabulated:
     """A source that knows the operators of one model, in the precision it was profiled in."""
 
     name: str
-    operators: dict[str, Points]  # by our name: over rows
+    operators: dict[str, TimeCurve]  # by our name: over rows
     inside_others: frozenset[str]  # operators that were timed as part of another
-    attention: AttentionTimes
+    attention: TabulatedAttention
     experts: ExpertTimes | None = None
     weight_bytes: float = 2.0
     kv_bytes: float = 2.0
@@ -256,7 +258,7 @@ class Tabulated:
             found = self.operators[operator.name].along(rows, TILE_ROWS if isinstance(operator, Gemm) else 0)
         else:
             return None
-        return found._replace(seconds=np.where(rows > 0, found.seconds + PAUSE_SECONDS, 0.0))
+        return found._replace(seconds=np.where(rows > 0, found.seconds + GAP_SECONDS, 0.0))
 
     def decode_attention(self, operator: AttentionOperator, kv_bytes: float) -> TabulatedDecodes | None:
         return TabulatedDecodes(self.attention) if self._knows(operator, kv_bytes) else None
@@ -265,6 +267,6 @@ class Tabulated:
         return TabulatedPrefill(self.attention) if self._knows(operator, kv_bytes) else None
 
     def _knows(self, operator: AttentionOperator, kv_bytes: float) -> bool:
-        """One table cannot tell the kinds of layer of a model apart: full attention of all tokens is what it holds."""
-        plain = operator.attention == "gqa" and operator.window is None and operator.dealt is None
+        """Whether the table applies: it only has full attention, for one kind of layer."""
+        plain = operator.attention == "gqa" and operator.window is None and operator.context_parallel is None
         return plain and kv_bytes == self.kv_bytes

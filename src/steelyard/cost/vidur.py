@@ -1,9 +1,9 @@
-"""Vidur's profiles, and those of Frontier, which grew from it: CSV files in a folder ``compute/DEVICE/MODEL``.
+"""Profiles of Vidur and of Frontier, which is based on it: CSV files in a folder ``compute/DEVICE/MODEL``.
 
-``mlp.csv`` (Frontier: ``linear_op.csv``) times layers over tokens, ``attention.csv`` prompts and decodes apart and
-Frontier's ``moe.csv`` the experts; all in milliseconds, as ``time_stats.OPERATOR.median``, with the shapes they belong
-to beside them. Where Frontier timed kernels by themselves too (``*_kernel_only.csv``), those are taken, since launches
-are counted elsewhere. None of them times the output head or the sampler.
+``mlp.csv`` (Frontier: ``linear_op.csv``) times layers over tokens, ``attention.csv`` prompts and decodes separately,
+and Frontier's ``moe.csv`` the experts. All are milliseconds in ``time_stats.OPERATOR.median``, beside the shapes they
+belong to. Frontier's times of kernels alone (``*_kernel_only.csv``) are preferred, since launches are counted
+elsewhere. None of the files times the output head or the sampler.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from steelyard.cost.csvrows import Row, csv_columns, csv_rows, number, whole
-from steelyard.cost.tabulated import AttentionTimes, Points, Tabulated
+from steelyard.cost.tabulated import Tabulated, TabulatedAttention, TimeCurve
 from steelyard.errors import UserError
 from steelyard.model import DenseFfn, ModelSpec, MoeFfn
 
@@ -45,7 +45,7 @@ Measured = dict[str, list[tuple[float, float]]]
 
 
 def is_compute_folder(folder: Path) -> bool:
-    """Whether a folder holds the profile of one model, told by its columns and not its files' names alone."""
+    """Whether a folder holds the profile of one model, by the columns of its files."""
     path = _first(folder, _ATTENTION)
     return path is not None and _first(folder, _LAYERS) is not None and _median("attn_decode") in csv_columns(path)
 
@@ -76,8 +76,8 @@ def _with_width(shape: Shape, model: ModelSpec) -> Shape:
     return {**shape, "n_expanded_embd": ffn.intermediate} if isinstance(ffn, DenseFfn) else shape
 
 
-def _layers(path: Path, shape: Shape, tp: int) -> dict[str, Points]:
-    """Layers under our names; those that every rank runs whole are timed once, at degree 1."""
+def _layers(path: Path, shape: Shape, tp: int) -> dict[str, TimeCurve]:
+    """Layers under our names; replicated layers are timed once, at degree 1."""
     sharded, whole_ones = (
         _times(_matching(path, {**shape, _TP: degree}), {theirs: (theirs,) for theirs in _OURS}, "num_tokens")
         for degree in (tp, 1)
@@ -85,11 +85,11 @@ def _layers(path: Path, shape: Shape, tp: int) -> dict[str, Points]:
     if not sharded:
         raise UserError(_no_rows(path, {**shape, _TP: tp}))
     found = {**whole_ones, **sharded} if tp > 1 else sharded
-    return {ours: Points.of(points) for theirs, points in found.items() for ours in _OURS[theirs]}
+    return {ours: TimeCurve.of(points) for theirs, points in found.items() for ours in _OURS[theirs]}
 
 
-def _attention(path: Path, shape: Shape) -> tuple[AttentionTimes, Points | None]:
-    """Prompts, decodes, and the cache writes of both; batches of several prompts are left out."""
+def _attention(path: Path, shape: Shape) -> tuple[TabulatedAttention, TimeCurve | None]:
+    """Prompts, decodes, and the cache writes of both; batches of several prompts are skipped."""
     prompts: dict[int, list[tuple[float, float]]] = defaultdict(list)
     decodes: dict[int, list[tuple[float, float]]] = defaultdict(list)
     writes: list[tuple[float, float]] = []
@@ -104,15 +104,15 @@ def _attention(path: Path, shape: Shape) -> tuple[AttentionTimes, Points | None]
             prompts[chunk].append((cached, _seconds(row, "attn_prefill", where)))
         if row.get(_median("attn_kv_cache_save")):
             writes.append((batch * max(chunk, 1), _seconds(row, "attn_kv_cache_save", where)))
-    curves = {batch: Points.of(points) for batch, points in decodes.items() if len({x for x, _ in points}) > 1}
+    curves = {batch: TimeCurve.of(points) for batch, points in decodes.items() if len({x for x, _ in points}) > 1}
     if not curves or not prompts:
         raise UserError(_no_rows(path, shape))
-    chunks = {chunk: Points.of(points) for chunk, points in prompts.items()}
-    return AttentionTimes(curves, chunks, mixed={}, skew={}), Points.of(writes) if writes else None
+    chunks = {chunk: TimeCurve.of(points) for chunk, points in prompts.items()}
+    return TabulatedAttention(curves, chunks, mixed={}, skew={}), TimeCurve.of(writes) if writes else None
 
 
-def _experts(path: Path, model: ModelSpec, ffn: MoeFfn, tp: int) -> dict[str, Points]:
-    """Routed experts of one rank with even routing; nothing where the file has no rows of this shape."""
+def _experts(path: Path, model: ModelSpec, ffn: MoeFfn, tp: int) -> dict[str, TimeCurve]:
+    """Routed experts of one rank with even routing; empty if the file has no rows of this shape."""
     shape = {
         "num_experts": ffn.experts,
         "router_topk": ffn.top_k,
@@ -122,11 +122,11 @@ def _experts(path: Path, model: ModelSpec, ffn: MoeFfn, tp: int) -> dict[str, Po
         _TP: tp,
     }
     even = (each for each in _matching(path, shape) if each[1].get("load_distribution", "uniform") == "uniform")
-    return {ours: Points.of(points) for ours, points in _times(even, _OF_EXPERTS, "num_tokens").items()}
+    return {ours: TimeCurve.of(points) for ours, points in _times(even, _OF_EXPERTS, "num_tokens").items()}
 
 
 def _times(rows: Iterable[tuple[str, Row]], wanted: dict[str, tuple[str, ...]], over: str) -> Measured:
-    """Seconds of each wanted name, the sum of its operators, over a column; where they were timed at all."""
+    """Seconds of each wanted name, as the sum of its operators, over a column, for those that were timed."""
     found: Measured = defaultdict(list)
     for where, row in rows:
         for name, operators in wanted.items():
@@ -150,7 +150,7 @@ def _no_rows(path: Path, shape: Shape) -> str:
 
 
 def _weight_bytes(path: Path) -> float:
-    """Frontier says the precision; Vidur profiles in 16 bits."""
+    """Frontier's files name the precision; Vidur profiles in 16 bits."""
     precision = {row.get("profiling_precision", "FP16") for _, row in csv_rows(path, ())}
     return 1.0 if any("8" in str(each) for each in precision) else 2.0
 

@@ -111,7 +111,7 @@ def _gemm_seconds(gemm: Gemm | GroupedGemm, gpu: Gpu) -> float:
 
 def _attention_work(operator: AttentionOperator, gpu: Gpu, layers: float, kv_bytes: float) -> AttentionWork:
     peak = gpu.peak(operator.compute)
-    ranks = 1 if operator.dealt is None else operator.dealt.ranks
+    ranks = 1 if operator.context_parallel is None else operator.context_parallel.ranks
     return AttentionWork(
         prefill_pair=layers * operator.prefill.flops_per_pair / peak,
         decode_pair=layers * operator.decode.flops_per_pair / peak / ranks,

@@ -16,8 +16,8 @@ from steelyard.engine.request import FINISHED, REJECTED, Request
 if TYPE_CHECKING:
     from steelyard.engine.engine import Engine
 
-# After an idle gap of this length the GPU's clocks have recovered from the power limit: they change within some tens of
-# milliseconds (docs/profiles.md, "Clocks").
+# After an idle gap of this length the GPU's clocks have recovered from the power limit: `RESTED` was measured with it
+# (docs/calibration.md), and clocks change within some tens of milliseconds (docs/profiles.md).
 PAUSE_SECONDS = 0.05
 # Preempting steps without any progress before a request is rejected: requests of equal priority can preempt each other
 # for ever. Chosen; far more than any run that does progress.

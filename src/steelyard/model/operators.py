@@ -103,7 +103,7 @@ class AttentionShape:
 
 
 @dataclass(frozen=True)
-class Dealt:
+class ContextParallel:
     """Cached tokens are dealt out to ``ranks`` GPUs next to each other; values between them have so many bytes."""
 
     ranks: int
@@ -126,7 +126,7 @@ class AttentionOperator:
     kv_elements: int
     window: int | None
     compute: str
-    dealt: Dealt | None = None
+    context_parallel: ContextParallel | None = None
     kind: Literal["attention"] = "attention"
 
 
@@ -268,7 +268,7 @@ def _attention(model: ModelSpec, attention: Attention, layout: Layout) -> Attent
         kv_elements=kv_elements(attention, tp),
         window=attention.window,
         compute=model.compute,
-        dealt=Dealt(dcp, model.dtype_bytes) if dcp > 1 else None,
+        context_parallel=ContextParallel(dcp, model.dtype_bytes) if dcp > 1 else None,
     )
 
 
@@ -378,8 +378,8 @@ class _Experts:
 
     @property
     def _gathering(self) -> tuple[int, int]:
-        """How many gather, and how far apart. Dealt-out experts: all GPUs, each with a part of its group's tokens;
-        sliced ones: GPUs with the same slice, one of each data-parallel rank."""
+        """How many GPUs gather, and their stride. With expert parallelism all GPUs do, each with a part of its group's
+        tokens; otherwise GPUs with the same slice, one of each data-parallel rank."""
         layout = self.layout
         return (layout.expert_ranks, 1) if layout.expert_parallel else (layout.dp, layout.tp * layout.pp)
 

@@ -11,7 +11,7 @@ from steelyard.cost import (
     CostSource,
     Draft,
     HostTerms,
-    Measured,
+    MeasuredSource,
     MemoryPlan,
     Roofline,
     SpeculativeCost,
@@ -322,10 +322,10 @@ def measured_sources(wanted: CostSpec, gpu: Gpu, topology: Topology) -> tuple[Co
 
 
 @cache
-def _shipped(gpu: str) -> Measured | None:
+def _shipped(gpu: str) -> MeasuredSource | None:
     """The profile that comes with the package for a GPU, read once however many runs use it."""
     bundle = shipped_bundle(gpu)
-    return None if bundle is None else Measured(find_gpu(gpu), bundle)
+    return None if bundle is None else MeasuredSource(find_gpu(gpu), bundle)
 
 
 def _host(scenario: Scenario) -> HostTerms:

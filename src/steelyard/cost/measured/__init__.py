@@ -1,6 +1,7 @@
-"""The measured source: a profile of the GPU, read by what governs each operator's time.
+"""The measured source: operator times from a profile of the GPU.
 
-Each kind of operator has a module that says how. What the profile lacks comes from the next source, and is called so.
+Each kind of operator has a module that interpolates its times. Operators that the profile lacks come from the next
+source.
 """
 
 from __future__ import annotations
@@ -11,23 +12,23 @@ from functools import cached_property
 import numpy as np
 
 from steelyard.cost.bundle import Bundle
-from steelyard.cost.measured.attention import AttentionTimes, MeasuredDecodes
-from steelyard.cost.measured.company import in_company
+from steelyard.cost.measured.attention import MeasuredAttention, MeasuredDecodes
 from steelyard.cost.measured.elementwise import Small
 from steelyard.cost.measured.experts import Experts
+from steelyard.cost.measured.layer_overhead import layer_overhead
 from steelyard.cost.measured.matrices import Matrices
 from steelyard.cost.measured.prefill import MeasuredPrefill
 from steelyard.cost.source import INTERPOLATED, Estimate, Floats, RowOperator
 from steelyard.hardware import Gpu
 from steelyard.model import AttentionOperator, Elementwise, Gemm, GroupedGemm
 
-__all__ = ["Measured"]
+__all__ = ["MeasuredSource"]
 
 _IN_THE_EXPERTS = ("experts_down", "experts_act", "experts_sum")  # measured together with experts_gate_up
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredSource:
     """Operator times from a bundle: bf16, 8-bit matrices and caches; not other types, latent attention, collectives."""
 
     gpu: Gpu
@@ -45,7 +46,7 @@ class Measured:
         alone = self._alone(operator, rows)
         if alone is None:
             return None
-        return alone._replace(seconds=np.where(rows > 0, alone.seconds + self._company, 0.0))
+        return alone._replace(seconds=np.where(rows > 0, alone.seconds + self._layer_overhead, 0.0))
 
     def _alone(self, operator: RowOperator, rows: Floats) -> Estimate | None:
         if isinstance(operator, Gemm):
@@ -60,7 +61,7 @@ class Measured:
     def decode_attention(self, operator: AttentionOperator, kv_bytes: float) -> MeasuredDecodes | None:
         if operator.attention == "mla" or not self.attention.points:
             return None
-        return self.attention.decodes(operator, kv_bytes, self._company)
+        return self.attention.decodes(operator, kv_bytes, self._layer_overhead)
 
     def prefill_attention(self, operator: AttentionOperator, kv_bytes: float) -> MeasuredPrefill | None:
         if operator.attention == "mla" or not self.attention.points:
@@ -68,10 +69,10 @@ class Measured:
         return self.attention.prefill(operator, kv_bytes)
 
     def _gemm(self, gemm: Gemm, rows: Floats) -> Estimate | None:
-        """8-bit rows are quantised first, by a kernel of its own.
+        """8-bit rows are quantised first, by a separate kernel.
 
-        Points are measured in short runs. A GPU kept busy with large matrices meets its power limit and lowers its
-        clocks, so an engine never sees more than the rate that the GPU keeps up, where the profile tells it.
+        Points are measured in short runs. A GPU kept busy with large matrices reaches its power limit and lowers its
+        clocks, so times are capped at the sustained rate, if the profile has it.
         """
         if gemm.weight_bytes == 2 and self.matrices.points:
             found = self.matrices.seconds(gemm.n, gemm.k, rows)
@@ -102,14 +103,14 @@ class Measured:
         return Experts(self.bundle.families.get("moe", []), self.gpu, held_out)
 
     @cached_property
-    def attention(self) -> AttentionTimes:
+    def attention(self) -> MeasuredAttention:
         """Attention."""
-        return AttentionTimes(self.bundle.families.get("attention", []), self.gpu)
+        return MeasuredAttention(self.bundle.families.get("attention", []), self.gpu)
 
     @cached_property
     def _small(self) -> Small:
         return Small(self.bundle.families)
 
     @cached_property
-    def _company(self) -> float:
-        return in_company(self.bundle.families.get("layer", []))
+    def _layer_overhead(self) -> float:
+        return layer_overhead(self.bundle.families.get("layer", []))

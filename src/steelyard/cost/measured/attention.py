@@ -1,7 +1,7 @@
-"""Attention: the tiles of a batch played through, and corrected by the measured batches most like it.
+"""Attention: the tiles of a batch are simulated, and corrected by the most similar measured batches.
 
-A batch whose lengths are all known is foretold by `batch`. The engine knows of its decodes only how many there are,
-their tokens in all and the longest, so what it is given are summaries of the same: `decodes` and `prefill`.
+`batch` predicts a batch whose lengths are all known. The engine only knows the number of its decodes, their cached
+tokens in all and the longest, so it uses summaries: `decodes` and `prefill`.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Kind = Literal["decodes", "prompt", "any"]
 Places = dict[HeadShape, NDArray[np.int64]]  # of points, by shape
 
 _LENGTHS = np.array([32, 64, 128, 192, 256, 384, 512, 768, *(1024 << i for i in range(8))], dtype=np.float64)
-_ENOUGH = 150  # points of shapes alike to correct by
+_ENOUGH = 150  # points of similar shapes to correct by; chosen
 _NOT_PLAIN = ("window", "kv_bytes", "pool")
 
 
 @dataclass(frozen=True)
-class AttentionTimes:
+class MeasuredAttention:
     """Times of attention batches from measured ones."""
 
     points: Sequence[Row]
@@ -44,19 +44,19 @@ class AttentionTimes:
     _decodes: dict[tuple[AttentionShape, int | None, float, float], MeasuredDecodes] = field(default_factory=dict)
 
     def batch(self, shape: HeadShape, queries: Sequence[int], keys: Sequence[int], kv_bytes: float = 2) -> float:
-        """Seconds of a batch of which every length is known."""
+        """Seconds of a batch whose lengths are all known."""
         load = batch_load(shape, queries, keys, self.gpu.sms)
         correction = self._correction(shape, _kind(queries), kv_bytes)
         return 1e-6 * load.microseconds(tile_costs(shape.dim)) * correction.of_batch(shape, queries, keys, load)
 
-    def decodes(self, operator: AttentionOperator, kv_bytes: float, company: float = 0.0) -> MeasuredDecodes:
-        """Seconds of a step's decodes; ``company`` is what each kernel takes longer among others."""
-        key = operator.decode, operator.window, kv_bytes, company
+    def decodes(self, operator: AttentionOperator, kv_bytes: float, overhead: float = 0.0) -> MeasuredDecodes:
+        """Seconds of a step's decodes; ``overhead`` is what each kernel takes longer among others."""
+        key = operator.decode, operator.window, kv_bytes, overhead
         if key not in self._decodes:
-            self._decodes[key] = self._find_decodes(operator, kv_bytes, company)
+            self._decodes[key] = self._find_decodes(operator, kv_bytes, overhead)
         return self._decodes[key]
 
-    def _find_decodes(self, operator: AttentionOperator, kv_bytes: float, company: float) -> MeasuredDecodes:
+    def _find_decodes(self, operator: AttentionOperator, kv_bytes: float, overhead: float) -> MeasuredDecodes:
         shape = _shape(operator.decode)
         return MeasuredDecodes(
             shape,
@@ -65,18 +65,18 @@ class AttentionTimes:
             *_lengths(operator),
             measured=shape in self._rows(kv_bytes),
             most_requests=self._most_requests,
-            company=company,
+            overhead=overhead,
         )
 
     def prefill(self, operator: AttentionOperator, kv_bytes: float) -> MeasuredPrefill:
-        """Seconds of a step's chunks of prompts."""
+        """Seconds of a step's prompt chunks."""
         shape = _shape(operator.prefill)
         provenance = INTERPOLATED if shape in self._rows(kv_bytes) else EXTRAPOLATED
         correction = self._correction(shape, "prompt", kv_bytes)
         return MeasuredPrefill(shape, correction, self.gpu.sms, operator.window, provenance)
 
     def _correction(self, shape: HeadShape, kind: Kind, kv_bytes: float) -> Correction:
-        """From the batches of this kind of the shapes most alike."""
+        """The correction from batches of this kind of the most similar shapes."""
         key = shape, kind, kv_bytes
         if key not in self._corrections:
             by_shape = self._rows(kv_bytes)
@@ -121,7 +121,7 @@ class MeasuredDecodes:
     worked_on: Floats  # as many as are worked on
     measured: bool  # whether batches of the very shape were
     most_requests: int  # of any measured batch
-    company: float
+    overhead: float
     _curves: dict[int, Curve] = field(default_factory=dict)
 
     def curve(self, requests: int) -> Curve:
@@ -136,12 +136,12 @@ class MeasuredDecodes:
         provenance = MEASURED if requests == 1 and self.measured else INTERPOLATED
         if requests > self.most_requests:
             provenance = EXTRAPOLATED
-        rising = (np.maximum.accumulate(seconds) + self.company).tolist()
+        rising = (np.maximum.accumulate(seconds) + self.overhead).tolist()
         return Curve(tuple((requests * self.lengths).tolist()), tuple(rising), provenance)
 
 
 def _by_distance(shape: HeadShape, shapes: Iterable[HeadShape]) -> list[HeadShape]:
-    """The most alike first."""
+    """The most similar first."""
 
     def apart(other: HeadShape) -> float:
         pairs = ((shape.sharing, other.sharing), (shape.kv_heads, other.kv_heads), (shape.dim, other.dim))
@@ -161,9 +161,9 @@ def _shape(shape: AttentionShape) -> HeadShape:
 
 
 def _lengths(operator: AttentionOperator) -> tuple[Floats, Floats]:
-    """Cached tokens of a request to know the time at, and as many as are worked on.
+    """Cached tokens of a request to tabulate, and how many of them are read.
 
-    A window that has been filled reaches into a block more than its tokens would fill.
+    A full window reaches into one more block than its tokens fill.
     """
     if operator.window is None:
         return _LENGTHS, _LENGTHS
@@ -174,7 +174,7 @@ def _lengths(operator: AttentionOperator) -> tuple[Floats, Floats]:
 
 
 def _by_shape(points: Points, chosen: Mask) -> Places:
-    """Those points by shape, shapes in the order in which they were measured."""
+    """Places of the chosen points by shape, shapes in the order of measurement."""
     found: dict[HeadShape, list[int]] = defaultdict(list)
     dimensions = (points.array(name)[chosen].tolist() for name in ("heads", "kv_heads", "dim"))
     for place, *shape in zip(np.flatnonzero(chosen).tolist(), *dimensions, strict=True):

@@ -1,4 +1,4 @@
-"""How much longer measured batches took than their tiles played through, for batches like them."""
+"""Correction factors: measured over simulated time of similar batches. The constants are chosen."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from math import log2
 import numpy as np
 
 from steelyard.cost.bundle import Row
-from steelyard.cost.measured.tiles import GRAPH_TOKENS, EvenDecodes, HeadShape, Load, batch_load, tile_costs
+from steelyard.cost.measured.tiles import GRAPH_TOKENS, EvenDecodes, HeadShape, TileLoad, batch_load, tile_costs
 from steelyard.cost.source import Floats
 
 _NEIGHBOURS = 8
-_NEAREST = 0.02  # so that no neighbour counts for everything
-_OTHER_KERNEL = 1.0  # how far apart batches with and without splits are
-_OTHER_SHAPE = 2.0  # how far apart a factor of two in heads puts two batches, against one in requests or tokens
+_NEAREST = 0.02  # added to distances, so that no neighbour has all the weight
+_OTHER_KERNEL = 1.0  # distance between batches with and without splits
+_OTHER_SHAPE = 2.0  # weight of a factor of two in heads, relative to one in requests or tokens
 
 
 @dataclass(frozen=True)
 class Correction:
-    """Log of measured over modelled time at measured batches, and what describes them."""
+    """Log of measured over simulated time of measured batches, and their coordinates."""
 
     described: Floats
     logs: Floats
@@ -35,7 +35,7 @@ class Correction:
             logs.append(np.log(row["us"] / load.microseconds(tile_costs(shape.dim))))
         return cls(np.array(described), np.array(logs))
 
-    def of_batch(self, shape: HeadShape, queries: Sequence[int], keys: Sequence[int], load: Load) -> float:
+    def of_batch(self, shape: HeadShape, queries: Sequence[int], keys: Sequence[int], load: TileLoad) -> float:
         """The factor for a batch."""
         return float(self._at(np.array([_describe(shape, queries, keys, load)]))[0])
 
@@ -45,7 +45,7 @@ class Correction:
         return self._at(np.array([_describe_sums(shape, requests, n * requests, 0, 0, 0, m, e) for n, m, e in rows]))
 
     def _at(self, asked: Floats) -> Floats:
-        """Inverse distances of the nearest weigh."""
+        """The mean of the nearest batches, weighted by inverse distance."""
         apart = ((asked[:, None] - self.described[None]) ** 2).sum(axis=2)
         nearest = np.argsort(apart, axis=1, kind="stable")[:, :_NEIGHBOURS]
         weights = 1.0 / (np.take_along_axis(apart, nearest, axis=1) + _NEAREST)
@@ -53,7 +53,7 @@ class Correction:
         return factors
 
 
-def _describe(shape: HeadShape, queries: Sequence[int], keys: Sequence[int], load: Load) -> list[float]:
+def _describe(shape: HeadShape, queries: Sequence[int], keys: Sequence[int], load: TileLoad) -> list[float]:
     decodes = [key for query, key in zip(queries, keys, strict=True) if query == 1]
     chunks = len(queries) - len(decodes)
     new = sum(queries) - len(decodes)
@@ -64,7 +64,7 @@ def _describe(shape: HeadShape, queries: Sequence[int], keys: Sequence[int], loa
 def _describe_sums(
     shape: HeadShape, decodes: int, cached: float, chunks: int, new: int, seen: float, mean: float, last: float
 ) -> list[float]:
-    """Where a batch stands among others: a step of one is a factor of two."""
+    """Coordinates of a batch: a distance of one is a factor of two."""
     captured = decodes + new <= GRAPH_TOKENS
     return [
         _OTHER_KERNEL * captured,

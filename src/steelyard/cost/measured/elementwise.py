@@ -1,4 +1,4 @@
-"""Element-wise work: by the bytes it moves, each size of row by itself, since a kernel is made for one."""
+"""Element-wise work: by bytes moved, separately for each row size, since a kernel is compiled for one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ROW_BYTES: dict[str, Callable[[Row], int]] = {
     "gumbel": lambda row: 2 * row["vocab"],
     "quantize": lambda row: 2 * row["width"],
 }
-_BY_ROWS = ("topk",)  # takes as long for rows a little larger or smaller
+_BY_ROWS = ("topk",)  # its time depends on the number of rows, hardly on their size
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ class Small:
         return self.of(family, operator.bytes, rows)
 
     def of(self, family: str, row_bytes: float, rows: Floats) -> Estimate | None:
-        """A family's times for rows of so many bytes: those of the nearest size measured, with as many bytes in all.
+        """A family's times for rows of ``row_bytes``: those of the nearest measured size, with as many bytes in all.
 
-        Kernels are compiled for one size of row, and those of another are no guide where this one was measured: the
-        norms of 8 heads and one take four times as long as those of 32 and 8.
+        Kernels are compiled for one row size, and times do not carry over to another: norms of 8 heads and one KV head
+        take four times as long as those of 32 and 8.
         """
         curves = self._curves.get(family)
         if curves is None:

@@ -19,10 +19,11 @@ from steelyard.model import RankLoad
 
 Shape = tuple[int, float, int, int]  # experts, chosen, hidden, intermediate
 
-_START_SECONDS = 25e-6  # of the half dozen kernels, in the roofline that shares are taken of
+# The roofline that shares are relative to; only its form matters, and its constants are chosen.
+_START_SECONDS = 25e-6  # of the half dozen kernels
 _OF_PEAK = 0.6
 _NEIGHBOURS = 2
-_ALIKE = 1e-6  # doublings between shapes below which they are the same
+_ALIKE = 1e-6  # distance (in doublings) below which shapes are equal
 _ENOUGH = 10
 _TILE_ROWS = 16  # an expert's rows are padded to this at least
 
@@ -33,10 +34,10 @@ class Experts:
 
     points: Sequence[Row]
     gpu: Gpu
-    held_out: Sequence[Row] = ()  # of use for nothing but the kernels that ran
+    held_out: Sequence[Row] = ()  # used only for the names of kernels
 
     def seconds(self, shape: Shape, rows: Floats, load: RankLoad | None = None) -> Estimate:
-        """A layer's times at these numbers of rows; with ``load`` on the GPU that has most to do."""
+        """A layer's times at these numbers of rows; with ``load``, on the busiest GPU."""
         own = self._measured.get(shape) if load is None else None
         if own is not None:
             return along(rows, *own)._replace(kernels=self._kernels_at(shape, rows))
@@ -48,7 +49,7 @@ class Experts:
         weights = 1.0 / apart[nearest] / (1.0 / apart[nearest]).sum()
         share = np.zeros_like(rows)
         for weight, i in zip(weights, nearest, strict=True):
-            # Experts of another number are as busy with as many rows each.
+            # With another number of experts, compare at equal rows per expert.
             there = shapes[i]
             alike = visits / shape[0] / (there[1] / there[0])
             x, y = self._measured[there]
@@ -58,7 +59,7 @@ class Experts:
         return Estimate.all_of(np.where(rows > 0, seconds, 0.0), EXTRAPOLATED)
 
     def _kernels_at(self, shape: Shape, rows: Floats) -> list[Kernel] | None:
-        """The kernel of the nearest point: engines choose by the nearest number of rows that somebody tuned one for."""
+        """The kernel of the nearest point: engines use the kernel tuned for the nearest number of rows."""
         known = self._kernels.get(shape)
         if known is None:
             return None
@@ -68,7 +69,7 @@ class Experts:
 
     @cached_property
     def _kernels(self) -> dict[Shape, dict[int, Kernel]]:
-        """By shape and rows, where the profile tells."""
+        """By shape and rows, if the profile names them."""
         found: dict[Shape, dict[int, Kernel]] = defaultdict(dict)
         rows = [row for row in (*self.points, *self.held_out) if "kernel" in row]
         took = {row["kernel"]: row["compile_s"] for row in rows if "compile_s" in row}
@@ -87,7 +88,7 @@ class Experts:
         return {shape: columns(each) for shape, each in found.items() if len(each) >= _ENOUGH}
 
     def _ideal(self, shape: Shape, visits: Floats, touched: Floats) -> Floats:
-        """Weights of the experts that any row chose are read; each of them works on whole tiles of rows."""
+        """The roofline: weights of chosen experts are read, and each expert works on whole tiles of rows."""
         _, _, hidden, inter = shape
         worked = visits + touched * _TILE_ROWS / 2
         memory = 6.0 * touched * hidden * inter / self.gpu.memory_bandwidth

@@ -1,7 +1,7 @@
-"""Matrix multiplications: measured shapes along their rows, others by what their neighbours reach.
+"""Matrix multiplications: measured shapes over their rows, other shapes from similar ones.
 
-The narrowest tile of rows has eight, so rows cost what the last of their eight costs. And libraries pick from other
-kernels for rows that eight divides than for rows that it does not: these are two staircases, each measured by itself.
+The narrowest tile has eight rows, so the time is constant up to the next multiple of eight. Libraries choose from other
+kernels for multiples of eight than for other numbers of rows: these are two staircases, measured separately.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Matrices:
 
     @cached_property
     def _whole(self) -> Staircase:
-        """Rows in whole tiles, which is what engines pad their captured graphs to."""
+        """Rows in whole tiles, to which engines pad captured graphs."""
         return self._stairs(self._rows % TILE_ROWS == 0)
 
     @cached_property
@@ -50,7 +50,7 @@ class Matrices:
         return self._stairs(self._rows % TILE_ROWS > 0)
 
     def _stairs(self, chosen: Mask) -> Staircase:
-        """Of these points; a profile without such rows has one staircase for all."""
+        """The staircase of the chosen points; a profile without such rows has one staircase for all."""
         enough = bool((self._rows[chosen] > TILE_ROWS).any())
         chosen = chosen if enough else np.ones_like(chosen)
         times = MatrixTimes.of(Points.of(self.points), chosen)

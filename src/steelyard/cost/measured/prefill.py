@@ -10,13 +10,13 @@ from steelyard.cost.measured.correction import Correction
 from steelyard.cost.measured.tiles import GRAPH_TOKENS, HeadShape, batch_load, tile_costs
 from steelyard.cost.source import Decodes
 
-_STAGGERED = 0.3  # share of the largest tile by which a step of several kinds of work ends unevenly
-_NEW_GRAIN, _BEFORE_GRAIN = 16, 64  # tokens
+_STAGGERED = 0.3  # share of the largest tile by which multiprocessors end apart in a mixed step; fitted to the profile
+_NEW_GRAIN, _BEFORE_GRAIN = 16, 64  # tokens that lengths are rounded to, less than a tile or a block
 _MOST_REMEMBERED = 1 << 16
 
 
 class _Chunk(NamedTuple):
-    """One chunk by itself, in microseconds."""
+    """One chunk alone, in microseconds."""
 
     mean: float
     last: float
@@ -44,8 +44,8 @@ class MeasuredPrefill:
     def _kernel(self, chunks: Sequence[tuple[int, int]], decodes: Decodes | None) -> float:
         """A step's chunks of (new tokens, cached tokens before them), with its decodes if there are any.
 
-        Several kinds of work fill each other's gaps: the step ends with the slowest chunk, with the longest decode, or
-        when the multiprocessors are through with everything.
+        Different tiles fill each other's gaps: the step ends with the slowest chunk, with the longest decode, or when
+        the multiprocessors have done all work.
         """
         tokens = sum(new for new, _ in chunks) + (decodes.requests if decodes else 0)
         parts = [self._chunk(new, before, tokens > GRAPH_TOKENS) for new, before in chunks]
@@ -57,7 +57,7 @@ class MeasuredPrefill:
         return 1e-6 * (tile_costs(self.shape.dim).start + max(through, slowest, longest))
 
     def _chunk(self, new: int, before: int, large: bool) -> _Chunk:
-        """Lengths are rounded up by less than a tile or a block, so that chunks recur and can be remembered."""
+        """One chunk. Lengths are rounded up by less than a tile or a block, so that results can be cached."""
         new, before = -(-new // _NEW_GRAIN) * _NEW_GRAIN, -(-before // _BEFORE_GRAIN) * _BEFORE_GRAIN
         key = new, before, large
         found = self._seen.get(key)
@@ -75,7 +75,7 @@ class MeasuredPrefill:
         return found
 
     def _decodes(self, decodes: Decodes, tokens: int) -> tuple[float, float]:
-        """Microseconds of decodes on each multiprocessor, and of the longest of them on its own."""
+        """Microseconds of decodes on each multiprocessor, and of the longest one alone."""
         costs, heads = tile_costs(self.shape.dim), self.shape.kv_heads
         token = max(costs.streamed_token, costs.block / costs.keys)
         requests, cached, longest = decodes

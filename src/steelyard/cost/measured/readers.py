@@ -1,9 +1,9 @@
-"""Tiles that share the memory: how soon all have been read.
+"""Tiles that share the memory bandwidth: when all of them have been read.
 
-A multiprocessor takes a tile, begins it, reads it, and takes the next. A block comes the sooner the fewer others are
-reading: where all do, memory is what is slow, and where few do, only its latency. Tiles of one length begin and end
-together, so that nobody reads while all begin. Tiles of different lengths do not, and those that are reading make up
-for most of what the others spend on their begin, and for some of the idle time at the end.
+A multiprocessor takes a tile, starts it, reads it, and takes the next. It reads faster the fewer others read: with all
+reading, bandwidth is the limit; with few, only latency. Tiles of one length start and end together, so no tile is read
+while all start. Tiles of different lengths do not, and those being read use the bandwidth that starting ones leave, and
+some of the idle time at the end.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from math import inf
 
 
 def all_read(tiles: Sequence[float], begin: float, lone: float, sms: int) -> float:
-    """Microseconds until the last is done, taken in this order.
+    """Microseconds until the last tile is done, taken in this order.
 
-    ``tiles`` are what each takes to read while all multiprocessors do, ``begin`` what each takes before that, and
-    ``lone`` the share of its time that a tile would take with nobody else reading.
+    ``tiles`` are read times while all multiprocessors read, ``begin`` is the start of each, and ``lone`` the factor on
+    a tile's read time if no other tile is read.
     """
     beginning = deque((begin, tile) for tile in tiles[:sms])
     left = iter(tiles[sms:])
-    now = read = 0.0  # all read alike: how much anyone has that did so from the first
-    reading: list[float] = []  # by that count, when each is through
+    now = read = 0.0  # ``read``: how much a tile would have read that started first
+    reading: list[float] = []  # heap: the value of ``read`` at which each tile ends
     while beginning or reading:
         slow = lone + (1.0 - lone) * len(reading) / sms
         done = now + (reading[0] - read) * slow if reading else inf

@@ -1,7 +1,8 @@
-"""Times over rows of matrices that a library picks from one set of kernels for.
+"""Matrix times over rows, for rows whose kernels a library chooses from one set.
 
-They have steps and spikes, since it picks by rules of its own, but matrices of like size share many of these: a shape
-takes the form from its neighbours wherever its own points leave a gap or end, and the level too if it has none.
+They have steps and spikes, since the library's choice is not smooth, but matrices of similar size share many of these.
+So a shape takes the form of the curve from similar shapes wherever its own points have a gap or end, and also the level
+if it has no points.
 """
 
 from __future__ import annotations
@@ -18,31 +19,32 @@ from steelyard.hardware import Gpu
 
 Shape = tuple[int, int]  # outputs, inputs
 
-TILE_ROWS = 8  # of the narrowest tile, which tensor cores take at least
+TILE_ROWS = 8  # of the narrowest tile of tensor cores
+# Chosen; the errors on held-out points (docs/profiles.md) are with these values.
 _NEIGHBOURS = 6
-_INPUTS_COUNT = 0.7  # how far apart a factor in inputs puts two matrices, against one in outputs
-_NEAREST = 0.02  # so that no neighbour counts for everything
-_USUAL = 0.25  # rows that this share of the shapes was measured at are on the grid
-# A roofline that shares are taken of; only its form matters. Bounds add up, since they rarely overlap in full.
+_INPUTS_COUNT = 0.7  # weight of a factor in inputs, relative to one in outputs, in the distance of two matrices
+_NEAREST = 0.02  # added to distances, so that no neighbour has all the weight
+_USUAL = 0.25  # rows at which at least this share of the shapes was measured form the grid
+# The roofline that shares are relative to; only its form matters. Bounds add up, since they rarely overlap in full.
 _START_SECONDS = 5e-6
 _OF_PEAK = 0.7
 
 
 def tiled(rows: Floats) -> Floats:
-    """Rows that the tiles of these rows have; the first tile is not filled up, as one row alone is a vector."""
+    """Rows rounded up to whole tiles; the first tile is not, since one row is a matrix-vector product."""
     whole: Floats = np.where(rows < TILE_ROWS, rows, np.ceil(rows / TILE_ROWS) * TILE_ROWS)
     return whole
 
 
 @dataclass(frozen=True)
 class MatrixTimes:
-    """Measured matrices by column, each shape's in one piece and by rows."""
+    """Measured matrices by column, sorted by shape and rows."""
 
     shapes: NDArray[np.int64]  # outputs and inputs of each shape, in the order in which shapes were measured
     shape: NDArray[np.int64]  # which of them
     rows: Floats
     seconds: Floats
-    here: NDArray[np.bool_]  # measured on this very GPU
+    here: NDArray[np.bool_]  # measured on this GPU, not carried over from another
 
     @classmethod
     def of(cls, points: Points, chosen: NDArray[np.bool_]) -> MatrixTimes:
@@ -59,14 +61,14 @@ class MatrixTimes:
 
     @cached_property
     def places(self) -> dict[Shape, slice]:
-        """Where each shape's are."""
+        """The slice of each shape."""
         ends = np.searchsorted(self.shape, np.arange(len(self.shapes) + 1)).tolist()
         return {(n, k): slice(*ends[i : i + 2]) for i, (n, k) in enumerate(self.shapes.tolist())}
 
 
 @dataclass(frozen=True)
 class Staircase:
-    """Times of m x k times k x n by m, in one data type and at one kind of rows."""
+    """Times of m x k times k x n over m, in one data type and for one kind of rows."""
 
     times: MatrixTimes
     gpu: Gpu
@@ -75,7 +77,7 @@ class Staircase:
     _curves: dict[Shape, tuple[Floats, Floats, float]] = field(default_factory=dict)
 
     def seconds(self, shape: Shape, rows: Floats) -> Estimate:
-        """A shape's times at these numbers of rows: straight between tiles, none where there are no rows."""
+        """A shape's times at these numbers of rows: linear between tiles, zero for no rows."""
         x, y, last = self._curve(shape)
         own = self.times.places.get(shape)
         provenance = np.full(rows.shape, INTERPOLATED)
@@ -86,12 +88,12 @@ class Staircase:
         return Estimate(np.where(rows > 0, _line(tiles, x, y), 0.0), provenance.astype(np.int8))
 
     def _curve(self, shape: Shape) -> tuple[Floats, Floats, float]:
-        """Seconds over rows, and the last rows up to which they are known."""
+        """Seconds over rows, and the largest number of rows with a measurement."""
         found = self._curves.get(shape)
         if found is None:
             own = self.times.places.get(shape)
             if own is None:
-                found = self._grid, self._foretold(shape), float(self._grid[-1]) if self._inside(shape) else 0.0
+                found = self._grid, self._predicted(shape), float(self._grid[-1]) if self._inside(shape) else 0.0
             else:
                 rows = tiled(self.times.rows[own])
                 found = *self._filled(shape, rows, self.times.seconds[own]), float(rows[-1])
@@ -127,8 +129,8 @@ class Staircase:
         memory = (self.weight_bytes * n * k + 2.0 * rows * (n + k)) / self.gpu.memory_bandwidth
         return _START_SECONDS + memory + 2.0 * rows * n * k / (_OF_PEAK * self.gpu.peak(self.dtype))
 
-    def _foretold(self, shape: Shape) -> Floats:
-        """Seconds at the grid's rows from the nearest other shapes that were measured there."""
+    def _predicted(self, shape: Shape) -> Floats:
+        """Predicted seconds at the grid's rows, from the nearest other shapes measured there."""
         apart = np.abs(self._shapes - np.log2(shape)) @ np.array([1.0, _INPUTS_COUNT])
         order = np.argsort(apart, kind="stable")
         order = order[apart[order] > 0]
@@ -137,15 +139,15 @@ class Staircase:
         nearest = there & (np.cumsum(there, axis=0) <= _NEIGHBOURS)
         weights = nearest / (apart[order] + _NEAREST)[:, None]
         mean = (weights * np.where(there, shares, 0.0)).sum(axis=0) / weights.sum(axis=0)
-        foretold: Floats = np.exp(mean) * self._ideal(*shape, self._grid)
-        return foretold
+        predicted: Floats = np.exp(mean) * self._ideal(*shape, self._grid)
+        return predicted
 
     def _filled(self, shape: Shape, rows: Floats, seconds: Floats) -> tuple[Floats, Floats]:
-        """A shape's own points, and those of the grid that it lacks between and beyond them."""
+        """A shape's own points, with predictions at the grid's rows that it lacks."""
         lacking = self._grid[~np.isin(self._grid, rows) & (self._grid > rows[0])]
         if not len(lacking):
             return rows, seconds
-        form = self._foretold(shape)
+        form = self._predicted(shape)
         level = np.log(seconds / np.exp(np.interp(np.log(rows), np.log(self._grid), np.log(form))))
         filled = np.exp(np.interp(lacking, rows, level)) * form[np.isin(self._grid, lacking)]
         x = np.concatenate([rows, lacking])
@@ -158,7 +160,7 @@ class Staircase:
 
 
 def _line(at: Floats, x: Floats, y: Floats) -> Floats:
-    """Straight between points; beyond the last as steep as over the upper half, since one step says little."""
+    """Linear between points; beyond the last with the slope of the upper half, since one step says little."""
     base = max(x[0], x[-1] / 2)
     if base == x[-1]:
         return np.full(at.shape, y[-1])

@@ -1,13 +1,14 @@
-"""How attention kernels share their work out, and how long that would take.
+"""How attention kernels divide a batch into tiles, and how long the tiles take.
 
-FlashAttention cuts a batch into tiles: for each request and key head, some rows of queries (tokens times the query
-heads that share keys) against all their keys, block by block. Long ones are split over the keys, by a plan that aims
-at equal shares. The GPU's multiprocessors take tiles in the order of the batch. What a batch takes is therefore
-neither its bytes nor its arithmetic alone: one request more can begin another wave, and a long one that comes last
-holds up all. This module plays that through; measured points then correct its level (`attention.py`). Small tiles,
-of decodes or little more, are bound by memory, and how fast one is depends on the others (`readers.py`).
+FlashAttention cuts a batch into tiles: for each request and KV head, some rows of queries (tokens times the query heads
+that share keys) against all their keys, block by block. Long tiles are split over the keys into equal parts. The GPU's
+multiprocessors take tiles in the order of the batch. So a batch's time depends on more than bytes and arithmetic: one
+more request can start another wave, and a long tile that comes last delays the end. This module simulates the tiles;
+measured points then correct the level (`attention.py`). Small tiles, of decodes or little more, are bound by memory,
+and the speed of each depends on the others (`readers.py`).
 
-The costs are microseconds on an H200, fitted to its profile for each size of head.
+The costs are microseconds on an H200, fitted to its profile for each head size. The limits are FlashAttention 3's and
+vLLM's.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ import numpy as np
 from steelyard.cost.measured.readers import all_read
 from steelyard.cost.source import Floats
 
-_TENTHS = 11  # of its even share of blocks that a split may have
+_TENTHS = 11  # tenths of its even share of blocks that a split may have
 MOST_SPLITS = 32  # in steps that fit a captured graph
-GRAPH_TOKENS = 512
-SMALL_ROWS = 64  # of queries in each tile of a batch, up to which its tiles are small
-_SPLIT_BELOW = 0.8  # of the multiprocessors busy without splits, in larger steps
-_GOOD_ENOUGH = 0.85  # of the best fill of the last wave
+GRAPH_TOKENS = 512  # vLLM's largest captured size
+SMALL_ROWS = 64  # query rows per tile up to which tiles are small
+_SPLIT_BELOW = 0.8  # larger steps are split if fewer than this share of the multiprocessors would be busy
+_GOOD_ENOUGH = 0.85  # of the best occupancy of the last wave
 _FEW_BLOCKS = 4
 
 
@@ -42,7 +43,7 @@ class HeadShape(NamedTuple):
 
     @property
     def sharing(self) -> int:
-        """Query heads to a key head."""
+        """Query heads per KV head."""
         return self.heads // self.kv_heads
 
 
@@ -53,30 +54,30 @@ class TileCosts:
     rows: int
     keys: int  # of a block
     small_keys: int  # of a block in batches of small tiles: of decodes, or little more
-    small_tile: float  # begin and end of a small tile
-    streamed_block: float  # a block of small_keys from memory, when all multiprocessors read at once
-    lone_block: float  # the same when few do
-    tile: float  # begin and end of a tile in other batches, and so on
+    small_tile: float  # start and end of a small tile
+    streamed_block: float  # a block of small_keys from memory, while all multiprocessors read
+    lone_block: float  # the same while few read
+    tile: float  # start and end of a tile in other batches
     block: float  # a block of keys against all rows of a tile
     small_start: float
     start: float
-    tail: float  # share of the last wave's idle time that is not made up by the others running faster
-    small_combine: float  # putting splits together, for as many as there are multiprocessors
+    tail: float  # share of the last wave's idle time that is lost, since the other tiles do not run faster
+    small_combine: float  # combining splits, for as many as there are multiprocessors
     combine: float
 
     @property
     def streamed_token(self) -> float:
-        """One key head's part of a cached token from memory, when all multiprocessors read at once."""
+        """One KV head's part of a cached token from memory, while all multiprocessors read."""
         return self.streamed_block / self.small_keys
 
     @property
     def lone(self) -> float:
-        """A block's time when few read, over that when all do."""
+        """A block's time while few multiprocessors read, relative to all."""
         return self.lone_block / self.streamed_block
 
     @property
     def crowd_token(self) -> float:
-        """What a cached token adds to its block's time when all multiprocessors read."""
+        """What a cached token adds to its block's time while all multiprocessors read."""
         return (self.streamed_block - self.lone_block) / self.small_keys
 
 
@@ -89,18 +90,18 @@ _COSTS = {
 
 
 def tile_costs(dim: int) -> TileCosts:
-    """The costs of the next larger head that is known."""
+    """The costs of the next larger head size that was fitted."""
     return _COSTS[min((size for size in _COSTS if size >= dim), default=max(_COSTS))]
 
 
-class Load(NamedTuple):
-    """What a batch asks of the multiprocessors, in microseconds."""
+class TileLoad(NamedTuple):
+    """The work of a batch on the multiprocessors, in microseconds."""
 
-    mean: float  # of work on each, were all at it
-    last: float  # until the last is done; in large tiles, were none faster when others are idle
-    largest: float  # tile
-    combining: float  # what was split
-    small: bool  # tiles
+    mean: float  # work per multiprocessor, if all were equally busy
+    last: float  # end of the last one; for large tiles, without the speed-up from idle ones
+    largest: float  # the largest tile
+    combining: float  # combining splits
+    small: bool  # whether tiles are small
 
     def microseconds(self, costs: TileCosts) -> float:
         """The kernel's time."""
@@ -116,11 +117,11 @@ def batch_load(
     sms: int,
     window: int | None = None,
     step_tokens: int | None = None,
-) -> Load:
-    """Play a batch through: tiles in order, each to the multiprocessor that is free first.
+) -> TileLoad:
+    """Simulate a batch: tiles in order, each on the multiprocessor that is free first.
 
-    Key heads are alike, so that a part of them on as large a part of the multiprocessors stands for all. Whether tiles
-    are split goes by ``step_tokens`` where these requests are only some of a step's.
+    KV heads are alike, so some of them on the same share of the multiprocessors stand for all. If these requests are
+    only some of a step's, ``step_tokens`` decides whether tiles are split.
     """
     costs = tile_costs(shape.dim)
     small = max(queries) * shape.sharing <= SMALL_ROWS
@@ -146,11 +147,11 @@ def batch_load(
         last = all_read([tile - costs.small_tile for tile in dealt], costs.small_tile, costs.lone, sms // part)
     else:
         last = _all_done(dealt, sms // part)
-    return Load(sum(dealt) / (sms // part), last, max(dealt), combining, small)
+    return TileLoad(sum(dealt) / (sms // part), last, max(dealt), combining, small)
 
 
 def _all_done(tiles: list[float], sms: int) -> float:
-    """Microseconds until the last is done, each taking its own time."""
+    """Microseconds until the last tile is done, if tiles do not slow each other down."""
     free = [0.0] * sms
     for tile in tiles:
         heapq.heapreplace(free, free[0] + tile)
@@ -159,7 +160,7 @@ def _all_done(tiles: list[float], sms: int) -> float:
 
 @lru_cache(maxsize=1 << 16)
 def _tiles(shape: HeadShape, query: int, key: int, cut: int, small: bool, window: int | None) -> tuple[float, ...]:
-    """Microseconds of a request's tiles for one key head, the longest first; each in so many splits."""
+    """Microseconds of a request's tiles for one KV head, the longest first, each in ``cut`` splits."""
     costs = tile_costs(shape.dim)
     block = costs.small_keys if small else costs.keys
     count = -(-query * shape.sharing // costs.rows)
@@ -182,7 +183,7 @@ def _tiles(shape: HeadShape, query: int, key: int, cut: int, small: bool, window
 
 
 def _splits_of_large(tiles: int, blocks: int, sms: int) -> int:
-    """The most splits that a batch too large for a captured graph gets: enough to fill its last wave well."""
+    """The splits of a batch too large for a captured graph: enough to fill its last wave well."""
     if tiles >= _SPLIT_BELOW * sms or blocks <= _FEW_BLOCKS:
         return 1
     fill = [tiles * cut / sms / ceil(tiles * cut / sms) for cut in range(1, min(128, sms, blocks) + 1)]
@@ -195,14 +196,14 @@ class EvenDecodes(NamedTuple):
     mean: Floats
     last: Floats
     whole: Floats  # the kernel's time
-    smooth: Floats  # the same were there no waves, as where lengths differ
+    smooth: Floats  # the same without waves, as with different lengths
 
 
 def even_decodes(shape: HeadShape, requests: int, lengths: Floats, sms: int) -> EvenDecodes:
-    """What `batch_load` finds for requests of one length, without playing it through.
+    """What `batch_load` finds for requests of one length, in closed form.
 
-    Splits are taken to be alike. The last one of a request is often shorter, and where there is little more than one
-    wave of them that makes room for the second, which is not seen here: 8 to 40 % too much in 0.3 % of batches.
+    Splits are assumed to be equal. The last split of a request is often shorter, which can make room for another one if
+    there is little more than one wave; ignoring that overestimates 0.3 % of batches by 8 to 40 %.
     """
     costs = tile_costs(shape.dim)
     blocks = np.ceil(lengths / costs.small_keys)

@@ -1,4 +1,4 @@
-"""Attention: decodes by their number and cached tokens, prefills by their number and the pairs of tokens that meet."""
+"""Attention: decodes by their number and cached tokens, prefills by their number and query-key pairs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Lines = dict[int, tuple[Floats, Floats]]  # requests -> work of all of them, sec
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """What an attention table is asked for; ``kv_heads`` and ``dim`` are 0 for latent attention."""
+class AttentionKernel:
+    """The key of an attention table; ``kv_heads`` and ``dim`` are 0 for MLA."""
 
     heads: int
     kv_heads: int
@@ -29,7 +29,7 @@ class Kernel:
 
 
 @dataclass(frozen=True)
-class Decodes:
+class DecodeTimes:
     """Decode attention of one kernel."""
 
     lines: Lines
@@ -37,7 +37,7 @@ class Decodes:
     exact: bool
 
     def curve(self, requests: int) -> Curve:
-        """Between two measured batch sizes time is in line with the requests, at as many cached tokens in all."""
+        """Between two measured batch sizes, time is linear in the requests at the same total of cached tokens."""
         counts = sorted(self.lines)
         if requests > counts[-1]:
             grow = requests / counts[-1]
@@ -55,15 +55,15 @@ class Decodes:
 
 
 @dataclass(frozen=True)
-class Prefills:
+class PrefillTimes:
     """Prefill attention of one kernel.
 
-    The tables have whole prompts only, nothing cached before them. A chunk with tokens before it takes the time of a
-    prompt in which as many pairs of tokens meet; chunks of a step that of as many prompts of their mean pairs. Nor do
-    they have decodes beside prompts, which then add what they take alone.
+    The tables only have whole prompts with nothing cached before them. A chunk with context takes as long as a prompt
+    with as many query-key pairs; the chunks of a step as long as equally many prompts with their mean pairs. The tables
+    have no decodes beside prompts either; decodes add what they take alone.
     """
 
-    lines: Lines  # pairs are of one prompt here
+    lines: Lines  # over the pairs of one prompt
     scale: float
     window: int
     provenance: int
@@ -88,7 +88,7 @@ class Prefills:
         return float(line(np.array([pairs]), *self.lines[count])[0])
 
 
-def find_decodes(database: Database, operator: AttentionOperator, kv_bytes: float) -> tuple[Decodes, Origin] | None:
+def find_decodes(database: Database, operator: AttentionOperator, kv_bytes: float) -> tuple[DecodeTimes, Origin] | None:
     """Decode attention from the first table that has the operator's kind."""
     family, table, wanted = _asked(operator, kv_bytes, "generation")
     for origin in database.origins(family, table):
@@ -96,11 +96,13 @@ def find_decodes(database: Database, operator: AttentionOperator, kv_bytes: floa
         if nearest is not None:
             lines = _decode_lines(origin, nearest)
             per_token = wanted.kv_heads * wanted.dim / (nearest.kv_heads * nearest.dim) if wanted.dim else 1.0
-            return Decodes(lines, per_token, nearest == wanted), origin
+            return DecodeTimes(lines, per_token, nearest == wanted), origin
     return None
 
 
-def find_prefills(database: Database, operator: AttentionOperator, kv_bytes: float) -> tuple[Prefills, Origin] | None:
+def find_prefills(
+    database: Database, operator: AttentionOperator, kv_bytes: float
+) -> tuple[PrefillTimes, Origin] | None:
     """Prefill attention from the first table that has the operator's kind."""
     family, table, wanted = _asked(operator, kv_bytes, "context")
     for origin in database.origins(family, table):
@@ -108,35 +110,37 @@ def find_prefills(database: Database, operator: AttentionOperator, kv_bytes: flo
         if nearest is not None:
             work = wanted.heads * (wanted.dim or 1) / (nearest.heads * (nearest.dim or 1))
             provenance = INTERPOLATED if nearest == wanted else EXTRAPOLATED
-            return Prefills(_prefill_lines(origin, nearest), work, nearest.window, provenance), origin
+            return PrefillTimes(_prefill_lines(origin, nearest), work, nearest.window, provenance), origin
     return None
 
 
-def _asked(operator: AttentionOperator, kv_bytes: float, phase: str) -> tuple[str, str, Kernel]:
+def _asked(operator: AttentionOperator, kv_bytes: float, phase: str) -> tuple[str, str, AttentionKernel]:
     """Family, table and kernel that answer for an operator."""
     dtype = "fp8" if kv_bytes == 1 else "bfloat16"
     shape = operator.prefill if phase == "context" else operator.decode
     if operator.attention == "mla":
-        return "mla", f"{phase}_mla_perf", Kernel(shape.heads, 0, 0, 0, dtype)
-    kernel = Kernel(shape.heads, shape.kv_heads, shape.qk_dim, operator.window or 0, dtype)
+        return "mla", f"{phase}_mla_perf", AttentionKernel(shape.heads, 0, 0, 0, dtype)
+    kernel = AttentionKernel(shape.heads, shape.kv_heads, shape.qk_dim, operator.window or 0, dtype)
     return "attention", f"{phase}_attention_perf", kernel
 
 
 @cache
-def _kernels(origin: Origin) -> tuple[Kernel, ...]:
-    """Every kernel a table knows."""
+def _kernels(origin: Origin) -> tuple[AttentionKernel, ...]:
+    """Every kernel of a table."""
     if not origin.has("head_dim"):
         latent = origin.read("num_heads", "kv_cache_dtype")
         kinds = set(zip(latent["num_heads"].tolist(), latent["kv_cache_dtype"].tolist(), strict=True))
-        return tuple(Kernel(heads, 0, 0, 0, dtype) for heads, dtype in sorted(kinds))
+        return tuple(AttentionKernel(heads, 0, 0, 0, dtype) for heads, dtype in sorted(kinds))
     table = origin.read("num_heads", "num_key_value_heads", "head_dim", "window_size", "kv_cache_dtype")
-    return tuple(Kernel(*key) for key in sorted(set(zip(*(column.tolist() for column in table.values()), strict=True))))
+    return tuple(
+        AttentionKernel(*key) for key in sorted(set(zip(*(column.tolist() for column in table.values()), strict=True)))
+    )
 
 
-def _nearest(origin: Origin, wanted: Kernel) -> Kernel | None:
-    """The measured kernel most alike, of the same cache type, and with a window if that one has one."""
+def _nearest(origin: Origin, wanted: AttentionKernel) -> AttentionKernel | None:
+    """The most similar measured kernel with the same cache type, and with a window if the wanted one has one."""
 
-    def distance(kernel: Kernel) -> tuple[float, float]:
+    def distance(kernel: AttentionKernel) -> tuple[float, float]:
         sides = ((kernel.heads, wanted.heads), (kernel.kv_heads, wanted.kv_heads), (kernel.dim, wanted.dim))
         apart = sum(abs(float(np.log2((a or 1) / (b or 1)))) for a, b in sides)
         return abs(float(np.log2((kernel.window or 1) / (wanted.window or 1)))), apart
@@ -146,7 +150,7 @@ def _nearest(origin: Origin, wanted: Kernel) -> Kernel | None:
     return min(alike, key=distance, default=None)
 
 
-def _rows(origin: Origin, kernel: Kernel, *columns: str) -> dict[str, Column]:
+def _rows(origin: Origin, kernel: AttentionKernel, *columns: str) -> dict[str, Column]:
     if not kernel.dim:
         return origin.read(*columns, num_heads=kernel.heads, kv_cache_dtype=kernel.kv_dtype)
     return origin.read(
@@ -160,8 +164,8 @@ def _rows(origin: Origin, kernel: Kernel, *columns: str) -> dict[str, Column]:
 
 
 @cache
-def _decode_lines(origin: Origin, kernel: Kernel) -> Lines:
-    """A request that has outgrown the window takes what the longest do; until then time grows with its tokens."""
+def _decode_lines(origin: Origin, kernel: AttentionKernel) -> Lines:
+    """A request longer than the window takes as long as the longest; up to it, time grows with its tokens."""
     table = _rows(origin, kernel, "batch_size", "step", "latency")
     cached = table["step"].astype(np.float64) + 1
     lines = {}
@@ -178,7 +182,7 @@ def _decode_lines(origin: Origin, kernel: Kernel) -> Lines:
 
 
 @cache
-def _prefill_lines(origin: Origin, kernel: Kernel) -> Lines:
+def _prefill_lines(origin: Origin, kernel: AttentionKernel) -> Lines:
     table = _rows(origin, kernel, "batch_size", "isl", "step", "latency")
     lines = {}
     for requests, here in _batches(table["batch_size"]):
@@ -195,7 +199,7 @@ def _batches(sizes: Column) -> Iterator[tuple[int, Column]]:
 
 
 def _pairs(tokens: int, before: int, window: int) -> float:
-    """Query and key tokens that meet: a token sees itself and those before it, no more than the window of them."""
+    """Query-key pairs: a token attends to itself and the tokens before it, within the window."""
     if not window or before + tokens <= window:
         return tokens * before + tokens * (tokens + 1) / 2
     growing = max(0, window - before)

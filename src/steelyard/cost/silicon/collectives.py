@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from steelyard.cost.collectives import Exchange, Kind
+from steelyard.cost.collectives import ExpertExchange, Kind
 from steelyard.cost.interpolate import along, rising
 from steelyard.cost.silicon.database import Column, Database, Origin, Value, seconds
 from steelyard.cost.source import EXTRAPOLATED, INTERPOLATED, Estimate, Floats
@@ -29,7 +29,7 @@ _Points = tuple[Floats, Floats]
 
 @dataclass(frozen=True)
 class MeasuredCollectives:
-    """Collectives and all-to-alls of one GPU type, in nodes as they are sold."""
+    """Collectives and all-to-alls of one GPU type, in standard nodes."""
 
     database: Database
 
@@ -37,8 +37,8 @@ class MeasuredCollectives:
         found = timed(self.database, kind, span)
         return None if found is None else along(size, found[0], found[1])
 
-    def exchange(self, exchange: Exchange, span: Span, tokens: Floats) -> Estimate | None:
-        """The measured shape with as many experts per token whose rows are nearest, at as many bytes."""
+    def exchange(self, exchange: ExpertExchange, span: Span, tokens: Floats) -> Estimate | None:
+        """The measured shape with as many experts per token and the nearest row size, at equal bytes."""
         for shapes in _exchanges(self.database, exchange, span):
             alike = {shape: points for shape, points in shapes.items() if shape.top_k == exchange.top_k}
             if not alike:
@@ -60,13 +60,13 @@ class _Shape(NamedTuple):
     top_k: int
     experts: int
 
-    def distance(self, exchange: Exchange) -> tuple[float, float]:
+    def distance(self, exchange: ExpertExchange) -> tuple[float, float]:
         rows = abs(np.log(self.row_bytes / exchange.row_bytes))
         return float(rows), float(abs(self.experts - exchange.experts))
 
 
 def allreduce(database: Database, ranks: int) -> tuple[Floats, Floats, Origin] | None:
-    """Bytes and seconds of the engine's own all-reduce, replayed from a graph where that was timed."""
+    """Bytes and seconds of the engine's own all-reduce, in a CUDA graph if that was timed."""
     for origin in database.origins("comm", "custom_allreduce_perf"):
         size, time = _summed(origin, ranks)
         if len(size) > 1:
@@ -110,11 +110,11 @@ def _points(elements: Column, latency: Column, chosen: Column) -> _Points:
     return rising(elements[chosen].astype(np.float64) * _ELEMENT_BYTES, seconds(latency[chosen]))
 
 
-def _exchanges(database: Database, exchange: Exchange, span: Span) -> list[dict[_Shape, _Points]]:
-    """Tables that time this step of this mode over this group, those first that time what an engine waits for.
+def _exchanges(database: Database, exchange: ExpertExchange, span: Span) -> list[dict[_Shape, _Points]]:
+    """Tables of this step, mode and group; first those that time what an engine waits for.
 
-    Low-latency kernels are replayed from a graph: SGLang's have them alone, vLLM's with some 40 us of the host that
-    launches them one by one. In the high-throughput mode engines do wait for the host, which only vLLM's have.
+    Low-latency kernels run in a CUDA graph: SGLang's tables time them alone, vLLM's with some 40 us of launches by the
+    host. In high-throughput mode engines wait for the host, which only vLLM's tables include.
     """
     if exchange.mode not in _BACKENDS:
         return []

@@ -1,4 +1,4 @@
-"""Finding the tables inside the installed package, and reading the parts of them that are asked for."""
+"""Finds the tables of the installed package, and reads parts of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Value = str | int
 
 @dataclass(frozen=True)
 class Origin:
-    """One table: whose kernels it timed, and where it is."""
+    """One table: the engine whose kernels it timed, and its path."""
 
     engine: str
     version: str
@@ -48,7 +48,7 @@ class Origin:
         return {name: table[name].to_numpy() for name in columns}
 
     def has(self, column: str) -> bool:
-        """Whether the table knows a column."""
+        """Whether the table has a column."""
         import pyarrow.parquet as pq
 
         return column in pq.read_schema(self.path).names
@@ -59,7 +59,7 @@ class Database:
     """The tables of one GPU."""
 
     folder: Path
-    engine: str  # whose tables are preferred
+    engine: str  # its tables are preferred
 
     def origins(self, family: str, table: str) -> tuple[Origin, ...]:
         """Every version of a table: the preferred engine's first, the newest of each first."""
@@ -81,7 +81,7 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 def package_folder() -> Path | None:
-    """Where the package is installed, if it is; found without importing it."""
+    """Where the package is installed, if it is, without importing it."""
     spec = find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         return None

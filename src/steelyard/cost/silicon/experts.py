@@ -1,4 +1,4 @@
-"""Routed layers: tables of the whole layer, by what one GPU holds of it."""
+"""Routed layers: tables of the whole layer, by the part that one GPU holds."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from functools import cache
 import numpy as np
 
 from steelyard.cost.interpolate import along, rising
-from steelyard.cost.silicon import dealt
+from steelyard.cost.silicon import expert_parallel
 from steelyard.cost.silicon.database import Database, Origin, seconds
 from steelyard.cost.silicon.gemm import dtype_of
 from steelyard.cost.source import EXTRAPOLATED, Estimate, Floats
 from steelyard.hardware import Gpu
 from steelyard.model import GroupedGemm
 
-# Tokens over experts: of the tables' three ways the mild power law. "balanced" sends a few tokens to experts all
-# different from each other, which no router does: even an indifferent one meets some twice.
+# Of the tables' three kinds of routing, the mild power law. "balanced" sends a few tokens to experts that all differ,
+# which no router does: even an even choice hits some experts twice.
 _ROUTING = "power_law_1.01"
-_IDEAL_SECONDS = 1e-5  # start of the handful of kernels, in the roofline that other shapes are scaled by
+_IDEAL_SECONDS = 1e-5  # start of the handful of kernels, in the roofline that scales other shapes; chosen
 _FOUR_BITS = ("int4_wo", "w4a16_mxfp4")
 
 
@@ -27,7 +27,7 @@ class LayerShape:
     """What one GPU holds of a routed layer."""
 
     experts: int
-    top_k: float  # choices that fall to this GPU
+    top_k: float  # choices of a token on this GPU
     hidden: int
     width: float  # of an expert, on this GPU
 
@@ -36,7 +36,7 @@ class LayerShape:
         return self.experts * (1.0 - (1.0 - self.top_k / self.experts) ** rows)
 
     def ideal(self, gpu: Gpu, gemm: GroupedGemm, visits: Floats, touched: Floats) -> Floats:
-        """Seconds at the roofline, to carry a measured shape's time over to another one."""
+        """Seconds at the roofline, to scale a measured shape's time to another one."""
         elements = 3.0 * self.hidden * self.width
         arithmetic = 2.0 * visits * elements / gpu.peak(gemm.compute)
         memory = touched * elements * gemm.weight_bytes / gpu.memory_bandwidth
@@ -44,14 +44,14 @@ class LayerShape:
 
 
 def shape_of(gemm: GroupedGemm) -> LayerShape:
-    """The layer whose gate and up matrices these are."""
+    """The layer of these gate and up matrices."""
     return LayerShape(gemm.experts, gemm.choices, gemm.k, gemm.n / 2)
 
 
 def estimate(database: Database, gpu: Gpu, gemm: GroupedGemm, rows: Floats) -> tuple[Estimate, Origin] | None:
-    """Seconds of the whole layer for each number of tokens: from its own shape, else carried over from the nearest."""
+    """Seconds of the whole layer for each number of tokens: from its own shape, else scaled from the nearest."""
     dtypes = _dtypes(gemm)
-    apart = dealt.estimate(database, gpu, gemm, dtypes, rows)
+    apart = expert_parallel.estimate(database, gpu, gemm, dtypes, rows)
     if apart is not None:
         return apart
     wanted = shape_of(gemm)
@@ -75,7 +75,7 @@ def _origins(database: Database) -> tuple[Origin, ...]:
 
 
 def _dtypes(gemm: GroupedGemm) -> tuple[str, ...]:
-    """The tables' names for the weights; two kinds of 4-bit weights with 16-bit arithmetic are told apart by size."""
+    """The tables' names for the weights; two kinds of 4-bit weights with 16-bit arithmetic differ in size."""
     dtype = dtype_of(gemm)
     if dtype != "int4_wo":
         return (dtype,)
@@ -85,7 +85,7 @@ def _dtypes(gemm: GroupedGemm) -> tuple[str, ...]:
 
 @cache
 def _layers(origin: Origin, dtype: str) -> dict[LayerShape, tuple[Floats, Floats]]:
-    """Shape on one GPU -> measured tokens and seconds, with experts sliced over GPUs and not dealt out."""
+    """Shape on one GPU -> measured tokens and seconds, with tensor-parallel experts."""
     names = ("num_experts", "topk", "hidden_size", "inter_size", "moe_tp_size", "num_tokens", "latency")
     table = origin.read(*names, moe_dtype=dtype, moe_ep_size=1, distribution=_ROUTING)
     keys = np.stack([table[name] for name in names[:5]], axis=1) if len(table["topk"]) else np.zeros((0, 5))

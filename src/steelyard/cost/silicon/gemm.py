@@ -1,4 +1,4 @@
-"""Matrices: times on a lattice of columns and inner sizes, straight between its points along every side."""
+"""Matrices: times on a lattice of columns and inner sizes, linear between its points."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from steelyard.cost.silicon.database import Database, Origin, seconds
 from steelyard.cost.source import EXTRAPOLATED, INTERPOLATED, MEASURED, Estimate, Floats
 from steelyard.model import Gemm, GroupedGemm
 
-# A few rows of a tiny matrix: a table in which even that takes so long was timed with the host launching each kernel.
+# A few rows of a tiny matrix: a table in which even that takes this long was timed with launches by the host.
 _LAUNCHED_SECONDS = 2e-5
 
 
@@ -58,7 +58,7 @@ class Lattice:
 
 
 def find_lattice(database: Database, dtype: str) -> Lattice | None:
-    """The first table that has the type, leaving aside those timed with the host's launches in them."""
+    """The first table that has the type, except those that include launches by the host."""
     for origin in database.origins("gemm", "gemm_perf"):
         lattice = _lattice(origin, dtype)
         if lattice is not None and np.nanmin(lattice.seconds) < _LAUNCHED_SECONDS:
@@ -79,7 +79,7 @@ def _lattice(origin: Origin, dtype: str) -> Lattice | None:
 
 
 def _filled(times: Floats, rows: Floats) -> Floats:
-    """The lattice with single missing row counts filled in from those around them."""
+    """The lattice with single missing row counts interpolated."""
     for i, j in zip(*np.nonzero(np.isnan(times).any(axis=2) & ~np.isnan(times).all(axis=2)), strict=True):
         known = ~np.isnan(times[i, j])
         times[i, j] = np.interp(rows, rows[known], times[i, j][known])

@@ -8,7 +8,7 @@ import numpy as np
 
 from steelyard.cost.collectives import exchange_of
 from steelyard.cost.interpolate import along
-from steelyard.cost.silicon import attention, collectives, dealt, experts
+from steelyard.cost.silicon import attention, collectives, expert_parallel, experts
 from steelyard.cost.silicon.database import Database, Origin
 from steelyard.cost.silicon.gemm import dtype_of, find_lattice
 from steelyard.cost.source import INTERPOLATED, DecodeAttention, Estimate, Floats, PrefillAttention, RowOperator
@@ -16,15 +16,15 @@ from steelyard.hardware import Gpu, Topology
 from steelyard.model import AttentionOperator, Collective, Gemm, GroupedGemm
 
 _IN_THE_EXPERTS = ("experts_down", "experts_act", "experts_sum")  # timed together with experts_gate_up
-_IN_DEALT_EXPERTS = ("experts_elsewhere",)  # the same, where experts lie on several GPUs
+_IN_PARALLEL_EXPERTS = ("experts_elsewhere",)  # the same, with expert parallelism
 _IN_THE_ATTENTION = ("kv_write",)
 
 
 @dataclass(frozen=True)
 class Silicon:
-    """Operator times of one GPU from AIConfigurator's tables; it knows nothing of element-wise work by itself.
+    """Operator times of one GPU from AIConfigurator's tables, which have no separate element-wise operators.
 
-    ``used`` collects which engine's tables answered, by family of operators.
+    ``used`` collects the engines whose tables were used, by family of operators.
     """
 
     gpu: Gpu
@@ -43,7 +43,7 @@ class Silicon:
             return self._collective(operator, rows)
         if operator.name in _IN_THE_EXPERTS and self.database.origins("moe", "moe_perf"):
             return Estimate.all_of(np.zeros_like(rows), INTERPOLATED)
-        if operator.name in _IN_DEALT_EXPERTS and dealt.are_timed(self.database):
+        if operator.name in _IN_PARALLEL_EXPERTS and expert_parallel.are_timed(self.database):
             return Estimate.all_of(np.zeros_like(rows), INTERPOLATED)
         if isinstance(operator, GroupedGemm):
             return self._experts(operator, rows)
@@ -83,7 +83,7 @@ class Silicon:
         return layer
 
     def _collective(self, collective: Collective, rows: Floats) -> Estimate | None:
-        """Only in nodes wired as they are sold, which is where the tables come from."""
+        """Only in standard nodes, which the tables are for."""
         if not self.topology.usual_node:
             return None
         span = self.topology.span(collective.ranks, collective.first, collective.stride)

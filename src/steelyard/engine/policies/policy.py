@@ -11,7 +11,7 @@ from steelyard.engine.request import Request
 from steelyard.engine.sharing import SharedBlocks
 
 
-class Memory(Protocol):
+class KVMemory(Protocol):
     """What an engine needs of KV memory."""
 
     @property
@@ -49,7 +49,7 @@ class Policy(Protocol):
     def group(self) -> DecodeGroup: ...
 
     @property
-    def kv(self) -> Memory: ...
+    def kv(self) -> KVMemory: ...
 
     @property
     def running(self) -> Requests: ...

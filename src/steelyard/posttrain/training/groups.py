@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from steelyard.cost.collectives import Collectives, Exchange, Kind
+from steelyard.cost.collectives import Collectives, ExpertExchange, Kind
 from steelyard.cost.source import Floats
 from steelyard.hardware import Span, Topology
 from steelyard.model import ModelSpec, MoeFfn
@@ -68,8 +68,8 @@ class Groups:
             return np.zeros_like(tokens)
         if dispatcher == "alltoall":  # one copy for each expert that a token visits
             return 2.0 * self.collectives.seconds("alltoall", self.experts, tokens * ffn.top_k * row)
-        there = Exchange("high_throughput", "dispatch", row, ffn.top_k, ffn.experts)
-        back = Exchange("high_throughput", "combine", row, ffn.top_k, ffn.experts)
+        there = ExpertExchange("high_throughput", "dispatch", row, ffn.top_k, ffn.experts)
+        back = ExpertExchange("high_throughput", "combine", row, ffn.top_k, ffn.experts)
         first, second = (self.collectives.exchange(each, self.experts, tokens).seconds for each in (there, back))
         return first + second
 

@@ -1,9 +1,9 @@
-"""Routed layers whose experts are dealt out to several GPUs, all of which have all tokens.
+"""Routed layers with expert parallelism, where all GPUs have all tokens.
 
-The tables time one GPU of ``moe_ep_size``: every token comes in, choices of experts that lie elsewhere are skipped by
-the matrices and still activated and summed up. Of their three ways to route only "balanced" tells what this GPU had to
-do: its even share of choices, all of different experts as far as there are so many. Any other load is carried over
-from there, work by work; what the kernels take to start stays as it is.
+The tables time one GPU of ``moe_ep_size``: every token comes in; choices of experts on other GPUs are skipped by the
+matrices but still activated and summed. Of the three kinds of routing only "balanced" defines this GPU's work: its even
+share of choices, of different experts as far as possible. Any other load is scaled from there by its work; the kernels'
+start is not scaled.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _Points = tuple[Floats, Floats]
 
 
 @dataclass(frozen=True)
-class DealtShape:
-    """A routed layer and the GPUs its experts are dealt out to; ``width`` is of an expert on one of them."""
+class ExpertParallelShape:
+    """A routed layer under expert parallelism; ``width`` is that of an expert on one GPU."""
 
     experts: float  # of one GPU
     choices: float  # of a token that fall to one GPU
@@ -35,7 +35,7 @@ class DealtShape:
     ranks: int
 
     def ideal(self, gpu: Gpu, gemm: GroupedGemm, tokens: Floats, visits: Floats, touched: Floats) -> Floats:
-        """Seconds at the roofline: matrices of the experts touched, then rows of choices that lie elsewhere."""
+        """Seconds at the roofline: matrices of the chosen experts, then rows of choices on other GPUs."""
         elements = 3.0 * self.hidden * self.width
         arithmetic = 2.0 * visits * elements / gpu.peak(gemm.compute)
         memory = touched * elements * gemm.weight_bytes / gpu.memory_bandwidth
@@ -43,23 +43,23 @@ class DealtShape:
         return np.maximum(arithmetic, memory) + passed / gpu.memory_bandwidth
 
     def even(self, gpu: Gpu, gemm: GroupedGemm, tokens: Floats) -> Floats:
-        """The same for tokens spread as the tables do."""
+        """The same for tokens routed as in the tables."""
         visits = tokens * self.choices
         return self.ideal(gpu, gemm, tokens, visits, np.minimum(visits, self.experts))
 
-    def distance(self, other: DealtShape) -> float:
+    def distance(self, other: ExpertParallelShape) -> float:
         """In doublings."""
         sides = ((self.experts, other.experts), (self.choices, other.choices), (self.hidden, other.hidden))
         more = ((self.width, other.width), (self.ranks, other.ranks))
         return sum(abs(float(np.log2(a / b))) for a, b in (*sides, *more))
 
 
-def shape_of(gemm: GroupedGemm) -> DealtShape | None:
-    """The layer whose gate and up matrices these are; None where tokens are only where they have an expert."""
+def shape_of(gemm: GroupedGemm) -> ExpertParallelShape | None:
+    """The layer of these gate and up matrices; None if tokens are only sent to GPUs with one of their experts."""
     if not gemm.elsewhere:
         return None
     ranks = round(gemm.top_k / (gemm.top_k - gemm.elsewhere))
-    return DealtShape(gemm.experts, gemm.choices, gemm.k, gemm.n / 2, ranks)
+    return ExpertParallelShape(gemm.experts, gemm.choices, gemm.k, gemm.n / 2, ranks)
 
 
 def are_timed(database: Database) -> bool:
@@ -103,7 +103,7 @@ def _timed(origin: Origin) -> bool:
 
 
 @cache
-def _layers(origin: Origin, dtype: str) -> dict[DealtShape, _Points]:
+def _layers(origin: Origin, dtype: str) -> dict[ExpertParallelShape, _Points]:
     """Shape -> measured tokens and seconds."""
     names = ("num_experts", "topk", "hidden_size", "inter_size", "moe_tp_size", "moe_ep_size", "num_tokens", "latency")
     table = origin.read(*names, moe_dtype=dtype, distribution=_ROUTING)
@@ -113,6 +113,6 @@ def _layers(origin: Origin, dtype: str) -> dict[DealtShape, _Points]:
     for key in np.unique(keys[keys[:, 5] > 1], axis=0):
         here = (keys == key).all(axis=1)
         experts, top_k, hidden, inter, slices, ranks = (int(value) for value in key)
-        shape = DealtShape(experts / ranks, top_k / ranks, hidden, inter / slices, ranks)
+        shape = ExpertParallelShape(experts / ranks, top_k / ranks, hidden, inter / slices, ranks)
         layers[shape] = rising(table["num_tokens"][here].astype(np.float64), times[here])
     return layers
