@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from steelyard.records import Floats
 
 Z90 = 1.2815515655446004  # the standard normal distribution's 90th percentile
+MICROSECOND = 20  # bits: of a second
 OCTAVE = 188  # steps of ``octaves`` to a factor of two
 SIGMA = 256.0  # standard deviation of ``bell``
 _BYTES = 12  # summed up to one draw: near enough to a normal distribution, and it ends at six deviations
@@ -60,6 +61,16 @@ def last_bits(values: Floats, mask: NDArray[np.int64]) -> NDArray[np.int64]:
     """
     found: NDArray[np.int64] = np.add(values, _LARGE, values).view(np.int64)
     np.bitwise_and(found, mask, found)
+    return found
+
+
+def power(base: Floats, exponent: int) -> Floats:
+    """Each number to a whole power of at least 1."""
+    squares, found = base, base
+    exponent -= 1
+    while exponent:
+        found = found * squares if exponent % 2 else found
+        squares, exponent = squares * squares, exponent // 2
     return found
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Protocol
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -108,7 +108,12 @@ class ByLength:
     def _about(self, index: int, replicas: int, since: int, upto: int) -> float:
         """A range's makespan read off the table; between numbers that were not worked out it goes straight."""
         counts, table = self._tables[index]
-        return float(np.interp(replicas, counts, table[:, since, upto]))
+        seconds = table[:, since, upto]
+        row = min(int(np.searchsorted(counts, replicas)), len(counts) - 1)
+        if counts[row] <= replicas:
+            return float(seconds[row])
+        share = (replicas - int(counts[row - 1])) / int(counts[row] - counts[row - 1])
+        return float(seconds[row - 1]) + share * float(seconds[row] - seconds[row - 1])
 
     def _buckets(self, chosen: list[tuple[int, int, int, int]]) -> Rollout:
         most = np.maximum.accumulate(self._classes.most)
@@ -154,11 +159,20 @@ class ByLength:
 
 
 class Frontiers:
-    """`ByLength`, worked out once for the same trajectories and replicas: what trains beside makes no difference. Kept
-    by whoever searches several worlds, for as long as somebody has the trajectories."""
+    """`ByLength`, computed once for the same trajectories and replicas: how training is laid out makes no difference.
+
+    A planner has one of its own. It is a cache of what can be computed again, so a copy by pickle begins empty.
+    """
 
     def __init__(self) -> None:
-        self._known: WeakKeyDictionary[Measured, dict[_Asked, ByLength]] = WeakKeyDictionary()
+        self._known: dict[Measured, dict[_Asked, ByLength]] = {}
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"_known": {}}
+
+    def keep(self, some: Sequence[Measured]) -> None:
+        """Forget all trajectories but these."""
+        self._known = {measured: self._known.get(measured, {}) for measured in some}
 
     def of(self, world: World, measured: Measured) -> ByLength:
         """The one for a world, whatever trains in it."""
@@ -195,5 +209,5 @@ def replica_counts(most: int) -> Ints:
 
 def cuts_of(classes: int, by_length: bool) -> Ints:
     """Classes at which a range may begin or end; with one range for all, none but the ends."""
-    places = np.linspace(0, classes, 1 + (min(classes, _CUTS) if by_length else 1))
-    return np.unique(places.round().astype(np.int64))
+    parts = min(classes, _CUTS) if by_length else 1
+    return np.unique(np.rint(np.arange(parts + 1) * classes / parts).astype(np.int64))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import fsum, sqrt
 from typing import Protocol
-
-import numpy as np
 
 from steelyard.balance.plan.measured import Measured
 from steelyard.balance.plan.search import Factors
 from steelyard.balance.plan.world import Plan, State, World
 from steelyard.balance.pool.learnt import Learnt
-from steelyard.records import Floats
 
 
 class Trigger(Protocol):
@@ -60,10 +59,16 @@ class Moved:
             for here, there in ((now.generated, then.generated), (now.context, then.context), (now.tools, then.tools))
         )
 
-    def _apart(self, here: Floats, there: Floats) -> bool:
-        gap = abs(float(here.mean() - there.mean()))
-        error = float(np.sqrt(here.var() / len(here) + there.var() / len(there)))
-        return gap > self.share * float(there.mean()) and gap > self.sigmas * error
+    def _apart(self, here: Sequence[float], there: Sequence[float]) -> bool:
+        (mean, variance), (before, variance_before) = _moments(here), _moments(there)
+        gap, error = abs(mean - before), sqrt(variance / len(here) + variance_before / len(there))
+        return gap > self.share * before and gap > self.sigmas * error
+
+
+def _moments(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and variance."""
+    mean = fsum(values) / len(values)
+    return mean, fsum((each - mean) * (each - mean) for each in values) / len(values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,4 +116,4 @@ def step_seconds(world: World, plan: Plan, state: State) -> float:
     """What a step took by its measured stages; what it was to take if none were measured."""
     if state.train <= 0 or state.rollout <= 0:
         return plan.step
-    return world.together(state.train, state.rollout) + world.sync(plan.training, plan.buckets)
+    return world.step_seconds(state.train, state.rollout, plan.training, plan.buckets)

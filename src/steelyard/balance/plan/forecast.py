@@ -11,15 +11,15 @@ from steelyard.balance.plan.buckets import by_speed, classes_of, cuts_of
 from steelyard.balance.plan.makespan import makespans
 from steelyard.balance.plan.measured import Measured
 from steelyard.balance.plan.search import Factors
-from steelyard.balance.plan.world import Bucket, Plan, TrainOption, World
+from steelyard.balance.plan.world import Bucket, Plan, TrainOption, World, rounded
 
 
 def foretold(world: World, plan: Plan, measured: Measured, factors: Factors | None = None) -> Plan:
     """The same plan with the stage times that these trajectories would have."""
     factors = factors or Factors()
-    train = world.train(plan.training, measured.context) * factors.train
-    rollout = rollout_seconds(world, plan.buckets, measured) * factors.rollout
-    step = world.together(train, rollout) + world.sync(plan.training, plan.buckets)
+    train = rounded(world.train_seconds(plan.training, measured.context) * factors.train)
+    rollout = rounded(rollout_seconds(world, plan.buckets, measured) * factors.rollout)
+    step = world.step_seconds(train, rollout, plan.training, plan.buckets)
     return replace(plan, train=train, rollout=rollout, step=step, why="", runner_up=None)
 
 

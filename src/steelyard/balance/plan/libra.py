@@ -24,13 +24,17 @@ _BUBBLE = 0.3  # of a pipeline, above which a layout is not looked at
 
 def libra(world: World, published: bool = False) -> Search:
     """A search as `Searching` takes it."""
-    costs = Published if published else Corrected
-    return Search(
-        world,
-        frontier=lambda w, measured: ByReplica(w, measured, costs(w)),
-        usable=_unpruned,
-        lengths=_means if published else lambda measured: measured.context,
-    )
+    if published:
+        return Search(world, frontier=_published, usable=_unpruned, lengths=_means)
+    return Search(world, frontier=_corrected, usable=_unpruned)
+
+
+def _published(world: World, measured: Measured) -> ByReplica:
+    return ByReplica(world, measured, Published(world))
+
+
+def _corrected(world: World, measured: Measured) -> ByReplica:
+    return ByReplica(world, measured, Corrected(world))
 
 
 def _unpruned(option: TrainOption, lengths: Ints) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.balance.plan.measured import Measured
+from steelyard.balance.portable import MICROSECOND, power, to_grid
 from steelyard.balance.route.speed import BucketSpeed
 from steelyard.records import Floats, Ints
 
@@ -21,7 +22,6 @@ _ROUNDS = 12
 _GROWTH = 1.2  # of classes, from the longest trajectory on, which is one by itself
 _TINY = 1e-9
 _AT_ONCE = 512  # cases, so that their columns stay in a core's cache
-_FAR = 1 << 20  # tokens of a step beyond which nobody looks
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +106,8 @@ def makespans(
     they do so by chance.
     """
     parts = [slice(start, start + _AT_ONCE) for start in range(0, len(load), _AT_ONCE)]
-    found: Floats = np.concatenate([_some(model, classes, load[p], first[p], last[p], sticky) for p in parts])
-    return found
+    found = np.concatenate([_some(model, classes, load[p], first[p], last[p], sticky) for p in parts])
+    return to_grid(found, MICROSECOND)  # what differs by less is the same: rounding decides nothing
 
 
 def _some(model: ReplicaModel, classes: Classes, load: Floats, first: Ints, last: Ints, sticky: bool) -> Floats:
@@ -141,7 +141,7 @@ def _work(classes: Classes, replicas: Floats, sticky: bool) -> _Work:
     context = classes.context
     asked = classes.read
     # Members of a group spread over replicas, which compute their prompt once each.
-    alone = replicas * (1 - (1 - 1 / np.maximum(replicas, 1)) ** classes.group) / classes.group
+    alone = replicas * (1 - power(1 - 1 / np.maximum(replicas, 1), classes.group)) / classes.group
     prompts = classes.prompt * np.minimum(alone, 1.0)
     fresh = context - generated - classes.prompt + prompts
     stale = np.maximum(asked - (context - generated), 0.0)
@@ -211,9 +211,16 @@ def _pace(
 
 
 def _steps(speed: BucketSpeed, tokens: Floats) -> Floats:
-    """Seconds of steps with so many tokens, of prompts or not, apart from what they read."""
-    counts = [count for count, _ in speed.decode]
-    seconds = [seconds for _, seconds in speed.decode]
-    end = seconds[-1] + (_FAR - counts[-1]) * speed.prefill
-    found: Floats = np.interp(tokens, [*counts, _FAR], [*seconds, end])
+    """Seconds of steps with so many tokens, of prompts or not, apart from what they read.
+
+    Lines join the points of the table; beyond the last, each token takes what one of a prompt does. Points are at whole
+    numbers of tokens, so a line is looked up by the whole part.
+    """
+    counts = np.array([0, *(count for count, _ in speed.decode)])
+    seconds = np.array([speed.decode[0][1], *(seconds for _, seconds in speed.decode)])
+    slopes = np.append(np.diff(seconds) / np.diff(counts), speed.prefill)
+    starts = seconds - slopes * counts
+    widths = np.append(np.diff(counts), 1)
+    line = np.minimum(tokens, counts[-1]).astype(np.intp)
+    found: Floats = np.repeat(starts, widths).take(line) + np.repeat(slopes, widths).take(line) * tokens
     return found

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from steelyard.balance.portable import MICROSECOND, to_grid
 from steelyard.errors import UserError
 from steelyard.records import Floats, Ints, Trajectory
 
@@ -24,16 +25,20 @@ class Measured:
     group: int = 1  # trajectories that share a prompt
 
     def __post_init__(self) -> None:
+        """Tools are timed to a microsecond, in powers of two: then every sum of them is exact, in any order."""
+        object.__setattr__(self, "tools", to_grid(self.tools, MICROSECOND))
         if not len(self.generated) or min(self.generated.min(), self.turns.min()) < 1:
             raise UserError("planner: trajectories are needed, each with at least one turn and one generated token")
 
     def __len__(self) -> int:
         return len(self.generated)
 
-    def by_prompt(self, column: Ints | Floats) -> Floats:
+    def by_prompt(self, column: Ints | Floats) -> list[float]:
         """Means of a column over trajectories that share a prompt, which follow each other."""
-        sums: Floats = np.add.reduceat(column.astype(np.float64), np.arange(0, len(column), self.group))
-        return sums / np.add.reduceat(np.ones(len(column)), np.arange(0, len(column), self.group))
+        first = np.arange(0, len(column), self.group)
+        sums: Floats = np.add.reduceat(column.astype(np.float64), first)
+        means: list[float] = (sums / np.diff(np.append(first, len(column)))).tolist()
+        return means
 
     @staticmethod
     def of(trajectories: Iterable[Trajectory], group: int = 1) -> Measured:

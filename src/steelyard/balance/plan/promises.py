@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import fsum, inf
 
-from steelyard.balance.plan.world import Plan, State
+from steelyard.balance.plan.world import Plan, State, rounded
 
 _COUNTS = 4  # steps: what was foretold counts as much beside those that were run
 
@@ -65,4 +65,4 @@ class Promises:
 
 def _mean_with(said: float, taken: Sequence[float]) -> float:
     """Seconds of a step, by what was foretold and by what steps have taken."""
-    return (_COUNTS * said + sum(taken)) / (_COUNTS + len(taken))
+    return rounded((_COUNTS * said + fsum(taken)) / (_COUNTS + len(taken)))

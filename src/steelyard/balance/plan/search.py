@@ -10,7 +10,7 @@ import numpy as np
 
 from steelyard.balance.plan.buckets import ByLength, Frontier
 from steelyard.balance.plan.measured import Measured
-from steelyard.balance.plan.world import Plan, TrainOption, World
+from steelyard.balance.plan.world import Plan, TrainOption, World, rounded
 from steelyard.errors import UserError
 from steelyard.records import Ints
 
@@ -23,6 +23,15 @@ class Factors:
     rollout: float = 1.0
 
 
+def _any_layout(option: TrainOption, lengths: Ints) -> bool:
+    return True
+
+
+def contexts(measured: Measured) -> Ints:
+    """The lengths of what training gets."""
+    return measured.context
+
+
 @dataclass
 class Search:
     """Looks at numbers of training GPUs in rising order, and passes over those whose rollout alone is too slow.
@@ -32,8 +41,8 @@ class Search:
 
     world: World
     frontier: Callable[[World, Measured], Frontier] = ByLength
-    usable: Callable[[TrainOption, Ints], bool] = lambda option, lengths: True
-    lengths: Callable[[Measured], Ints] = lambda measured: measured.context
+    usable: Callable[[TrainOption, Ints], bool] = _any_layout
+    lengths: Callable[[Measured], Ints] = contexts
     asked: int = 0
     evaluations: int = 0
 
@@ -43,17 +52,17 @@ class Search:
         frontier = self.frontier(world, measured)
         found: list[Plan] = []
         for gpus, options in self._by_split(measured, lengths):
-            rollout = frontier.seconds(gpus) * factors.rollout
+            rollout = rounded(frontier.seconds(gpus) * factors.rollout)
             limit = found[keep - 1].step if len(found) >= keep else inf
             if rollout >= limit:
                 continue
-            train, _, option = min((world.train(each, lengths), i, each) for i, each in enumerate(options))
+            train, _, option = min((world.train_seconds(each, lengths), i, each) for i, each in enumerate(options))
+            train = rounded(train * factors.train)
             self.asked += len(options)
-            if world.together(train * factors.train, rollout) < limit:
+            if world.together(train, rollout) < limit:
                 chosen = frontier.rollout(gpus)
-                times = train * factors.train, chosen.seconds * factors.rollout
-                step = world.together(*times) + world.sync(option, chosen.buckets)
-                found.append(Plan(option, chosen.buckets, *times, step))
+                times = train, rounded(chosen.seconds * factors.rollout)
+                found.append(Plan(option, chosen.buckets, *times, world.step_seconds(*times, option, chosen.buckets)))
                 found = sorted(found, key=lambda plan: (plan.step, plan.train + plan.rollout))[:keep]
         self.evaluations += frontier.evaluations
         return found

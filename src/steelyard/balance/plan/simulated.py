@@ -14,7 +14,7 @@ from steelyard.balance.plan.forecast import foretold
 from steelyard.balance.plan.measured import Measured
 from steelyard.balance.plan.promises import Promises
 from steelyard.balance.plan.search import Search, nothing_fits
-from steelyard.balance.plan.world import Plan, State, TrainOption, World
+from steelyard.balance.plan.world import Plan, State, TrainOption, World, rounded
 from steelyard.records import Ints
 
 _NOTHING = 0.005  # of a step: plans that cannot gain more are not worth a simulation
@@ -27,6 +27,22 @@ _STRIDE = 24  # GPUs by which plans differ that are looked at one after the othe
 
 Simulate = Callable[[Plan, State], float]
 """Seconds of the next step (or the mean of some) with a plan, by whoever can run trajectories through engines."""
+
+
+def _by_model(plan: Plan, state: State) -> float:
+    return plan.step
+
+
+def _nothing(plan: Plan, state: State) -> float:
+    return 0.0
+
+
+def _unknown(plan: Plan, state: State) -> float | None:
+    return None
+
+
+def _of_late(state: State) -> Sequence[Measured]:
+    return [state.measured]
 
 
 @dataclass
@@ -49,12 +65,12 @@ class Simulated:
     simulate: Simulate
     confirm: Simulate | None = None  # as ``simulate`` does it if not given
     shortlist: int = 2  # plans that are simulated with each number of training GPUs
-    glance: Simulate = lambda plan, state: plan.step
-    least: Simulate = lambda plan, state: 0.0
-    change: Callable[[Plan, State], float | None] = lambda plan, state: None
+    glance: Simulate = _by_model
+    least: Simulate = _nothing
+    change: Callable[[Plan, State], float | None] = _unknown
     triggers: Trigger = field(default_factory=Triggers)
     payback: Payback = field(default_factory=Payback)
-    look: Callable[[State], Sequence[Measured]] = lambda state: [state.measured]
+    look: Callable[[State], Sequence[Measured]] = _of_late
     simulations: int = 0
     _last: State | None = None
     _promises: Promises = field(default_factory=Promises)
@@ -69,6 +85,7 @@ class Simulated:
         self._last = state
         self._promises.begin()
         looked = self.look(state)
+        self._frontiers.keep(looked)
         believed = self.candidates(looked)
         if not believed:
             raise nothing_fits(self.world, looked[0])
@@ -143,7 +160,7 @@ class Simulated:
             before, beside = best, self._beside(min(tried.values(), key=_order).training.gpus)
 
     def _may_gain(self, plan: Plan, best: float, state: State) -> bool:
-        return self.least(plan, state) < best * (1 - _NOTHING)
+        return self._least(plan, state) < best * (1 - _NOTHING)
 
     def _beside(self, gpus: int) -> list[list[int]]:
         """Other numbers of training GPUs, the few nearest: more, and fewer. The first with a plan worth a simulation is
@@ -159,25 +176,25 @@ class Simulated:
         """Plans with so many training GPUs that are worth a simulation: of the training layouts that the model finds
         best that with the ``least``; rollouts that do best at a glance, or the first that is clearly fast enough."""
         measured = state.measured
-        longest, train = int(measured.context.max()), self.world.train
+        longest, train = int(measured.context.max()), self.world.train_seconds
         fit = [each for each in self.world.options if each.gpus == gpus and each.budget >= longest]
         timed = sorted((train(each, measured.context), place) for place, each in enumerate(fit))[:_LAYOUTS]
         found: dict[object, Plan] = {}
         for plan in self.candidates(looked, gpus):
             alike = [replace(plan, training=fit[place], train=seconds) for seconds, place in timed]
-            chosen = min(alike, key=lambda each: self.least(each, state), default=plan)
+            chosen = min(alike, key=lambda each: self._least(each, state), default=plan)
             if self._may_gain(chosen, best, state):
                 found.setdefault(chosen.layout, chosen)
         seen: list[tuple[float, int, Plan]] = []
         for place, plan in enumerate(found.values()):
-            seen.append((self.glance(plan, state), place, plan))
-            if self.world.mode == "overlapped" and seen[-1][0] <= CLEAR * self.least(plan, state):
+            seen.append((rounded(self.glance(plan, state)), place, plan))
+            if self.world.mode == "overlapped" and seen[-1][0] <= CLEAR * self._least(plan, state):
                 return [plan]
         return [plan for _, _, plan in sorted(seen)[: self.shortlist]]
 
     def _at_least(self, plan: Plan, state: State) -> Plan:
         """One that was not worth a simulation."""
-        return replace(plan, step=max(plan.step, self.least(plan, state)))
+        return replace(plan, step=max(plan.step, self._least(plan, state)))
 
     def _as_sure(self, plan: Plan, state: State) -> Plan:
         """As one that is to be chosen."""
@@ -188,7 +205,10 @@ class Simulated:
 
     def _said(self, plan: Plan, state: State, simulate: Simulate | None = None) -> float:
         self.simulations += 1
-        return (simulate or self.simulate)(plan, state)
+        return rounded((simulate or self.simulate)(plan, state))
+
+    def _least(self, plan: Plan, state: State) -> float:
+        return rounded(self.least(plan, state))
 
 
 def _doubted(tried: Mapping[object, Plan], sure: Mapping[object, Plan]) -> list[Plan]:
@@ -233,5 +253,15 @@ def oracle(planner: Simulated, truth: Callable[[State], Measured]) -> Simulated:
         shortlist=4,
         triggers=Triggers(every=1),
         payback=Payback(margin=0.0),
-        look=lambda state: [truth(state), state.measured],
+        look=_TruthFirst(truth),
     )
+
+
+@dataclass(frozen=True)
+class _TruthFirst:
+    """Looks at the next trajectories, and at those of late."""
+
+    truth: Callable[[State], Measured]
+
+    def __call__(self, state: State) -> Sequence[Measured]:
+        return [self.truth(state), state.measured]

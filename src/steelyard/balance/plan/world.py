@@ -75,6 +75,11 @@ class Plan:
         return f"{self.training.gpus} train ({self.training.name}), {self.rollout_gpus} roll out ({engines})"
 
 
+def rounded(seconds: float) -> float:
+    """To a microsecond: plans that differ by less are as good as each other, whatever rounding has made of them."""
+    return round(seconds, 6)
+
+
 def _no_sync(_: TrainOption, __: Sequence[Bucket]) -> float:
     return 0.0
 
@@ -104,7 +109,15 @@ class World:
 
     def together(self, train: float, rollout: float) -> float:
         """A step of both stages, weights aside."""
-        return max(train, rollout) if self.mode == "overlapped" else train + rollout
+        return max(train, rollout) if self.mode == "overlapped" else rounded(train + rollout)
+
+    def train_seconds(self, option: TrainOption, lengths: Ints) -> float:
+        """What a layout takes for sequences of these lengths, to a microsecond."""
+        return rounded(self.train(option, lengths))
+
+    def step_seconds(self, train: float, rollout: float, option: TrainOption, buckets: Sequence[Bucket]) -> float:
+        """A step of both stages and the weights' way to the replicas, to a microsecond."""
+        return rounded(self.together(train, rollout) + self.sync(option, buckets))
 
     def rollout_gpus(self, option: TrainOption) -> int:
         """GPUs left to roll out with; 0 if a layout cannot be used."""
