@@ -17,6 +17,7 @@ from steelyard.report.tiers import TIERS_HEAD, tier_rows
 from steelyard.report.verdict import (
     METRICS,
     PERCENTILES,
+    bottleneck_line,
     first_uses_line,
     fleet_line,
     limits,
@@ -82,6 +83,8 @@ def _parts(result: Result) -> Iterator[RenderableType]:
         if remark:
             yield _labelled(label, Text(remark))
     yield _labelled("Steady", Text(steady_line(summary), style="" if summary.steady else "yellow"))
+    if summary.bottleneck is not None:
+        yield _labelled("Bottleneck", Text(bottleneck_line(summary)))
     if summary.outcomes.finished < summary.requests:
         yield _labelled("Not served", Group(*map(Text, unserved_lines(result, _MOST_REASONS))))
     yield _labelled("SLO", _slo(summary))

@@ -20,7 +20,16 @@ from steelyard.report.jsontext import inside_html
 from steelyard.report.markup import figure_boxes, text_table
 from steelyard.report.pools import pool_section
 from steelyard.report.tiers import tier_section
-from steelyard.report.verdict import first_uses_line, fleet_line, limits, outcome, slo_line, steady_line, workload_line
+from steelyard.report.verdict import (
+    bottleneck_line,
+    first_uses_line,
+    fleet_line,
+    limits,
+    outcome,
+    slo_line,
+    steady_line,
+    workload_line,
+)
 
 if TYPE_CHECKING:
     from steelyard.sim import Result, Summary
@@ -89,7 +98,9 @@ def _verdict(result: Result) -> str:
 
 def _steady(summary: Summary) -> str:
     state = "steady" if summary.steady is not None else "unsteady"
-    return f'<p class="{state}"><b>Steady</b> {escape(steady_line(summary))}</p>'
+    line = bottleneck_line(summary)
+    binds = f'<p class="binds"><b>Bottleneck</b> {escape(line)}</p>' if line else ""
+    return f'<p class="{state}"><b>Steady</b> {escape(steady_line(summary))}</p>{binds}'
 
 
 def _paragraph(text: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from steelyard.report.loads import unserved_reasons
-from steelyard.report.words import count, plural, seconds, significant
+from steelyard.report.words import count, percent, plural, seconds, significant
 
 if TYPE_CHECKING:
     from steelyard.sim import Result, Summary
@@ -133,6 +133,20 @@ def steady_line(summary: Summary) -> str:
         f"{plural(steady.requests, 'request')} from {seconds(steady.start_s)} to {seconds(steady.end_s)}; "
         f"a long run would have {significant(low)} – {significant(high)} requests/s (90 % sure)"
     )
+
+
+def bottleneck_line(summary: Summary) -> str:
+    """What requests wait for, and what would help; empty where they hardly wait."""
+    found = summary.bottleneck
+    if found is None:
+        return ""
+    where = f" of {found.pool}" if found.pool and len(summary.pools) > 1 else ""
+    waited = "" if found.cause == "link" else f"Requests wait {percent(found.waited)} of the time. "
+    return f"{found.cause}{where}: {waited}{_capital(found.figure)}. Would help: {found.help}."
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def unserved_lines(result: Result, most: int) -> list[str]:

@@ -12,6 +12,7 @@ from steelyard.engine import Engine
 from steelyard.fleet import Desk
 from steelyard.fleet.dynamics import Dynamics as FleetDynamics
 from steelyard.fleet.handover import Handover
+from steelyard.sim.bottleneck import bottleneck
 from steelyard.sim.by_model import figures_by_model
 from steelyard.sim.dynamics import dynamics_figures, shares_there
 from steelyard.sim.gaps import TokenGaps
@@ -60,6 +61,7 @@ def summarise(
     kv, mfu, mbu, busy, provenance = _whole(pools, gpus, setup.pools.index(answers))
     cached = _prefix_cache(requests)
     logs = [engine.log for engine in engines]
+    links = {} if handover is None else link_use(handover.transfers.ports, duration)
     steady = steady_figures(scenario, desk.workload, requests, logs, sum(gpus), price)
     return Summary(
         name=scenario.name,
@@ -99,10 +101,11 @@ def summarise(
         pools=pools,
         intervals=None,
         unsteady=steady if isinstance(steady, Unsteady) else None,
+        bottleneck=bottleneck(setup, logs, pools, links, duration),
         compiled_on_first_use=_first_uses(engines),
         dynamics=None if dynamics is None else dynamics_figures(setup, dynamics, start, end),
         models=figures_by_model(desk, requests, duration),
-        links={} if handover is None else link_use(handover.transfers.ports, duration),
+        links=links,
     )
 
 

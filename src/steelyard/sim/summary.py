@@ -103,6 +103,17 @@ class Unsteady(Record):
 
 
 @dataclass(frozen=True)
+class Bottleneck(Record):
+    """What requests wait for, where they do, and what would help."""
+
+    cause: str  # seats, tokens, blocks, gpu compute, gpu memory, host or link
+    pool: str  # at whose engines; empty for links
+    waited: float  # share of the engines' time in which requests waited; of links, of the time in which they sent
+    figure: str
+    help: str
+
+
+@dataclass(frozen=True)
 class FoundInTier(Record):
     """Prompt tokens that one tier of memory held, and its traffic; the GPU's own has no traffic to count."""
 
@@ -320,6 +331,7 @@ class Summary(Record):
     pools: tuple[PoolFigures, ...]
     intervals: Intervals | None
     unsteady: Unsteady | None = None
+    bottleneck: Bottleneck | None = None
     compiled_on_first_use: FirstUseFigures | None = None
     dynamics: DynamicsFigures | None = None
     models: dict[str, ModelFigures] = field(default_factory=dict)  # where there are several
