@@ -17,6 +17,7 @@ from steelyard.cost import Bundle, CompiledCost, HostTerms, MeasuredSource, Roof
 from steelyard.hardware import find_gpu
 from steelyard.model import load_model
 from steelyard.scenario import EngineSpec
+from steelyard.sim.cache import Cache
 from steelyard.validate.calibrate import evidence
 from steelyard.validate.capture import CapturedRun, read_capture_folder
 from steelyard.validate.compare import Validation, validate
@@ -207,7 +208,8 @@ def test_the_one_stall_of_our_own_capture_is_said_to_be_there() -> None:
 def profiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """A profile with kernels in place of the shipped one."""
     found = profile()
-    monkeypatch.setattr("steelyard.sim.setup._shipped", lambda gpu: found)
+    monkeypatch.setattr("steelyard.sim.sources.shipped", lambda gpu: found)
+    monkeypatch.setattr("steelyard.sim.prepare.KNOWN", Cache("engines"))
 
 
 def prompts(*tokens: int, gap: float = 5.0) -> list[dict[str, Any]]:

@@ -26,14 +26,15 @@ from steelyard.balance.route.rollout.plain import RequestTurns
 from steelyard.cli import app
 from steelyard.engine import BlockNames, Request
 from steelyard.errors import UserError
-from steelyard.posttrain.engines import EngineKind, engine_kinds
+from steelyard.posttrain.engines import EngineKind
 from steelyard.posttrain.loop import Loop
 from steelyard.posttrain.planning import Training
 from steelyard.posttrain.record import LoopRecord
 from steelyard.posttrain.rollout import RolloutStage, StageEvent
 from steelyard.posttrain.setup import set_up_posttrain
 from steelyard.records import Trajectory, Turn
-from steelyard.scenario import posttrain_from_dict, scenario_from_dict
+from steelyard.scenario import posttrain_from_dict
+from steelyard.sim.prepare import prepare
 from support.paths import EXAMPLES
 
 SIZE = 64
@@ -41,10 +42,8 @@ SIZE = 64
 
 @cache
 def kinds() -> dict[int, EngineKind]:
-    asked = {"arrivals": {"kind": "burst"}, "requests": 1, "prompt": 1, "output": 1}
     engine = {"block_size": SIZE, "max_num_seqs": 8}
-    scenario = scenario_from_dict({"model": "qwen3-14b", "fleet": {"gpu": "a800"}, "engine": engine, "workload": asked})
-    return engine_kinds(scenario, (1, 2))
+    return {tp: EngineKind.of(prepare("qwen3-14b", "a800", tp, engine)) for tp in (1, 2)}
 
 
 def stage(*degrees: int, router: TurnRouter | None = None) -> RolloutStage:

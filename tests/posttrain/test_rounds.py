@@ -32,7 +32,7 @@ from steelyard.balance.tail import (
 )
 from steelyard.errors import UserError
 from steelyard.posttrain.attempt import Parts
-from steelyard.posttrain.engines import EngineKind, engine_kinds
+from steelyard.posttrain.engines import EngineKind
 from steelyard.posttrain.loop import Loop
 from steelyard.posttrain.rollout import RolloutStage, StageEvent
 from steelyard.posttrain.rounds import Rounds
@@ -40,8 +40,9 @@ from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
 from steelyard.posttrain.summary import summarise_posttrain
 from steelyard.posttrain.tail_rounds import TailRounds
 from steelyard.records import Trajectory, Turn
-from steelyard.scenario import posttrain_from_dict, scenario_from_dict
+from steelyard.scenario import posttrain_from_dict
 from steelyard.scenario.rollouts import trajectories_spec
+from steelyard.sim.prepare import prepare
 from steelyard.workload.trajectories import trajectories_of, write_trajectories
 
 BLOCK = 64
@@ -252,10 +253,8 @@ def test_streaming_trains_while_others_are_still_rolled_out() -> None:
 
 @cache
 def kinds() -> dict[int, EngineKind]:
-    asked = {"arrivals": {"kind": "burst"}, "requests": 1, "prompt": 1, "output": 1}
     engine = {"block_size": BLOCK, "max_num_seqs": 8}
-    scenario = scenario_from_dict({"model": "qwen3-14b", "fleet": {"gpu": "a800"}, "engine": engine, "workload": asked})
-    return engine_kinds(scenario, (1, 2))
+    return {tp: EngineKind.of(prepare("qwen3-14b", "a800", tp, engine)) for tp in (1, 2)}
 
 
 def stage(*degrees: int) -> RolloutStage:

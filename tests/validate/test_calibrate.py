@@ -15,6 +15,7 @@ from steelyard import UserError, scenario_from_dict, simulate
 from steelyard.cli import main
 from steelyard.cost import Bundle, HostTerms, MeasuredSource, read_terms
 from steelyard.hardware import find_gpu
+from steelyard.sim.cache import Cache
 from steelyard.validate.calibrate import calibrate, evidence
 from steelyard.validate.crossed import cross_calibrate, read_sources
 from support.captures import LONE, MODEL, SLOW, capture, chat
@@ -62,7 +63,8 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A mixture of experts, in place of whose profile there is one that names a kernel for every 512 tokens."""
     rows = [{**EXPERTS, "m": m, "us": 50.0 + m / 8, "kernel": f"{m // 512}"} for m in (1, *range(128, 2049, 128))]
     known = MeasuredSource(find_gpu("h200"), Bundle({"gpu": "h200"}, {"moe": rows}))
-    monkeypatch.setattr("steelyard.sim.setup._shipped", lambda gpu: known)
+    monkeypatch.setattr("steelyard.sim.sources.shipped", lambda gpu: known)
+    monkeypatch.setattr("steelyard.sim.prepare.KNOWN", Cache("engines"))
     experts = {"num_local_experts": 8, "num_experts_per_tok": 2, "hidden_size": 2048, "intermediate_size": 2048}
     return {**MODEL, "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", **experts}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from steelyard.balance.route.speed import BucketSpeed
@@ -11,8 +10,7 @@ from steelyard.engine import BlockNames, BriefLog, Engine, Limits
 from steelyard.engine.step_cost import StepCost
 from steelyard.hardware import CONNECTOR_START_SECONDS, Gpu
 from steelyard.model import kv_bytes_per_token
-from steelyard.scenario import Scenario
-from steelyard.sim.setup import Setup, set_up
+from steelyard.sim.prepare import Prepared
 
 _USUAL_CONTEXT = 4096  # tokens; chosen: between a first turn's context and that of a long trajectory
 
@@ -28,6 +26,14 @@ class EngineKind:
     gpu: Gpu
     kv_bytes: float  # of one token, over all its GPUs
     sources: tuple[str, ...]  # of its operators' times
+
+    @classmethod
+    def of(cls, prepared: Prepared) -> EngineKind:
+        """The kind that was prepared."""
+        layout = prepared.layout
+        size = kv_bytes_per_token(prepared.model, prepared.engine.kv_cache_dtype, layout) * layout.gpus
+        sources = sorted(set().union(*prepared.cost.families.values()))
+        return cls(layout.tp, prepared.limits, prepared.step_cost, prepared.host, prepared.gpu, size, tuple(sources))
 
     def engine(self, names: BlockNames) -> Engine:
         """A new one."""
@@ -71,22 +77,3 @@ class EngineKind:
         a, b, _ = self.cost.decode_line(n, kv, _USUAL_CONTEXT)
         prepare, launch, _ = self.cost.decode_host(n)
         return max(a, prepare + launch - b * kv), b
-
-
-def engine_kinds(scenario: Scenario, tps: Iterable[int]) -> dict[int, EngineKind]:
-    """One kind to each degree, on the GPUs and with the settings of a scenario's only pool."""
-    (pool,) = scenario.fleet.pools
-    found = {}
-    for tp in sorted(set(tps)):
-        wanted = pool.model_copy(update={"tp": tp, "name": f"tp{tp}"})
-        one = scenario.model_copy(update={"fleet": scenario.fleet.model_copy(update={"pools": (wanted,)})})
-        setup = set_up(one)
-        found[tp] = _kind(setup.pools[0], setup.host)
-    return found
-
-
-def _kind(each: Setup, host: HostTerms) -> EngineKind:
-    layout = each.layout
-    size = kv_bytes_per_token(each.model, each.engine.kv_cache_dtype, layout) * layout.gpus
-    sources = sorted(set().union(*each.cost.families.values()))
-    return EngineKind(layout.tp, each.limits, each.step_cost, host, each.gpu, size, tuple(sources))

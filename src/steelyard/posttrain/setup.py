@@ -7,17 +7,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from steelyard.cost import CostSource
+from steelyard.cost import CostSource, HostTerms
 from steelyard.cost.profiles import open_profile
 from steelyard.errors import UserError, blaming
 from steelyard.hardware import Gpu, Topology, find_gpu, topology_of
-from steelyard.model import Layout, ModelSpec, load_model, serve_as, weight_bytes
-from steelyard.posttrain.engines import EngineKind, engine_kinds
+from steelyard.model import Layout, ModelSpec, weight_bytes
+from steelyard.posttrain.engines import EngineKind
 from steelyard.posttrain.sync import Disk, Rollouts, broadcast, point_to_point, reshard, sleep, via_disk, wake
 from steelyard.posttrain.training import Answers, TrainingCost, TrainLayout, TrainSettings, compile_training
-from steelyard.scenario import Scenario, scenario_from_dict
 from steelyard.scenario.posttrain import PosttrainScenario, TrainingSpec
-from steelyard.sim.setup import measured_sources
+from steelyard.sim.models import Served, find_served
+from steelyard.sim.prepare import check_engine, prepare
+from steelyard.sim.setup import host_terms
+from steelyard.sim.sources import measured_sources
 from steelyard.workload.trajectories.tasks import Trajectories, trajectories_of
 
 DEGREES = (1, 2, 4, 8)
@@ -66,16 +68,16 @@ def set_up_posttrain(scenario: PosttrainScenario, any_degree: bool = False) -> P
     Engines are of the degrees that are written; where a planner may want others, or with ``any_degree``, of all.
     """
     source = scenario.source
-    with blaming(f"{source}: model"):
-        wanted = scenario.model
-        model = serve_as(load_model(wanted.config, base_dir=scenario.base_dir), wanted.dtype, wanted.quantization)
+    served = find_served(scenario.model, scenario.base_dir, f"{source}: model")
+    model = served.spec
     with blaming(f"{source}: gpu"):
         gpu = find_gpu(scenario.gpu)
     topology = topology_of(gpu, scenario.topology)
     degrees = [bucket.tp for bucket in scenario.rollout]
-    kinds = engine_kinds(serving(scenario), degrees)
+    host = host_terms(scenario.cost, scenario.base_dir, source)
+    kinds = {tp: _kind(scenario, served, gpu, tp, host) for tp in sorted(set(degrees))}
     if any_degree or scenario.planner != "given":
-        kinds |= _other_kinds(scenario, degrees)
+        kinds |= _other_kinds(scenario, served, gpu, degrees, host)
     layout = train_layout(scenario.training)
     sources = _training_sources(scenario, model, gpu, topology)
     with blaming(source):
@@ -98,15 +100,35 @@ def _training_sources(
     return (*own, *measured_sources(scenario.cost, gpu, topology))
 
 
-def _other_kinds(scenario: PosttrainScenario, degrees: Sequence[int]) -> dict[int, EngineKind]:
+def _kind(scenario: PosttrainScenario, served: Served, gpu: Gpu, tp: int, host: HostTerms) -> EngineKind:
+    """Rollout engines of one degree."""
+    layout = Layout(tp=tp)
+    with blaming(f"{scenario.source}: rollout.tp"):
+        check_engine(served.spec, gpu, layout, scenario.engine)
+    with blaming(scenario.source):
+        prepared = prepare(
+            served.spec,
+            gpu,
+            layout,
+            scenario.engine,
+            scenario.cost,
+            host=host,
+            routing=served.routing,
+            topology=topology_of(gpu, scenario.topology),
+            base_dir=scenario.base_dir,
+        )
+    return EngineKind.of(prepared)
+
+
+def _other_kinds(
+    scenario: PosttrainScenario, served: Served, gpu: Gpu, degrees: Sequence[int], host: HostTerms
+) -> dict[int, EngineKind]:
     """Engines of all other degrees that the model can have on these GPUs."""
     found: dict[int, EngineKind] = {}
     for tp in DEGREES:
         if tp not in degrees and tp <= scenario.gpus:
-            with suppress(
-                UserError
-            ):  # heads that cannot be split so, weights that do not fit, a node that is too small
-                found |= engine_kinds(serving(scenario), [tp])
+            with suppress(UserError):  # heads that cannot be split so, weights that do not fit, too small a node
+                found[tp] = _kind(scenario, served, gpu, tp, host)
     return found
 
 
@@ -145,11 +167,3 @@ def weight_seconds(
         return 0.0, via_disk(model, topology, layout, rollouts, Disk(how.disk_write, how.disk_read)).seconds
     send = broadcast if how.kind == "broadcast" else point_to_point
     return 0.0, send(model, topology, layout, rollouts).seconds
-
-
-def serving(scenario: PosttrainScenario) -> Scenario:
-    """The rollout engines as a scenario of serving, of which only the engines are asked."""
-    given = scenario.model_dump(include={"model", "engine", "cost"}, exclude_unset=True)
-    fleet = {"gpu": scenario.gpu} | ({} if scenario.topology is None else {"topology": scenario.topology.model_dump()})
-    asked = {"arrivals": {"kind": "burst"}, "requests": 1, "prompt": 1, "output": 1}
-    return scenario_from_dict({**given, "fleet": fleet, "workload": asked}, scenario.source, base_dir=scenario.base_dir)

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from steelyard.engine import Engine, Pipeline
 from steelyard.errors import UserError
-from steelyard.scenario import EngineSpec, PoolSpec
+from steelyard.model import Layout
+from steelyard.scenario import EngineSpec
 
 
-def check_pipeline(pool: PoolSpec, engine: EngineSpec) -> None:
+def check_pipeline(layout: Layout, engine: EngineSpec) -> None:
     """Refuse what is not simulated together with stages."""
     others = {
-        f"dp: {pool.dp}": pool.dp > 1,
+        f"dp: {layout.dp}": layout.dp > 1,
         "drafts": engine.drafts > 0,
         f"scheduler: {engine.scheduler}": engine.scheduler not in ("vllm", "sarathi"),
         "tiers": bool(engine.tiers),
@@ -20,7 +21,9 @@ def check_pipeline(pool: PoolSpec, engine: EngineSpec) -> None:
     }
     for name, given in others.items():
         if given:
-            raise UserError(f"pp: {pool.pp} stages are not simulated together with {name}; use pp: 1, or leave it out")
+            raise UserError(
+                f"pp: {layout.pp} stages are not simulated together with {name}; use pp: 1, or leave it out"
+            )
 
 
 def bubble(engines: Sequence[Engine]) -> float | None:

@@ -1,0 +1,111 @@
+"""Things that take long to make, kept by their contents: in memory, and on disk for other processes.
+
+On disk is only what took longer to make than to read back. Entries are pickles, so they are read from a folder only
+that belongs to the user and that nobody else can write to. An entry that cannot be read, or is of something else, is
+made anew. Writers of the same entry do not disturb each other: each writes a file of its own and moves it into place.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import tempfile
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Generic, TypeVar
+
+Thing = TypeVar("Thing")
+
+FOLDER = "STEELYARD_CACHE"  # environment variable: the folder of all caches; empty for none
+_WORTH_SECONDS = 0.05  # CPU time to make something that is worth a file; reading one back takes some milliseconds
+_IN_MEMORY = 64  # entries
+_OTHERS_WRITE = 0o022
+
+
+def cache_folder() -> Path | None:
+    """Where things are kept on disk: $STEELYARD_CACHE, or ``steelyard`` in the user's own cache folder."""
+    given = os.environ.get(FOLDER)
+    if given is not None:
+        return Path(given) if given else None
+    home = os.environ.get("XDG_CACHE_HOME")
+    with suppress(RuntimeError):  # there is nobody whose home it could be
+        return (Path(home) if home else Path.home() / ".cache") / "steelyard"
+    return None
+
+
+class Cache(Generic[Thing]):
+    """Things of one kind by the name of their contents (`content.digest`)."""
+
+    def __init__(self, kind: str, worth_seconds: float = _WORTH_SECONDS) -> None:
+        self._kind = kind
+        self._worth = worth_seconds
+        self._known: OrderedDict[str, Thing] = OrderedDict()
+
+    def get(self, name: str, make: Callable[[], Thing]) -> Thing:
+        """The thing of this name; made if it is not there."""
+        found = self._known.get(name)
+        if found is None:
+            found = self._read(name)
+            if found is None:
+                found = self._make(name, make)
+            self._known[name] = found
+            if len(self._known) > _IN_MEMORY:
+                self._known.popitem(last=False)
+        self._known.move_to_end(name)
+        return found
+
+    def forget(self) -> None:
+        """Keep nothing in memory."""
+        self._known.clear()
+
+    def _make(self, name: str, make: Callable[[], Thing]) -> Thing:
+        begun = time.process_time()
+        made = make()
+        if time.process_time() - begun >= self._worth:
+            self._write(name, made)
+        return made
+
+    def _file(self, name: str) -> Path | None:
+        folder = cache_folder()
+        return None if folder is None else folder / self._kind / f"{name}.pickle"
+
+    def _read(self, name: str) -> Thing | None:
+        file = self._file(name)
+        if file is None:
+            return None
+        try:
+            if not _is_private(file.parent):
+                return None
+            with file.open("rb") as opened:
+                whose, found = pickle.load(opened)  # noqa: S301: from a folder that only the user can write to
+        except Exception:  # whatever an old, cut or foreign file may raise: it is made anew
+            return None
+        known: Thing | None = found if whose == name else None
+        return known
+
+    def _write(self, name: str, made: Thing) -> None:
+        """A cache that cannot be written to is no reason to fail."""
+        file = self._file(name)
+        if file is None:
+            return
+        with suppress(OSError):
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not _is_private(file.parent):
+                return
+            handle, part = tempfile.mkstemp(dir=file.parent, prefix=".", suffix=".part")
+            try:
+                with os.fdopen(handle, "wb") as opened:
+                    pickle.dump((name, made), opened, protocol=pickle.HIGHEST_PROTOCOL)
+                os.replace(part, file)
+            except BaseException:
+                os.unlink(part)
+                raise
+
+
+def _is_private(folder: Path) -> bool:
+    """Whether a folder is the user's own, and nobody else can put anything there."""
+    stat = folder.stat()
+    return stat.st_uid == os.geteuid() and not stat.st_mode & _OTHERS_WRITE

@@ -1,0 +1,82 @@
+"""What something is made of, as a short name: equal contents have equal names, in this process and in others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import fields, is_dataclass
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel
+
+import steelyard
+
+_PACKAGE = Path(steelyard.__file__).parent
+_MATTERS = ("model", "hardware", "cost", "engine", "scenario", "sim")  # rooms that tables and memory plans come from
+_NOT_CODE = {".pyc"}
+
+
+def digest(*parts: object) -> str:
+    """A name of 40 hexadecimal digits."""
+    found = blake2b(digest_size=20)
+    for each in parts:
+        for piece in _pieces(each):
+            found.update(piece)
+            found.update(b"\0")
+    return found.hexdigest()
+
+
+def _pieces(part: object) -> Iterator[bytes]:
+    if part is None or isinstance(part, bool | int | float | str | Path):
+        yield f"{type(part).__name__} {part!r}".encode()
+    elif isinstance(part, bytes):
+        yield part
+    elif isinstance(part, np.ndarray):
+        yield f"array {part.dtype} {part.shape}".encode()
+        yield part.tobytes()
+    elif isinstance(part, BaseModel):
+        yield from _named(type(part), part.model_dump())
+    elif isinstance(part, Mapping):
+        yield from _named(dict, part)
+    elif is_dataclass(part):
+        yield from _named(type(part), {each.name: getattr(part, each.name) for each in fields(part)})
+    elif isinstance(part, Set):
+        yield from _pieces(sorted(part))
+    elif isinstance(part, list | tuple):
+        yield f"sequence {len(part)}".encode()
+        for each in part:
+            yield from _pieces(each)
+    else:
+        raise TypeError(f"the contents of a {type(part).__name__} are not known")
+
+
+def _named(kind: type, values: Mapping[Any, Any]) -> Iterator[bytes]:
+    yield f"{kind.__name__} {len(values)}".encode()
+    for name, value in values.items():
+        yield from _pieces(name)
+        yield from _pieces(value)
+
+
+@cache
+def package_fingerprint() -> str:
+    """Changes whenever the code or the data that tables are made with do: names, sizes and times of its files."""
+    return digest(steelyard.__version__, [files_under(_PACKAGE / room) for room in _MATTERS])
+
+
+def files_under(path: Path) -> list[tuple[str, int, int]]:
+    """Name, size and time of the last change of a file, or of all files in a folder."""
+    if path.is_file():
+        stat = path.stat()
+        return [(path.name, stat.st_size, stat.st_mtime_ns)]
+    found = []
+    for folder, _, names in os.walk(path):
+        for name in names:
+            file = Path(folder, name)
+            if file.suffix not in _NOT_CODE:
+                stat = file.stat()
+                found.append((file.relative_to(path).as_posix(), stat.st_size, stat.st_mtime_ns))
+    return sorted(found)

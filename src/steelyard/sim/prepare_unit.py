@@ -1,0 +1,124 @@
+"""An attention/FFN unit made ready: one engine whose attention and experts have GPUs of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from steelyard.cost import HostTerms, plan_memory
+from steelyard.cost.afd import AfdCost
+from steelyard.cost.afd_sides import Side, attention_part, attention_work, check_experts, ffn_work, plan_ffn_memory
+from steelyard.cost.afd_unit import compile_unit, link_between
+from steelyard.engine import Limits
+from steelyard.errors import blaming
+from steelyard.hardware import Gpu, Topology
+from steelyard.model import Layout, ModelSpec, Routing
+from steelyard.scenario import EngineSpec
+from steelyard.sim.cache import Cache
+from steelyard.sim.content import digest, package_fingerprint
+from steelyard.sim.prepare import Prepared, limits_of
+from steelyard.sim.sources import Sources
+
+KNOWN: Cache[tuple[Prepared, Prepared]] = Cache("units")
+
+
+@dataclass(frozen=True)
+class Half:
+    """Equal instances of one side of a unit, of ``tp`` GPUs each."""
+
+    name: str  # of its pool, for messages
+    gpu: Gpu
+    instances: int
+    tp: int
+    topology: Topology
+    redundant_experts: int = 0
+
+    def side(self, model: ModelSpec, sources: Sources) -> Side:
+        """The same with who knows how fast its GPUs are; it holds so much of the model."""
+        opened = sources.open(self.gpu, self.topology, model, Layout(tp=self.tp))
+        return Side(self.gpu, self.instances, self.tp, opened, self.redundant_experts)
+
+
+@dataclass(frozen=True)
+class UnitRecipe:
+    """All that one kind of unit is made of; ``engine`` has the settings of one attention instance."""
+
+    model: ModelSpec
+    attention: Half
+    ffn: Half
+    engine: EngineSpec
+    ffn_memory_utilization: float
+    micro_batches: int
+    sources: Sources
+    host: HostTerms
+    routing: Routing
+
+    def prepared(self, source: str = "unit") -> tuple[Prepared, Prepared]:
+        """The attention side, which is asked as an engine, and the FFN side behind it. Messages begin with
+        ``source``."""
+        halves = self.attention, self.ffn
+        name = digest(
+            package_fingerprint(),
+            *(self.model, *halves, self.engine, self.ffn_memory_utilization, self.micro_batches, self.host),
+            *(self.routing, *(self.sources.contents(half.gpu) for half in halves)),
+        )
+        return KNOWN.get(name, lambda: self._make(name, source))
+
+    def _make(self, name: str, source: str) -> tuple[Prepared, Prepared]:
+        model, engine = self.model, self.engine
+        with blaming(source):
+            attention = self.attention.side(attention_part(model), self.sources)
+            ffn = replace(self.ffn.side(model, self.sources), routing=self.routing)
+        with blaming(f"{source}: fleet.pools: {self.ffn.name}"):
+            check_experts(model, ffn)
+            most = -(-attention.instances * engine.max_num_batched_tokens // self.micro_batches)
+            ffn_memory = plan_ffn_memory(model, ffn, self.ffn_memory_utilization, most)
+        with blaming(f"{source}: fleet.pools: {self.attention.name}"):
+            memory = plan_memory(attention_part(model), attention.gpu, attention.tp, engine, role="attention")
+            limits = _of_unit(limits_of(engine, model, memory, None), attention.instances)
+        compiled = compile_unit(
+            model,
+            attention,
+            ffn,
+            engine,
+            link=link_between(self.attention.topology, self.ffn.topology, attention.gpus + ffn.gpus),
+            micro_batches=self.micro_batches,
+            terms=self.host,
+            slowed=self.sources.factors.get("collective", 1.0),
+        )
+        near = Prepared(
+            model=model,
+            gpu=attention.gpu,
+            layout=Layout(tp=attention.tp),
+            engine=engine,
+            host=self.host,
+            memory=memory,
+            limits=limits,
+            cost=compiled.attention,
+            work=attention_work(model, attention, engine.kv_cache_dtype),
+            unit=AfdCost(compiled.unit),
+            spread=attention.instances,
+            contents=name,
+        )
+        behind = replace(
+            near,
+            gpu=ffn.gpu,
+            layout=Layout(tp=ffn.tp, redundant_experts=ffn.redundant_experts),
+            memory=ffn_memory,
+            limits=replace(limits, blocks=0),
+            cost=compiled.ffn,
+            work=ffn_work(model, ffn),
+            spread=1,
+        )
+        return near, behind
+
+
+def _of_unit(limits: Limits, instances: int) -> Limits:
+    """The limits of all attention instances together; a chunk of a prompt is still on one of them."""
+    each = limits.max_num_batched_tokens
+    return replace(
+        limits,
+        blocks=limits.blocks * instances,
+        max_num_seqs=limits.max_num_seqs * instances,
+        max_num_batched_tokens=each * instances,
+        long_prefill_token_threshold=min(limits.long_prefill_token_threshold or each, each),
+    )

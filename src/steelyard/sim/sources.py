@@ -1,0 +1,94 @@
+"""Where the step times of an engine come from, by what a user wants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from steelyard.cost import CostSource, MeasuredSource, Roofline, shipped_bundle
+from steelyard.cost.scaled import Scaled
+from steelyard.cost.silicon import find_database, find_silicon
+from steelyard.errors import UserError, blaming
+from steelyard.hardware import Gpu, Topology, find_gpu
+from steelyard.model import Layout, ModelSpec
+from steelyard.scenario import CostSpec
+from steelyard.sim.content import files_under
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What is wanted, the folder that its paths start from, and factors on families of operators."""
+
+    wanted: CostSpec = field(default_factory=CostSpec)
+    base_dir: Path = Path()
+    factors: Mapping[str, float] = field(default_factory=dict)
+
+    def open(self, gpu: Gpu, topology: Topology, model: ModelSpec, layout: Layout) -> tuple[CostSource, ...]:
+        """What there is, the best first: the user's own profile, the GPU's shipped one, NVIDIA's tables, the
+        roofline."""
+        own: list[CostSource] = []
+        if self.profile is not None:
+            from steelyard.cost.profiles import open_profile  # readers of files that few have
+
+            with blaming("cost.profile"):
+                own.append(open_profile(self.profile, gpu, model, layout))
+        with blaming("cost.source"):
+            found = (*own, *measured_sources(self.wanted, gpu, topology), Roofline(gpu, topology))
+        return tuple(Scaled(source, self.factors) for source in found) if self.factors else found
+
+    def general(self, sources: tuple[CostSource, ...]) -> tuple[CostSource, ...]:
+        """Those of them that know any model; the user's own may be of one only."""
+        return sources if self.profile is None else sources[1:]
+
+    def are_measured(self, gpu: Gpu) -> bool:
+        """Whether a profile of a GPU comes with the package."""
+        return shipped(gpu.name) is not None
+
+    @property
+    def profile(self) -> Path | None:
+        """The user's own, a file or a folder."""
+        return None if self.wanted.profile is None else self.base_dir / self.wanted.profile
+
+    def contents(self, gpu: Gpu) -> tuple[object, ...]:
+        """What the times depend on, beside the package itself."""
+        database = None if self.wanted.source == "analytic" else find_database(gpu.name)
+        return (
+            self.wanted.source,
+            dict(self.factors),
+            None if self.profile is None else _profile_contents(self.profile),
+            None if database is None else (database.engine, _table_files(database.folder)),
+        )
+
+
+def _profile_contents(path: Path) -> tuple[object, ...]:
+    """A file as it is; of a folder, which may be large, its place and its files' times."""
+    if path.is_file():
+        return (path.read_bytes(),)
+    return str(path.resolve()), files_under(path)
+
+
+@cache
+def _table_files(folder: Path) -> list[tuple[str, int, int]]:
+    return files_under(folder)
+
+
+def measured_sources(wanted: CostSpec, gpu: Gpu, topology: Topology) -> tuple[CostSource, ...]:
+    """What others have measured on a GPU, as far as it is wanted, the best first."""
+    if wanted.source == "analytic":
+        return ()
+    tables = find_silicon(gpu, topology)
+    if wanted.source == "silicon" and tables is None:
+        raise UserError(f"silicon has no tables of {gpu.name} here; install steelyard[silicon], or use auto")
+    measured: list[CostSource | None] = [shipped(gpu.name), tables]
+    if wanted.source == "silicon":
+        measured.reverse()
+    return tuple(source for source in measured if source is not None)
+
+
+@cache
+def shipped(gpu: str) -> MeasuredSource | None:
+    """The profile that comes with the package for a GPU, read once however many runs use it."""
+    bundle = shipped_bundle(gpu)
+    return None if bundle is None else MeasuredSource(find_gpu(gpu), bundle)
