@@ -106,7 +106,7 @@ class Foresight:
     def _fixed(self, plan: Plan) -> PosttrainSetup:
         """A run with a plan, and nobody to change it."""
         fixed = as_written(self.setup, self.training, plan)
-        return replace(fixed, scenario=fixed.scenario.model_copy(update={"pool": "none"}))
+        return replace(fixed, scenario=fixed.scenario.replace(pool="none"))
 
     def rolled_out(self, plan: Plan, batch: Batch, known: Batch) -> float:
         """Seconds until the last trajectory of a batch has ended that has the engines to itself; run once for each,
@@ -154,13 +154,12 @@ def _name(batch: Batch) -> tuple[object, ...]:
 
 def _alone(setup: PosttrainSetup, tasks: Replay, known: Batch) -> StepRecord:
     """A batch's step with nothing beside it."""
-    once = setup.scenario.model_copy(update={"steps": 1})
+    once = setup.scenario.replace(steps=1)
     return loop_of(replace(setup, tasks=tasks, scenario=once), known).step(0.0, 0)
 
 
 def _rolled_out(setup: PosttrainSetup, tasks: Replay, known: Batch) -> float:
-    alone = {"steps": 1, "mode": "split", "staleness": None, "streaming": False, "pool": "none"}
-    once = setup.scenario.model_copy(update=alone)
+    once = setup.scenario.replace(steps=1, mode="split", staleness=None, streaming=False, pool="none")
     loop = loop_of(replace(setup, tasks=tasks, scenario=once), known)
     loop.step(0.0, 0)
     return max(attempt.ended for attempt in loop.record.samples)

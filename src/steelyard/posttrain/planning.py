@@ -109,7 +109,7 @@ def as_written(setup: PosttrainSetup, training: Training, plan: Plan) -> Posttra
         update={name: value for name, value in asdict(layout).items() if name in TrainingSpec.model_fields}
     )
     engines = tuple(BucketSpec(tp=tp, replicas=replicas) for tp, replicas in plan.replicas.items())
-    scenario = setup.scenario.model_copy(update={"rollout": engines, "training": spec})
+    scenario = setup.scenario.replace(rollout=engines, training=spec)
     return replace(setup, scenario=scenario, job=training.job(plan.training, plan.buckets))
 
 

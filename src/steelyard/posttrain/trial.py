@@ -23,7 +23,7 @@ class Trial:
 
     def __init__(self, setup: PosttrainSetup, known: Batch, most: int) -> None:
         self._first = setup.scenario.behind + 1
-        going_on = setup.scenario.model_copy(update={"steps": 2 * self._first + most})
+        going_on = setup.scenario.replace(steps=2 * self._first + most)
         self._loop = loop_of(replace(setup, scenario=going_on), known)
         self._now, self._steps = 0.0, 0
         self._run(self._first)
