@@ -17,7 +17,7 @@ from steelyard.cost.collectives import Collectives, ExpertExchange, Kind, Mode, 
 from steelyard.cost.silicon import Database, find_database
 from steelyard.cost.silicon.collectives import MeasuredCollectives
 from steelyard.cost.source import ANALYTIC, EXTRAPOLATED, INTERPOLATED, MEASURED, Estimate
-from steelyard.hardware import Link, find_gpu, gpu_names, topology_of
+from steelyard.hardware import GpuLink, find_gpu, gpu_names, topology_of
 from steelyard.model import Collective, Layout, load_model, operators, send_operators
 from steelyard.scenario.topology import TopologySpec
 
@@ -247,7 +247,7 @@ def test_oversubscription_and_slow_nics_cost_only_groups_over_nodes() -> None:
 
 
 def test_every_sender_reaches_every_receiver() -> None:
-    link = Link("network", 50e9, 3e-6)
+    link = GpuLink("network", 50e9, 3e-6)
     size = np.array([0.0, 1e3, 1e8])
     one = multicast(link, 1, 1, size)
     assert one[0] == 0 and one[1] > link.latency and one[2] > 1e8 / link.rated

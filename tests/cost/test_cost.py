@@ -608,7 +608,10 @@ def test_which_steps_replay_a_graph(mode: Any, decode_only: int | None, mixed: i
     assert plan.padded(9, decode_only=True) == decode_only
     assert plan.padded(9, decode_only=False) == mixed
     assert plan.padded(513, decode_only=True) is None and plan.padded(513, decode_only=False) is None
-    eager = graph_plan(EngineSpec(cudagraph=mode, enforce_eager=True))
+
+
+def test_an_eager_engine_replays_no_graph() -> None:
+    eager = graph_plan(EngineSpec(enforce_eager=True))
     assert eager.sizes == () and eager.padded(9, decode_only=True) is None
 
 

@@ -18,7 +18,7 @@ from steelyard.cost.collectives import multicast, reached
 from steelyard.cost.host import NO_HOST
 from steelyard.cost.scaled import FAMILIES
 from steelyard.errors import UserError
-from steelyard.hardware import Link, find_gpu, topology_of
+from steelyard.hardware import GpuLink, find_gpu, topology_of
 from steelyard.model import (
     DenseFfn,
     MoeFfn,
@@ -44,7 +44,7 @@ def side(instances: int = 1, tp: int = 1, redundant: int = 0) -> Side:
 
 
 def compiled(
-    name: str, attention: Side, ffn: Side, many: int = 1, link: Link = NVLINK, engine: EngineSpec = EAGER
+    name: str, attention: Side, ffn: Side, many: int = 1, link: GpuLink = NVLINK, engine: EngineSpec = EAGER
 ) -> AfdUnit:
     model = load_model(name)
     return compile_unit(model, attention, ffn, engine, link=link, micro_batches=many, terms=NO_HOST).unit

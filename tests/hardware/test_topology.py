@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from steelyard.hardware import Link, find_gpu, gpu_names, slower, topology_of
+from steelyard.hardware import GpuLink, find_gpu, gpu_names, slower, topology_of
 from steelyard.scenario.topology import TopologySpec
 
 
@@ -67,8 +67,8 @@ def test_what_a_scenario_gives_replaces_the_usual() -> None:
     given_ = spec(gpus_per_node=4, nvlink="200GB", nic="100Gb", nic_latency=1e-3, oversubscription=2)
     topology = topology_of(find_gpu("h100"), given_)
     assert topology.gpus_per_node == 4
-    assert topology.peer == Link("nvlink", 200e9, topology_of(find_gpu("h100")).peer.latency)
-    assert topology.nic == Link("network", 12.5e9, 1e-3)
+    assert topology.peer == GpuLink("nvlink", 200e9, topology_of(find_gpu("h100")).peer.latency)
+    assert topology.nic == GpuLink("network", 12.5e9, 1e-3)
     assert not topology.usual_node, "times measured in other nodes do not hold here"
     assert topology_of(find_gpu("h100"), spec(nic="100Gb")).usual_node, "another NIC leaves the inside as it is"
     assert topology_of(find_gpu("h100"), spec(nic_latency=0)).nic.latency == 0
@@ -120,5 +120,5 @@ def test_many_gpus_share_the_hosts_bridges_where_there_is_no_nvlink() -> None:
 
 
 def test_two_kinds_of_gpu_talk_at_the_slower_ones_rate() -> None:
-    fast, slow = Link("network", 50e9, 3e-6), Link("network", 25e9, 2e-6)
-    assert slower(fast, slow) == slower(slow, fast) == Link("network", 25e9, 3e-6)
+    fast, slow = GpuLink("network", 50e9, 3e-6), GpuLink("network", 25e9, 2e-6)
+    assert slower(fast, slow) == slower(slow, fast) == GpuLink("network", 25e9, 3e-6)

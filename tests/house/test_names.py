@@ -12,22 +12,8 @@ import steelyard
 PACKAGE = Path(steelyard.__file__).parent
 # Still to be renamed. Take a name off this list as soon as it is unique; add none.
 REPEATED = {
-    *(
-        "Answers",
-        "Batch",
-        "Comparison",
-        "Draws",
-        "Dynamics",
-        "Factors",
-        "FirstUses",
-        "Generated",
-        "Layout",
-        "Link",
-        "Move",
-        "Moved",
-    ),
-    *("Outlook", "Part", "Plan", "Pool", "Proportional", "Reallocation", "Recent", "Replay", "Rollouts"),
-    *("Rounds", "Serving", "Spread", "State", "Turns", "Verdict"),
+    *("Answers", "Comparison", "Factors", "Layout", "Move", "Moved", "Outlook", "Part", "Pool", "Proportional"),
+    *("Reallocation", "Recent", "Replay", "Rollouts", "State"),
 }
 
 

@@ -20,15 +20,21 @@ from steelyard.records import Trajectory, Turn
 from steelyard.scenario.distributions import EmpiricalTokens, ExponentialSeconds, Lognormal, UniformTokens, ZipfTokens
 from steelyard.scenario.rollouts import Factors, LearningSpec, TrajectorySpec, preset_names, trajectories_spec
 from steelyard.validate.estimators import auc
-from steelyard.workload.trajectories import Batch, Learning, read_trajectories, trajectories_of, write_trajectories
-from steelyard.workload.trajectories.chance import LEVELS, Draws, Words, deal, keys, levels
-from steelyard.workload.trajectories.generate import Generated, generate, tasks_of
+from steelyard.workload.trajectories import (
+    Learning,
+    TrajectoryBatch,
+    read_trajectories,
+    trajectories_of,
+    write_trajectories,
+)
+from steelyard.workload.trajectories.chance import LEVELS, TurnDraws, Words, deal, keys, levels
+from steelyard.workload.trajectories.generate import GeneratedTurns, generate, tasks_of
 from steelyard.workload.trajectories.plan import compile_plan
 from steelyard.workload.trajectories.quantiles import seconds_table, tokens_table
 from steelyard.workload.trajectories.tasks import GeneratedTasks
 from tools.trajectory_lengths import main
 
-Dealer = Callable[[Words, int], Draws]
+Dealer = Callable[[Words, int], TurnDraws]
 
 PLAIN: dict[str, Any] = {
     "prompts": 8,
@@ -72,17 +78,17 @@ def source(seed: int = 1, **changed: Any) -> GeneratedTasks:
     return GeneratedTasks(spec_of(**changed), seed)
 
 
-def by_name(batch: Batch) -> dict[str, Trajectory]:
+def by_name(batch: TrajectoryBatch) -> dict[str, Trajectory]:
     return {each.id: each for each in batch}
 
 
-def run(spec: TrajectorySpec, count: int, dealer: Dealer = deal, factors: Factors | None = None) -> Generated:
+def run(spec: TrajectorySpec, count: int, dealer: Dealer = deal, factors: Factors | None = None) -> GeneratedTurns:
     plan = compile_plan(spec, Path())
     task = keys(1, np.arange(count, dtype=np.uint64))
     return generate(plan, tasks_of(plan, task), keys(task, 2), factors or Factors(), dealer)
 
 
-def histories(made: Generated) -> list[list[tuple[float, ...]]]:
+def histories(made: GeneratedTurns) -> list[list[tuple[float, ...]]]:
     """Each trajectory's turns as plain tuples."""
     found: list[list[tuple[float, ...]]] = [[] for _ in made.ends]
     for who, *rest in zip(*(column.tolist() for column in made.turns), strict=True):
@@ -93,7 +99,7 @@ def histories(made: Generated) -> list[list[tuple[float, ...]]]:
 def forced(at: int, level: int) -> Dealer:
     """Chance, but for the outcome of one turn."""
 
-    def dealer(key: Words, turn: int) -> Draws:
+    def dealer(key: Words, turn: int) -> TurnDraws:
         draws = deal(key, turn)
         return draws._replace(outcome=np.full_like(draws.outcome, level)) if turn == at else draws
 

@@ -19,7 +19,7 @@ from steelyard.cost.graphs import graph_plan
 from steelyard.cost.host import HostTerms
 from steelyard.cost.scaled import family_of
 from steelyard.cost.source import PROVENANCES, FirstOf, Floats, RowOperator
-from steelyard.hardware import Link, Topology, slower
+from steelyard.hardware import GpuLink, Topology, slower
 from steelyard.model import AttentionOperator, Layer, ModelSpec, MoeFfn, head_operators, kv_dtype_bytes
 from steelyard.scenario import EngineSpec
 
@@ -42,7 +42,7 @@ def compile_unit(
     ffn: Side,
     engine: EngineSpec,
     *,
-    link: Link,
+    link: GpuLink,
     micro_batches: int,
     terms: HostTerms | None = None,
     slowed: float = 1.0,
@@ -84,7 +84,7 @@ def compile_unit(
     return CompiledUnit(unit, near.compiled(), far.compiled())
 
 
-def link_between(one: Topology, other: Topology, gpus: int) -> Link:
+def link_between(one: Topology, other: Topology, gpus: int) -> GpuLink:
     """The link from a GPU to the other side: inside the node if the whole unit fits one, else the network."""
     if one.gpu == other.gpu:
         return one.link(one.span(gpus))
@@ -175,7 +175,7 @@ class _Ways:
         return max(self.by_tokens[tokens], self.by_fullest[fullest])
 
 
-def _ways(model: ModelSpec, link: Link, attention: Side, ffn: Side, rows: Floats, slowed: float) -> _Ways:
+def _ways(model: ModelSpec, link: GpuLink, attention: Side, ffn: Side, rows: Floats, slowed: float) -> _Ways:
     """Seconds of a micro-batch's transfer to the FFN side, or back.
 
     A token is sent to every FFN GPU that has one of its experts, and a partial sum returns from each. All layers are

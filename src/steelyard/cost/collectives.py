@@ -20,7 +20,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from steelyard.cost.source import ANALYTIC, Estimate, Floats
-from steelyard.hardware import Link, Span, Topology
+from steelyard.hardware import GpuLink, Span, Topology
 from steelyard.model import Collective
 
 Kind = Literal["allreduce", "nccl_allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "send"]
@@ -148,7 +148,7 @@ def exchange_of(operator: Collective) -> ExpertExchange | None:
     return ExpertExchange(operator.mode, step, operator.bytes, operator.top_k, operator.experts)
 
 
-def multicast(link: Link, senders: int, receivers: int, size: Floats) -> Floats:
+def multicast(link: GpuLink, senders: int, receivers: int, size: Floats) -> Floats:
     """Every sender sends ``size`` bytes to every receiver; the side with fewer GPUs is the bottleneck."""
     return np.where(size > 0, _direct(link, max(senders, receivers) * size), 0.0)
 
@@ -225,7 +225,7 @@ def _send(topology: Topology, span: Span, size: Floats) -> Floats:
     return _direct(topology.link(span), size)
 
 
-def _direct(link: Link, size: Floats) -> Floats:
+def _direct(link: GpuLink, size: Floats) -> Floats:
     """One GPU's bytes over one link, point to point."""
     ways = (
         wire.start + link.latency + wire.hop[link.kind] + size / (link.rate * wire.share)

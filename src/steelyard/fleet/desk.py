@@ -17,7 +17,7 @@ from steelyard.engine.request import DROPPED, HELD, KEPT
 from steelyard.fleet.frontend import Frontend, Shown
 from steelyard.workload import Workload
 from steelyard.workload.columns import root_of
-from steelyard.workload.rounds import RETENTIONS, Rounds
+from steelyard.workload.rounds import RETENTIONS, RoundColumns
 
 Ints = NDArray[np.int64]
 
@@ -69,7 +69,7 @@ class Desk:
         self._shares = workload.content is not None and any(limits.enable_prefix_caching for limits in everybody)
         self._patient = not np.isfinite(workload.abort).any()
 
-    def _read_rounds(self, rounds: Rounds) -> None:
+    def _read_rounds(self, rounds: RoundColumns) -> None:
         waits = (rounds.join_row.tolist(), rounds.join_after.tolist(), rounds.join_think.tolist())
         for child, parent, pause in zip(*waits, strict=True):
             self.followers[parent].append(child)

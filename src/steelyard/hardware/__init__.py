@@ -1,8 +1,8 @@
-"""The GPU catalog (what each can compute, hold and move, and what it costs) and how GPUs are tied together."""
+"""The GPU catalog, the topology of nodes and networks, and the start-up times of transfers."""
 
 from steelyard.hardware.catalog import describe, find_gpu, gpu_names
 from steelyard.hardware.gpu import DTYPES, Gpu, check_fits_node
-from steelyard.hardware.topology import Link, Span, Topology, slower, topology_of
+from steelyard.hardware.topology import GpuLink, Span, Topology, slower, topology_of
 from steelyard.hardware.transfers import CONNECTOR_START_SECONDS, HANDOVER_START_SECONDS
 
 __all__ = [
@@ -10,7 +10,7 @@ __all__ = [
     "DTYPES",
     "HANDOVER_START_SECONDS",
     "Gpu",
-    "Link",
+    "GpuLink",
     "Span",
     "Topology",
     "check_fits_node",

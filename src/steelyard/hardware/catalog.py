@@ -60,6 +60,6 @@ def _by_spelling() -> dict[str, Gpu]:
 
 
 def _plain(name: str) -> str:
-    """A name stripped to what tells GPUs apart: lower-case letters and digits, without the vendor."""
+    """A name reduced to lower-case letters and digits, without the vendor."""
     letters = re.sub(r"[^a-z0-9]", "", name.lower())
     return re.sub(r"^(nvidia|amd)", "", letters)

@@ -1,4 +1,4 @@
-"""What a GPU can do, and how it is tied to its neighbours."""
+"""One kind of GPU: compute, memory and links."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Gpu:
 
 
 def check_fits_node(gpu: Gpu, tp: int) -> None:
-    """Tensor parallelism talks twice per layer: refuse a group that would leave the fast links."""
+    """Tensor parallelism communicates twice per layer: refuse a group that does not fit one node."""
     if tp > gpu.gpus_per_node:
         raise UserError(
             f"{tp} GPUs do not fit one node of {gpu.full_name}; "

@@ -1,4 +1,4 @@
-"""How GPUs are tied together: nodes with fast links inside, and a network between them."""
+"""Topology: nodes with fast links inside, and a network between them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from steelyard.scenario.topology import TopologySpec
 
 LinkKind = Literal["nvlink", "pcie", "network"]
 
-# Of a link's rated bandwidth, what data moved by a kernel or a NIC gets: NCCL plans with 20.0 to 20.6 of the 25 GB/s
-# of an NVLink (40.1 of 50 on Blackwell); pairs over PCIe reach 20 of 32 and 39 of 64 GB/s; 400 Gb/s ports carry 44
-# to 46 of 50 GB/s in DeepEP's published all-to-alls.
+# Share of a link's rated bandwidth that transfers reach. NCCL's tuner assumes 20.0 to 20.6 of the 25 GB/s of an NVLink
+# (40.1 of 50 on Blackwell). Pairs over PCIe reach 20 of 32 and 39 of 64 GB/s. 400 Gb/s ports carry 44 to 46 of 50 GB/s
+# in DeepEP's published all-to-alls.
 SHARES: dict[LinkKind, float] = {"nvlink": 0.80, "pcie": 0.60, "network": 0.90}
-CROWDED_PCIE = 2 / 3  # of it when more than two GPUs meet at the host's bridges: 25 of 64 GB/s among four and eight
-# Seconds until the first bytes are there: the hops that NCCL's tuner counts for its low-latency protocol.
+CROWDED_PCIE = 2 / 3  # of it when more than two GPUs share the host's bridges: 25 of 64 GB/s among four and eight
+# Seconds until the first bytes arrive: the hop latencies of NCCL's tuner for its low-latency protocol.
 LATENCIES: dict[LinkKind, float] = {"nvlink": 0.6e-6, "pcie": 1.0e-6, "network": 2.7e-6}
 
 
 @dataclass(frozen=True)
-class Link:
-    """One GPU's way to others: rated bytes/s per direction, and seconds until the first bytes arrive."""
+class GpuLink:
+    """One GPU's link to others: rated bytes/s per direction, and seconds until the first bytes arrive."""
 
     kind: LinkKind
     rated: float
@@ -37,7 +37,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Span:
-    """A group of ranks as the links see it: its nodes, their leaves, the fewest and the most ranks in one node."""
+    """The extent of a group of ranks: its nodes, their leaves, the fewest and the most ranks in one node."""
 
     ranks: int
     nodes: int
@@ -50,73 +50,73 @@ class Span:
 class Topology:
     """Nodes of one GPU type. Ranks fill one node after the other, nodes one leaf of the network after the other.
 
-    Within a leaf every GPU has its whole NIC (a rail-optimised network has one switch per rail there); what leaves
-    it shares the uplinks, of which there is one for every ``oversubscription`` ports. Without ``nodes_per_leaf``
-    every node is a leaf of its own.
+    Within a leaf every GPU has its whole NIC (a rail-optimised network has one switch per rail there). Traffic between
+    leaves shares the uplinks, one for every ``oversubscription`` ports. Without ``nodes_per_leaf`` every node is its
+    own leaf.
     """
 
     gpu: Gpu
     gpus_per_node: int
-    peer: Link
-    nic: Link
+    peer: GpuLink
+    nic: GpuLink
     oversubscription: float = 1.0
     nodes_per_leaf: int = 1
 
     def span(self, ranks: int, first: int = 0, stride: int = 1) -> Span:
-        """Where a group lies whose ranks follow each other at a distance, from the fleet's ``first``."""
+        """The extent of ``ranks`` ranks, ``stride`` apart, from the fleet's rank ``first`` on."""
         nodes, counts = np.unique((first + stride * np.arange(ranks)) // self.gpus_per_node, return_counts=True)
         leaves = len(np.unique(nodes // self.nodes_per_leaf))
         return Span(ranks, len(nodes), leaves, int(counts.min()), int(counts.max()))
 
-    def inside(self, span: Span) -> Link:
-        """What one GPU of a group has to the others of its node while all of the group send."""
+    def inside(self, span: Span) -> GpuLink:
+        """One GPU's link to the others of its node while all of the group send."""
         if self.peer.kind == "nvlink" or span.most <= 2:
             return self.peer
-        return Link("pcie", self.peer.rated * CROWDED_PCIE, self.peer.latency)
+        return GpuLink("pcie", self.peer.rated * CROWDED_PCIE, self.peer.latency)
 
-    def network(self, span: Span) -> Link:
-        """What one GPU of a group has to other nodes while all of the group send."""
+    def network(self, span: Span) -> GpuLink:
+        """One GPU's link to other nodes while all of the group send."""
         if span.leaves == 1:
             return self.nic
-        return Link("network", self.nic.rated / self.oversubscription, self.nic.latency)
+        return GpuLink("network", self.nic.rated / self.oversubscription, self.nic.latency)
 
-    def link(self, span: Span) -> Link:
-        """What stands between the two ends of a transfer in a group: the node's links, or the network."""
+    def link(self, span: Span) -> GpuLink:
+        """The link between two ends of a transfer in a group: the node's, or the network."""
         return self.inside(span) if span.nodes == 1 else self.network(span)
 
     @property
     def usual_node(self) -> bool:
-        """Whether nodes are wired as the catalog says, so that times measured inside such nodes hold."""
+        """Whether nodes are wired as in the catalog, so that times measured inside such nodes apply."""
         return self.peer == _peer(self.gpu)
 
 
 def topology_of(gpu: Gpu, spec: TopologySpec | None = None) -> Topology:
-    """A fleet's topology: what the scenario says, and the usual node of the GPU for the rest."""
+    """A fleet's topology: the scenario's values, and the GPU's usual node for the rest."""
     spec = spec or TopologySpec()
     peer = _peer(gpu)
     return Topology(
         gpu=gpu,
         gpus_per_node=spec.gpus_per_node or gpu.gpus_per_node,
-        peer=Link(
+        peer=GpuLink(
             peer.kind if spec.nvlink is None else "nvlink",
             _given(spec.nvlink, peer.rated),
             _given(spec.nvlink_latency, peer.latency),
         ),
-        nic=Link("network", _given(spec.nic, gpu.nic_bandwidth), _given(spec.nic_latency, LATENCIES["network"])),
+        nic=GpuLink("network", _given(spec.nic, gpu.nic_bandwidth), _given(spec.nic_latency, LATENCIES["network"])),
         oversubscription=spec.oversubscription,
         nodes_per_leaf=spec.nodes_per_leaf,
     )
 
 
-def slower(one: Link, other: Link) -> Link:
+def slower(one: GpuLink, other: GpuLink) -> GpuLink:
     """The link between GPUs of two kinds: no faster than either end."""
     by_rate = min(one, other, key=lambda link: link.rate)
-    return Link(by_rate.kind, by_rate.rated, max(one.latency, other.latency))
+    return GpuLink(by_rate.kind, by_rate.rated, max(one.latency, other.latency))
 
 
-def _peer(gpu: Gpu) -> Link:
+def _peer(gpu: Gpu) -> GpuLink:
     kind: LinkKind = "nvlink" if gpu.nvlink_bandwidth else "pcie"
-    return Link(kind, gpu.peer_bandwidth, LATENCIES[kind])
+    return GpuLink(kind, gpu.peer_bandwidth, LATENCIES[kind])
 
 
 def _given(value: float | None, usual: float) -> float:

@@ -1,9 +1,9 @@
-"""How one engine lies over its GPUs, in vLLM's terms.
+"""The layout of one engine over its GPUs, in vLLM's terms.
 
-An engine has ``tp * pp * dp`` GPUs. Attention is split ``tp`` ways inside each of ``dp`` ranks, which have requests
-and a cache of their own; layers are dealt out to ``pp`` stages. Routed experts belong to all ``tp * dp`` GPUs of a
-stage: dealt out whole with ``expert_parallel``, each of them sliced that many ways without it. Where several GPUs of a
-tensor-parallel group would cache the same values, tokens can be dealt out to ``dcp`` of them instead.
+An engine has ``tp * pp * dp`` GPUs. Attention is split ``tp`` ways inside each of ``dp`` data-parallel ranks, which
+have their own requests and cache. Layers are split into ``pp`` stages. Routed experts belong to all ``tp * dp`` GPUs of
+a stage: whole experts on each GPU with ``expert_parallel``, a slice of every expert without it. If several GPUs of a
+tensor-parallel group would cache the same values, ``dcp`` of them can split the cached tokens instead.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Layout:
 
     @property
     def expert_ranks(self) -> int:
-        """GPUs that the experts of a layer are dealt out to."""
+        """GPUs that the experts of a layer are distributed over."""
         return self.tp * self.dp if self.expert_parallel else 1
 
     @property
@@ -51,13 +51,13 @@ class Layout:
 
 
 def as_layout(layout: int | Layout) -> Layout:
-    """A number alone is a tensor-parallel degree."""
+    """A layout; a plain number is a tensor-parallel degree."""
     return Layout(tp=layout) if isinstance(layout, int) else layout
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of a pipeline: a model of its layers only, and whether it has what comes before or after them."""
+    """One pipeline stage: a model of its layers only, and whether it has the embedding or the output head."""
 
     model: ModelSpec
     first: bool
@@ -65,7 +65,7 @@ class Stage:
 
 
 def layers_of_stages(layers: int, stages: int) -> tuple[int, ...]:
-    """vLLM's rule: as even as can be; what is left over goes to the later stages, but the last comes last."""
+    """vLLM's rule: as even as possible; remaining layers go to the later stages, to the very last one last."""
     even, left = divmod(layers, stages)
     counts = [even] * stages
     for i in range(left):
@@ -89,10 +89,10 @@ def stages(model: ModelSpec, layout: int | Layout = 1) -> tuple[Stage, ...]:
 
 
 def _in_order(model: ModelSpec) -> list[Layer]:
-    """Every layer as one of a kind, first to last.
+    """Every layer in order, each as a kind with a count of one.
 
-    Kinds with another feed-forward block follow each other (dense layers come first); those that differ in their
-    attention only take turns, as sliding and full ones do in every hybrid.
+    Kinds with different feed-forward blocks follow each other (dense layers come first). Kinds that only differ in
+    their attention alternate, as sliding and full layers do in every hybrid model.
     """
     order: list[tuple[int, float, Layer]] = []
     blocks = list(dict.fromkeys(layer.ffn for layer in model.layers))

@@ -53,9 +53,9 @@ class Gemm:
 class GroupedGemm:
     """One k x n GEMM per expert that any token chose; each token visits top_k of them.
 
-    ``experts`` are those of one GPU, which ``share`` of all choices fall to on average; ``load`` tells what the
-    busiest GPU gets, and is None where one GPU has all experts and they are chosen evenly. ``elsewhere`` are the
-    choices of a token that is here though their expert is not.
+    ``experts`` are those of one GPU, which get ``share`` of all choices on average. ``load`` is the load of the busiest
+    GPU, or None if one GPU has all experts and they are chosen evenly. ``elsewhere`` are choices of local tokens whose
+    expert is on another GPU.
     """
 
     name: str
@@ -77,11 +77,11 @@ class GroupedGemm:
         return self.top_k * self.share
 
     def visits(self, rows: Floats) -> Floats:
-        """Rows that all experts of the busiest GPU work on, for each number of tokens."""
+        """Rows of all experts of the busiest GPU, for each number of tokens."""
         return rows * self.top_k if self.load is None else self.load.visits(rows)
 
     def touched(self, rows: Floats) -> Floats:
-        """Experts of it that any token chose: the others' weights are not read."""
+        """Experts of the busiest GPU that any token chose: the weights of others are not read."""
         if self.load is None:
             return self.experts * (1.0 - (1.0 - self.top_k / self.experts) ** rows)
         return self.load.touched(rows)
@@ -104,7 +104,7 @@ class AttentionShape:
 
 @dataclass(frozen=True)
 class ContextParallel:
-    """Cached tokens are dealt out to ``ranks`` GPUs next to each other; values between them have so many bytes."""
+    """Cached tokens are split over ``ranks`` adjacent GPUs, which exchange values of ``value_bytes``."""
 
     ranks: int
     value_bytes: int
@@ -115,8 +115,8 @@ class AttentionOperator:
     """Attention over the cache.
 
     mla runs prefill as plain multi-head attention and decode over the latent as if it had one KV
-    head; the other kinds run both alike. kv_elements is what one cached token is to read at decode.
-    Where tokens are dealt out a decode has the heads of all those GPUs and the tokens of one.
+    head; the other kinds run both alike. kv_elements are the values read per cached token at decode.
+    With context parallelism a decode has the heads of all its GPUs and the tokens of one.
     """
 
     name: str
@@ -142,11 +142,11 @@ class Elementwise:
 
 @dataclass(frozen=True)
 class Collective:
-    """Communication among ``ranks`` GPUs: an engine's ``first`` and others ``stride`` apart, with more in between.
+    """Communication among ``ranks`` GPUs of an engine: ``first`` and others at multiples of ``stride`` from it.
 
-    ``bytes`` per row are those of the whole tensor that is reduced, gathered or scattered, and of the message of a
-    send. In an all-to-all, whose rows are the tokens of one rank, they are those of one copy of a token on its way to
-    ``top_k`` of all ``experts``, or back; ``mode`` says by which of DeepEP's kernels.
+    ``bytes`` per row are those of the whole tensor that is reduced, gathered or scattered, or of the message of a send.
+    In an all-to-all, whose rows are the tokens of one rank, they are those of one copy of a token sent to ``top_k`` of
+    all ``experts``, or back; ``mode`` names DeepEP's kernels.
     """
 
     name: str
@@ -171,7 +171,7 @@ def operators(model: ModelSpec, layer: Layer, tp: int | Layout = 1, routing: Rou
 
 
 def embedding_operators(model: ModelSpec, tp: int | Layout = 1) -> tuple[Operator, ...]:
-    """What comes before the first layer."""
+    """The operators before the first layer."""
     layout = _checked(model, tp)
     row = model.hidden * model.dtype_bytes
     reduce = Collective("embedding_allreduce", row, ranks=layout.tp)
@@ -179,7 +179,7 @@ def embedding_operators(model: ModelSpec, tp: int | Layout = 1) -> tuple[Operato
 
 
 def output_operators(model: ModelSpec, tp: int | Layout = 1) -> tuple[Operator, ...]:
-    """What comes after the last layer: final norm, head and sampler."""
+    """The operators after the last layer: final norm, head and sampler."""
     layout = _checked(model, tp)
     logits = padded_vocab(model)
     size = logits * model.dtype_bytes
@@ -193,13 +193,13 @@ def output_operators(model: ModelSpec, tp: int | Layout = 1) -> tuple[Operator, 
 
 
 def head_operators(model: ModelSpec, tp: int | Layout = 1) -> tuple[Operator, ...]:
-    """What surrounds the layers: embedding before, final norm, head and sampler after."""
+    """The operators around the layers: embedding before, final norm, head and sampler after."""
     return (*embedding_operators(model, tp), *output_operators(model, tp))
 
 
 def send_operators(model: ModelSpec, tp: int | Layout = 1, stage: int = 0) -> tuple[Operator, ...]:
-    """What a pipeline stage hands to the next: hidden state and residual, a slice by each GPU of a tensor-parallel
-    group, which the next stage's GPUs put together again."""
+    """What a pipeline stage sends to the next: hidden state and residual, a slice by each GPU of a tensor-parallel
+    group, which the next stage's GPUs gather."""
     layout = _checked(model, tp)
     size = 2 * model.hidden * model.dtype_bytes
     send = Collective("stage_send", size // layout.tp, kind="send", stride=layout.tp, first=stage * layout.tp)
@@ -218,7 +218,7 @@ def _checked(model: ModelSpec, tp: int | Layout) -> Layout:
 def _sampler(model: ModelSpec, logits: int) -> Elementwise:
     """vLLM runs dense models with its newer model runner, which reads the logits once.
 
-    The older one turns them into float32, then reads them for the softmax and for the pick.
+    The older one converts them to float32, then reads them for the softmax and for the sample.
     """
     if any(isinstance(layer.ffn, MoeFfn) for layer in model.layers):
         return Elementwise("sampler", logits * (model.dtype_bytes + 3 * _FLOAT32), per="sequence", kind="sampling")
@@ -283,7 +283,7 @@ def _ffn_block(model: ModelSpec, layer: Layer, layout: Layout, routing: Routing)
     else:
         yield from _moe(model, layer.ffn, layout, routing)
     if tp > 1 and isinstance(layer.ffn, MoeFfn) and layout.dp > 1 and layout.expert_parallel:
-        # Each GPU of a tensor-parallel group took a part of the tokens to the experts and has got that part back.
+        # Each GPU of a tensor-parallel group sent a part of the tokens to the experts and received that part back.
         yield Collective("ffn_allgather", row, kind="allgather", ranks=tp)
     elif tp > 1:
         yield Collective("ffn_allreduce", row, ranks=tp)
@@ -321,7 +321,7 @@ def _moe(model: ModelSpec, ffn: MoeFfn, layout: Layout, routing: Routing) -> Ite
 
 @dataclass(frozen=True)
 class _Experts:
-    """The routed experts of one GPU, and how tokens of several data-parallel ranks get to them and back."""
+    """The routed experts of one GPU, with dispatch and combine for the tokens of several data-parallel ranks."""
 
     model: ModelSpec
     ffn: MoeFfn
@@ -339,7 +339,7 @@ class _Experts:
 
     @property
     def elsewhere(self) -> float:
-        """Choices of a token that is here though their expert is not: zeroed, activated and summed up all the same."""
+        """Choices of a local token whose expert is on another GPU: they are still zeroed, activated and summed."""
         sent = self.layout.dp > 1 and self.layout.all2all != "allgather_reducescatter"
         return 0.0 if sent else self.ffn.top_k - self.choices
 
@@ -353,7 +353,7 @@ class _Experts:
         return GroupedGemm(name, k, n, matrix.experts, ffn.top_k, weight, compute, self.per, share, load, away)
 
     def dispatch(self) -> Collective:
-        """Gathered, with each choice and its weight; or sent to the GPUs of the experts chosen."""
+        """Tokens are gathered, with each choice and its weight, or sent to the GPUs of the chosen experts."""
         if self.layout.all2all == "allgather_reducescatter":
             row = self.model.hidden * self.model.dtype_bytes + self.ffn.top_k * 2 * _FLOAT32
             ranks, stride = self._gathering
@@ -362,7 +362,7 @@ class _Experts:
         return self._all_to_all("dispatch", value)
 
     def combine(self) -> Collective:
-        """The way back, in 16 bits."""
+        """The results, in 16 bits."""
         row = self.model.hidden * self.model.dtype_bytes
         if self.layout.all2all == "allgather_reducescatter":
             ranks, stride = self._gathering

@@ -10,7 +10,7 @@ from steelyard.model.config import Config
 from steelyard.model.spec import ModelSpec, Part, Quantization
 
 _SCALE_BYTES = 2  # group scales of integer weights are 16-bit
-_WIDE_SCALE_BYTES = 4  # those of outputs and of blocks are 32-bit
+_WIDE_SCALE_BYTES = 4  # scales of outputs and of blocks are 32-bit
 ONLINE = {
     "fp8": Quantization("fp8", weight_bytes=1.0, compute="fp8"),
     "fp8_block": Quantization("fp8", weight_bytes=1 + _WIDE_SCALE_BYTES / 128**2, compute="fp8", block=128),
@@ -28,8 +28,8 @@ _DTYPES = ("bfloat16", "float16")
 def read_quantization(config: Config) -> Quantization | None:
     """The checkpoint's own `quantization_config`; an unknown method is an error, never ignored.
 
-    Single layers that a checkpoint leaves out are counted as quantised; a whole part left out
-    (gpt-oss keeps attention in 16 bits) is honoured.
+    Single layers that a checkpoint excludes are counted as quantised; whole excluded parts
+    (gpt-oss keeps attention in 16 bits) are not.
     """
     section = config.section("quantization_config")
     if section is None:

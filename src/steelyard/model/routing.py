@@ -1,7 +1,7 @@
-"""Which experts tokens choose, where those lie, and how much the busiest GPU then has to do.
+"""Which experts tokens choose, where these are placed, and the load of the busiest GPU.
 
-Every layer waits for its slowest expert rank, so what counts is the *most* that any rank has: more than the mean even
-with even routing, since chance sends one rank more than the others. Figures are expected values over that chance.
+Every layer waits for its slowest expert rank, so the *largest* load of any rank counts. It is above the mean even with
+even routing, by chance. Figures are expected values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from steelyard.errors import UserError
 Floats = NDArray[np.float64]
 
 _GOLDEN = (5**0.5 - 1) / 2
-_EXACT_UP_TO = 64  # numbers of tokens that are worked out one by one; beyond, so many to each doubling
+_EXACT_UP_TO = 64  # numbers of tokens computed one by one; beyond, _PER_DOUBLING for each doubling. All chosen
 _PER_DOUBLING = 8
 _QUADRATURE = 96
 _REACH = 6.0  # standard deviations on either side
@@ -25,7 +25,7 @@ _REACH = 6.0  # standard deviations on either side
 
 @dataclass(frozen=True)
 class Routing:
-    """How often each expert is chosen: all alike, by a Zipf law of some ``exponent``, or in proportion to ``loads``."""
+    """How often each expert is chosen: evenly, by a Zipf law with ``exponent``, or in proportion to ``loads``."""
 
     exponent: float = 0.0
     loads: tuple[float, ...] = ()
@@ -35,7 +35,7 @@ class Routing:
         return not self.exponent and not self.loads
 
     def shares(self, experts: int) -> Floats:
-        """Each expert's share of all choices. A Zipf law's popular experts lie scattered over the numbers."""
+        """Each expert's share of all choices. The popular experts of a Zipf law have scattered numbers."""
         if self.loads:
             if len(self.loads) != experts or min(self.loads) < 0 or not sum(self.loads) > 0:
                 raise UserError(f"expert loads must be {experts} numbers of at least 0 (found {len(self.loads)})")
@@ -63,10 +63,10 @@ class Routing:
 
 
 def place_experts(shares: Floats, ranks: int, redundant: int = 0) -> tuple[tuple[tuple[int, float], ...], ...]:
-    """The experts on each rank, each with the part of its tokens that this copy gets.
+    """The experts on each rank, each with the share of its tokens that this copy gets.
 
-    As vLLM does: in runs of equal length where nothing is known of loads; with redundant copies each further one is of
-    the expert with most tokens a copy, and copies go, heaviest first, to the least loaded rank with room.
+    As in vLLM: consecutive experts in equal numbers without redundant ones. With redundant copies, each further copy is
+    of the expert with most tokens per copy, and copies are placed, heaviest first, on the least loaded rank with room.
     """
     experts = len(shares)
     if not redundant:
@@ -94,7 +94,7 @@ def place_experts(shares: Floats, ranks: int, redundant: int = 0) -> tuple[tuple
 
 @dataclass(frozen=True)
 class RankLoad:
-    """The chance that a token goes to each expert of each rank, and what that makes of many tokens."""
+    """The probability that a token goes to each expert of each rank, and the resulting loads."""
 
     chances: tuple[tuple[float, ...], ...]
 
@@ -122,7 +122,7 @@ class RankLoad:
 
 
 def rank_load(routing: Routing, experts: int, top_k: int, ranks: int, redundant: int = 0) -> RankLoad | None:
-    """The loads of a layer's expert ranks; None where there is one rank and even routing, which needs no table."""
+    """The loads of a layer's expert ranks; None for one rank with even routing, which needs no table."""
     if ranks == 1 and routing.even:
         return None
     chances = routing.chances(experts, top_k)
@@ -131,7 +131,7 @@ def rank_load(routing: Routing, experts: int, top_k: int, ranks: int, redundant:
 
 
 def _grid(tokens: Floats) -> Floats:
-    """Numbers of tokens to work out: each of the first, then some to each doubling."""
+    """Numbers of tokens to compute: each of the first, then some for each doubling."""
     most = max(1.0, float(tokens.max(initial=1.0)))
     first = np.arange(0.0, min(most, _EXACT_UP_TO) + 1)
     if most <= _EXACT_UP_TO:
@@ -146,7 +146,7 @@ def _between(tokens: Floats, at: Floats, found: Floats) -> Floats:
 
 
 def _expected_maximum(means: Floats, deviations: Floats) -> Floats:
-    """The expected largest of independent normal figures, a row at a time."""
+    """The expected maximum of independent normal variables, row by row."""
     reach = _REACH * deviations.max(axis=1)
     low, high = means.max(axis=1) - reach, means.max(axis=1) + reach
     x = low[:, None] + (high - low)[:, None] * np.linspace(0.0, 1.0, _QUADRATURE)

@@ -1,4 +1,4 @@
-"""How an engine's layout cuts a model: each GPU's share, and which cuts are possible."""
+"""How an engine's layout splits a model: each GPU's share, and which splits are possible."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from steelyard.model.spec import Attention, DenseFfn, ModelSpec, MoeFfn
 
 _VOCAB_PADDING = 64  # vLLM pads the vocabulary to a multiple of this before splitting it
 _MXFP4_GROUP = 32
-_MOST_RANKS = 64  # that are tried for what would work
+_MOST_RANKS = 64  # tried when suggesting a degree that works; chosen
 
 Degree = Literal["tp", "pp", "dp", "dcp"]
 
 
 def kv_copies(attention: Attention, tp: int) -> int:
-    """GPUs that would keep the same cached values, were they not dealt out; mla's latent is the same on all."""
+    """GPUs that would cache the same values without context parallelism; mla's latent is the same on all."""
     return tp if attention.kind == "mla" else max(1, tp // attention.kv_heads)
 
 
 def kv_heads_per_gpu(attention: Attention, tp: int) -> int:
-    """KV heads on one GPU: split while they last, then replicated."""
+    """KV heads on one GPU: split as far as possible, then replicated."""
     return max(1, attention.kv_heads // tp)
 
 
@@ -51,7 +51,7 @@ def check_tp(model: ModelSpec, tp: int) -> None:
 
 
 def check_layout(model: ModelSpec, layout: int | Layout) -> None:
-    """Refuse a layout that the model cannot lie in, saying why and what would work."""
+    """Refuse a layout that the model does not allow, saying why and what would work."""
     layout = as_layout(layout)
     _check(model, layout, str(layout))
 
@@ -77,7 +77,7 @@ def _degrees(layout: Layout) -> dict[Degree, int]:
 
 
 def _problems(model: ModelSpec, layout: Layout) -> Iterator[tuple[Degree, str]]:
-    """What is wrong with a layout, each with the degree that another size of might help."""
+    """What is wrong with a layout, each with the degree to change."""
     for degree, size in _degrees(layout).items():
         if size < 1:
             yield degree, "it must be at least 1"
@@ -110,7 +110,7 @@ def _ffn_problems(model: ModelSpec, ffn: DenseFfn | MoeFfn, layout: Layout) -> I
 
 
 def _widths(model: ModelSpec, ffn: DenseFfn | MoeFfn, layout: Layout) -> Iterator[tuple[str, int, int]]:
-    """Feed-forward widths that GPUs take an equal slice of, and how many do."""
+    """Feed-forward widths that are sliced equally, and over how many GPUs."""
     if isinstance(ffn, DenseFfn):
         yield "feed-forward", ffn.intermediate, layout.tp
         return
@@ -140,7 +140,7 @@ def _expert_problems(model: ModelSpec, layout: Layout) -> Iterator[tuple[Degree,
 
 
 def _context_problems(model: ModelSpec, layout: Layout) -> Iterator[tuple[Degree, str]]:
-    """Cached tokens can be dealt out to GPUs that would have copies of them, and to no others."""
+    """Cached tokens can only be split over GPUs that would have copies of them."""
     if layout.dcp == 1:
         return
     for layer in model.layers:

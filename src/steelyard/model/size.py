@@ -18,8 +18,8 @@ _KV_DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "fp8": 1}
 class Parameters:
     """Parameter counts.
 
-    active is what one token passes through, with the embedding table counted whole as most model
-    cards do; active_without_embedding leaves the table out (a look-up multiplies nothing), as
+    active are the parameters that one token uses, with the whole embedding table as on most model
+    cards; active_without_embedding excludes the table (a look-up multiplies nothing), as
     gpt-oss's card does. A table tied to the output head is in both. mtp counts the extra
     prediction layers, which are in neither total nor active.
     """
@@ -79,7 +79,7 @@ def _mtp_parameters(model: ModelSpec) -> int:
 
 
 def weight_bytes(model: ModelSpec, *, tp: int | Layout = 1, dtype: str | None = None) -> int:
-    """Bytes of weights on the GPU of an engine that holds most: all hold as many unless stages or experts are uneven.
+    """Bytes of weights on the GPU that holds most: all hold the same unless stages or experts are uneven.
 
     Embedding and head are split over the vocabulary and stay in 16 bits; norms, the router and
     low-rank projections are whole on every GPU.
@@ -118,7 +118,7 @@ def _absorbed_bytes(model: ModelSpec, layer: Layer, tp: int) -> int:
 
 
 def kv_elements(attention: Attention, tp: int = 1) -> int:
-    """Values one token leaves in one layer's cache on one GPU; mla's latent is whole on each."""
+    """Values of one token in one layer's cache on one GPU; mla's latent is whole on each."""
     if attention.kind == "mla":
         return attention.kv_lora_rank + attention.qk_rope_dim
     return 2 * kv_heads_per_gpu(attention, tp) * attention.head_dim
@@ -127,7 +127,7 @@ def kv_elements(attention: Attention, tp: int = 1) -> int:
 def kv_groups(model: ModelSpec, kv_dtype: str = "auto", tp: int | Layout = 1) -> tuple[KvGroup, ...]:
     """KV bytes per token and GPU of a whole model or one stage of it, by attention span.
 
-    Hybrids drop what a window has passed. Of a pipeline this is what all its stages hold together.
+    Hybrid models drop tokens outside a window. For a pipeline this is the sum over its stages.
     """
     _check(model, tp if isinstance(tp, int) else replace(tp, pp=1))
     tp = as_layout(tp).tp
@@ -141,7 +141,7 @@ def kv_groups(model: ModelSpec, kv_dtype: str = "auto", tp: int | Layout = 1) ->
 
 
 def kv_bytes_per_token(model: ModelSpec, kv_dtype: str = "auto", tp: int | Layout = 1) -> int:
-    """KV bytes one token takes on each GPU (of a pipeline: on one of each stage) while every layer still holds it."""
+    """KV bytes of one token on each GPU (of a pipeline: summed over stages) while every layer still holds it."""
     return sum(group.bytes_per_token for group in kv_groups(model, kv_dtype, tp))
 
 

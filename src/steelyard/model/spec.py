@@ -1,7 +1,7 @@
-"""What a transformer is made of, as far as serving it costs anything.
+"""The parts of a transformer that matter for the cost of serving it.
 
 Plain frozen records: a model is a few kinds of layer, each with a count. Readers make them
-(`config`, `families`); sizes and operators are worked out from them (`size`, `operators`).
+(`config`, `families`); sizes and operators are derived from them (`size`, `operators`).
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class Layer:
 class Quantization:
     """How quantised weights are stored and multiplied.
 
-    weight_bytes is per element with its scales but those per output; compute is the dtype the tensor cores run in,
-    None where weights are only stored small and multiplied in the model's own dtype.
+    weight_bytes is per element with all scales except those per output. compute is the dtype of the tensor cores,
+    or None if weights are only stored quantised and multiplied in the model's own dtype.
     """
 
     method: str
@@ -89,7 +89,7 @@ class Quantization:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A whole model: its kinds of layer in order of first appearance, and what surrounds them."""
+    """A whole model: its kinds of layer in order of first appearance, embedding and output head."""
 
     name: str
     family: str
@@ -112,5 +112,5 @@ class ModelSpec:
 
     @property
     def compute(self) -> str:
-        """The model's own dtype under the short name that hardware peaks go by."""
+        """The model's own dtype under the short name used for hardware peaks."""
         return {"bfloat16": "bf16", "float16": "fp16"}[self.dtype]

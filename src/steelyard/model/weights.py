@@ -132,7 +132,7 @@ def vector_elements(model: ModelSpec, layer: Layer, layout: int | Layout = 1) ->
 
 
 def bytes_per_element(model: ModelSpec, matrix: Matrix) -> float:
-    """What one weight of this matrix takes in memory, scales included but those of whole outputs."""
+    """Bytes of one weight of this matrix, with all scales except those per output."""
     stored = model.quantization
     if stored is not None and matrix.part in stored.parts:
         return stored.weight_bytes
@@ -140,7 +140,7 @@ def bytes_per_element(model: ModelSpec, matrix: Matrix) -> float:
 
 
 def matrix_bytes(model: ModelSpec, matrix: Matrix) -> float:
-    """What the whole matrix takes, with all its scales."""
+    """Bytes of the whole matrix, with all its scales."""
     stored, weights = model.quantization, matrix.elements * bytes_per_element(model, matrix)
     if stored is not None and matrix.part in stored.parts:
         return weights + matrix.n * matrix.experts * stored.channel_bytes

@@ -1,4 +1,4 @@
-"""Who asks for what, and when: columns of requests, drawn from distributions or read from traces."""
+"""Workloads: columns of requests, drawn from distributions or read from traces."""
 
 from steelyard.workload.build import build_workload
 from steelyard.workload.columns import Workload, merge

@@ -1,4 +1,4 @@
-"""Arrival times, by turning a stream of unit-rate gaps into seconds."""
+"""Arrival times: a stream of unit-rate gaps, scaled to seconds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from steelyard.scenario import (
 OpenArrivals = PoissonArrivals | GammaArrivals | ConstantArrivals | BurstArrivals | VaryingArrivals
 
 _BRACKETS = 2**16
-_HALVINGS = 24  # to 1e-12 of a period
+_HALVINGS = 24  # bisection steps of a wave's period
 
 
 def arrival_times(
@@ -28,8 +28,8 @@ def arrival_times(
 ) -> Floats:
     """Non-decreasing seconds: ``n`` of them, or those up to ``duration``, or whichever ends first.
 
-    ``share`` scales the rate. Work is counted in expected arrivals: with the cumulative rate L(t), the
-    i-th arrival is where L reaches the i-th point of a unit-rate stream: a seed gives one stream at any rate.
+    ``share`` scales the rate. With the cumulative rate L(t), the i-th arrival is where L reaches the i-th point of a
+    unit-rate stream. So a seed gives one stream at any rate.
     """
     match spec:
         case BurstArrivals():
@@ -54,7 +54,7 @@ Clock = Callable[[Floats], Floats]  # expected arrivals so far -> second
 
 
 def _until(gaps: Callable[[int], Floats], clock: Clock, n: int | None, duration: float | None) -> Floats:
-    """Arrivals on a clock until there are enough, or time is up, or the rate stays zero."""
+    """Arrivals until there are ``n``, or ``duration`` is over, or the rate stays zero."""
     if n is not None:
         times = clock(np.cumsum(gaps(n)))
         return times[times <= duration] if duration is not None else times[np.isfinite(times)]
@@ -72,7 +72,7 @@ def _steady(rate: float) -> Clock:
 
 
 def _lines(points: tuple[tuple[float, float], ...], share: float) -> Clock:
-    """Rate by straight lines between points, the first and last rates holding before and after."""
+    """A rate that is linear between points, and constant before the first and after the last."""
     seconds = np.array([0.0] * (points[0][0] > 0) + [t for t, _ in points])
     rates = np.array([points[0][1]] * (points[0][0] > 0) + [r for _, r in points]) * share
     widths = np.diff(seconds)
@@ -82,7 +82,7 @@ def _lines(points: tuple[tuple[float, float], ...], share: float) -> Clock:
     def clock(work: Floats) -> Floats:
         piece = np.maximum(np.searchsorted(reached, work, side="left") - 1, 0)
         todo, rate, slope = work - reached[piece], rates[piece], slopes[piece]
-        # rate * x + slope * x^2 / 2 = todo, in the form that is stable for slopes near zero
+        # solve rate * x + slope * x^2 / 2 = todo, in the form that is stable for slopes near zero
         root = np.sqrt(np.maximum(rate * rate + 2 * slope * todo, 0.0))
         with np.errstate(divide="ignore"):
             return np.asarray(seconds[piece] + 2 * todo / (rate + root))
@@ -91,7 +91,7 @@ def _lines(points: tuple[tuple[float, float], ...], share: float) -> Clock:
 
 
 def _wave(wave: Wave, share: float) -> Clock:
-    """A sinusoidal rate; its integral is inverted by halving brackets within one period."""
+    """A sinusoidal rate; its integral is inverted by bisection within one period."""
     mean, swing, period = wave.mean * share, wave.amplitude * share, wave.period
 
     def integral(t: Floats) -> Floats:

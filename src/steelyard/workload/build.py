@@ -1,4 +1,4 @@
-"""From what the user wrote to columns of requests."""
+"""Builds the columns of requests that a scenario describes."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from steelyard.workload.sharing import Sharing, conversations, unshared, with_pr
 from steelyard.workload.traces import read_trace
 from steelyard.workload.traces.capture import read_given, read_sent
 
-_SAME_SECOND = 1e-12  # between requests of one second whose order is known
+_SAME_SECOND = 1e-12  # seconds between requests of one time whose order is known
 
 
 def build_workload(mix: MixSpec, seed: int, base_dir: Path, acceptance: AcceptSpec | None = None) -> Workload:
     """The requests of a scenario's workload, the same for the same seed.
 
-    ``acceptance`` is for workloads that do not say themselves how many draft tokens are accepted.
+    ``acceptance`` applies to workloads that do not define how many draft tokens are accepted.
     """
     works = []
     done = 0.0
@@ -52,7 +52,7 @@ def build_workload(mix: MixSpec, seed: int, base_dir: Path, acceptance: AcceptSp
 
 @dataclass
 class _Portion:
-    """A part of a mix, from ``start`` to ``end`` of the whole; the parts of a number sum to that number."""
+    """A part of a mix, from ``start`` to ``end`` of the whole; rounded parts of a number sum to it."""
 
     start: float
     end: float
@@ -66,7 +66,7 @@ class _Portion:
 
 
 def _drawn(spec: WorkloadSpec, portion: _Portion, dice: Dice, base_dir: Path) -> Workload:
-    """A synthetic workload, up to who is impatient and who comes first."""
+    """A synthetic workload, without priorities and aborts."""
     assert spec.prompt is not None and spec.output is not None
     times, turns = _arrivals(spec, portion, dice, base_dir)
     n = int(turns.sum()) if turns is not None else len(times)
@@ -88,7 +88,7 @@ def _drawn(spec: WorkloadSpec, portion: _Portion, dice: Dice, base_dir: Path) ->
 
 
 def _answered(spec: WorkloadSpec, prompt: Ints, output: Ints, turns: Ints | None, dice: Dice) -> Workload:
-    """Requests that are answered at once, in sessions or alone."""
+    """Requests without hidden rounds, in sessions or single."""
     n = len(prompt)
     sharing = _shared(spec, prompt, output, turns, dice)
     work = replace(
@@ -115,7 +115,7 @@ def _planned(
     dice: Dice,
     base_dir: Path,
 ) -> Workload:
-    """Requests whose answer comes after hidden rounds, in sessions or alone."""
+    """Requests whose answer follows hidden rounds, in sessions or single."""
     n = len(prompt)
     opening, think = spec.prefix, np.zeros(n)
     if spec.session is not None:
@@ -129,9 +129,9 @@ def _planned(
 
 
 def _arrivals(spec: WorkloadSpec, portion: _Portion, dice: Dice, base_dir: Path) -> tuple[Floats, Ints | None]:
-    """When each request or session comes, and how many turns each session has (None where there are none).
+    """When each request or session arrives, and the turns of each session (None without sessions).
 
-    The number of requests is met exactly: the last session ends early if it has to.
+    The number of requests is exact: the last session is cut short if necessary.
     """
     n = None if spec.requests is None else portion.of(spec.requests)
     turns = None
@@ -169,7 +169,7 @@ def _groups(prefix: PrefixSpec | None, n: int, dice: Dice) -> Ints:
 
 
 def _close_loop(work: Workload, loop: ClosedArrivals, users: int, first: Ints, last: Ints, dice: Dice) -> None:
-    """Chain requests (or sessions) so that each waits for the end of the same user's one before."""
+    """Chain requests (or sessions) so that each waits for the end of the same user's previous one."""
     starters, others = first[:users], first[users:]
     work.at[starters] = loop.ramp * np.arange(len(starters)) / users
     work.after[others] = last[: len(others)]
@@ -177,7 +177,7 @@ def _close_loop(work: Workload, loop: ClosedArrivals, users: int, first: Ints, l
 
 
 def _recorded(spec: WorkloadSpec, dice: Dice, base_dir: Path) -> Workload:
-    """A trace's requests, at its own times or at others."""
+    """A trace's requests, at its own arrival times or at others."""
     assert spec.trace is not None and spec.arrivals is not None
     path = base_dir / spec.trace.file
     limits = [limit for limit in (spec.trace.limit, spec.requests) if limit is not None]
@@ -205,7 +205,7 @@ def _recorded(spec: WorkloadSpec, dice: Dice, base_dir: Path) -> Workload:
 
 
 def _replaced(arrivals: OpenArrivals, n: int, duration: float | None, dice: Dice) -> Floats:
-    """New times for a trace's roots; those that would come too late never do."""
+    """New arrival times for a trace's roots; those after ``duration`` are dropped."""
     times = np.full(n, np.inf)
     came = arrival_times(arrivals, 1.0, n, duration, dice.of("arrivals"))
     times[: len(came)] = came
@@ -213,14 +213,14 @@ def _replaced(arrivals: OpenArrivals, n: int, duration: float | None, dice: Dice
 
 
 def _within(work: Workload, duration: float | None) -> Workload:
-    """Requests whose chain starts in time."""
+    """Requests whose chain starts before ``duration``."""
     starts = work.at[root_of(work.after)]
     kept = np.isfinite(starts) if duration is None else starts <= duration
     return work if kept.all() else take(work, np.flatnonzero(kept))
 
 
 def _with_manners(work: Workload, spec: WorkloadSpec, dice: Dice, acceptance: AcceptSpec | None) -> Workload:
-    """Priority, patience and accepted drafts, which any request has, drawn or recorded."""
+    """Add priority, abort time and accepted drafts, for drawn and recorded requests alike."""
     n = len(work)
     work.priority = draw_priority(spec.priority, n, dice.of("priority"))
     if spec.abort_after is not None:
@@ -228,6 +228,6 @@ def _with_manners(work: Workload, spec: WorkloadSpec, dice: Dice, acceptance: Ac
     accept = spec.accept or acceptance
     if accept is not None:
         work.accept = draw_accept(accept, n, dice.of("accept"))
-    if work.rounds is not None:  # a user has one rank and one patience for all rounds of a request
+    if work.rounds is not None:  # all rounds of a request have one priority and one abort time
         work.priority, work.abort = work.priority[work.rounds.first], work.abort[work.rounds.first]
     return work

@@ -1,4 +1,4 @@
-"""A workload as columns: a million requests are a dozen arrays, not a million objects."""
+"""A workload as columns: a dozen arrays, whatever the number of requests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from steelyard.records import Floats, Ints
-from steelyard.workload.rounds import Rounds, merge_rounds, single_rounds
+from steelyard.workload.rounds import RoundColumns, merge_rounds, single_rounds
 
 Content = tuple[tuple[int, int], ...]
 
@@ -17,7 +17,7 @@ Content = tuple[tuple[int, int], ...]
 class Workload:
     """Requests in order: roots by submission time, followers after the request they wait for.
 
-    What prompts share is told by *streams* of tokens: the same stream means the same tokens, from its start.
+    Shared parts of prompts are *streams* of tokens: the same stream means the same tokens, from its start.
     """
 
     at: Floats  # submission second of roots, NaN for followers
@@ -26,22 +26,22 @@ class Workload:
     after: Ints  # the request whose end a follower waits for; -1 for roots
     think: Floats  # seconds between that end and submission
     priority: Ints  # lower is served first
-    abort: Floats  # the client gives up this many seconds after submission; inf is never
-    stream: Ints  # what the rest of the prompt and the output extend; -1: nobody will ever share them
+    abort: Floats  # the client aborts this many seconds after submission; inf: never
+    stream: Ints  # the stream of the rest of the prompt and the output; -1: never shared
     content: list[Content] | None  # leading part of each prompt as (stream, tokens); None: nothing is shared
-    accept: list[tuple[int, ...]] | None  # accepted draft tokens per verify step, cycled; () is not given
+    accept: list[tuple[int, ...]] | None  # accepted draft tokens per verify step, cycled; (): not given
     label: Ints  # index into labels
     labels: list[str]
     streams: int  # stream ids in use are 0 .. streams - 1
-    given: Ints | None = None  # prompt tokens known to be found in the cache, -1 where not known; None: nowhere
-    rounds: Rounds | None = None  # of requests whose answer comes after hidden rounds; None: there are none
-    notes: list[str] = field(default_factory=list)  # what the user should know about how it was made
+    given: Ints | None = None  # prompt tokens known to be in the cache, -1 where unknown; None: all unknown
+    rounds: RoundColumns | None = None  # of requests whose answer follows hidden rounds; None: there are none
+    notes: list[str] = field(default_factory=list)  # for the user: how the workload was made
 
     def __len__(self) -> int:
         return len(self.prompt)
 
     def validate(self) -> None:
-        """Raise ValueError unless every promise of this class holds."""
+        """Raise ValueError unless all invariants of this class hold."""
         for promise, kept in self._promises().items():
             if not kept:
                 raise ValueError(f"workload: {promise}")
@@ -104,7 +104,7 @@ def plain(at: Floats, prompt: Ints, output: Ints) -> Workload:
 
 
 def root_of(after: Ints) -> Ints:
-    """The root that each request's chain starts from, by jumping ever further up the chain."""
+    """The root of each request's chain, by pointer doubling."""
     rows = np.arange(len(after), dtype=np.int64)
     up = np.where(after < 0, rows, after)
     while True:
@@ -115,7 +115,7 @@ def root_of(after: Ints) -> Ints:
 
 
 def in_order(work: Workload) -> Workload:
-    """The same requests with roots by time; a chain stays together behind its root. Ties keep their order."""
+    """The same requests with roots sorted by time; a chain follows its root. Ties keep their order."""
     chained = bool((work.after >= 0).any())
     starts = work.at[root_of(work.after)] if chained else work.at
     if bool((np.diff(starts) >= 0).all()):
@@ -125,7 +125,7 @@ def in_order(work: Workload) -> Workload:
 
 def take(work: Workload, rows: Ints) -> Workload:
     """The given rows in the given order. A row's parent must be among them."""
-    place = np.full(len(work) + 1, -1, dtype=np.int64)  # the last entry keeps -1 where -1 is
+    place = np.full(len(work) + 1, -1, dtype=np.int64)  # the last entry maps -1 to -1
     place[rows] = np.arange(len(rows))
     return replace(
         work,
@@ -146,7 +146,7 @@ def take(work: Workload, rows: Ints) -> Workload:
 
 
 def merge(works: Sequence[Workload]) -> Workload:
-    """All requests of several workloads, interleaved by time; streams stay apart, labels are kept."""
+    """All requests of several workloads, interleaved by time; streams stay distinct, labels are kept."""
     if len(works) == 1:
         return works[0]
     rows = _offsets([len(work) for work in works])
@@ -178,7 +178,7 @@ def _offsets(sizes: Sequence[int]) -> list[int]:
 
 
 def _shifted(columns: Sequence[Ints], offsets: Sequence[int]) -> Ints:
-    """References moved to where their workload's things now are; -1 stays -1."""
+    """References shifted by their workload's offset; -1 stays -1."""
     moved = [np.where(column < 0, -1, column + offset) for column, offset in zip(columns, offsets, strict=False)]
     return np.concatenate(moved)
 
@@ -208,7 +208,7 @@ def _joined_given(works: Sequence[Workload]) -> Ints | None:
     return np.concatenate([np.full(len(w), -1, dtype=np.int64) if w.given is None else w.given for w in works])
 
 
-def _joined_rounds(works: Sequence[Workload], offsets: Sequence[int]) -> Rounds | None:
+def _joined_rounds(works: Sequence[Workload], offsets: Sequence[int]) -> RoundColumns | None:
     if all(work.rounds is None for work in works):
         return None
     parts = [single_rounds(len(work)) if work.rounds is None else work.rounds for work in works]

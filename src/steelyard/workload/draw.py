@@ -1,4 +1,4 @@
-"""Drawing lengths, pauses, priorities and accepted drafts, a whole column at a time."""
+"""Draws lengths, pauses, priorities and accepted drafts, a whole column at a time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from steelyard.scenario import (
 )
 from steelyard.scenario.base import MOST
 
-_CYCLES = 1024  # different draws of accepted drafts; each request gets one of them, so a million stay small
+_CYCLES = 1024  # distinct draws of accepted drafts, shared by requests to bound memory; chosen
 _CYCLE_STEPS = 64
 
 _PURPOSES = (
@@ -52,7 +52,7 @@ Seconds = FixedSeconds | UniformSeconds | ExponentialSeconds | Lognormal
 
 @dataclass
 class Dice:
-    """Independent random streams per purpose: changing one distribution leaves the other draws alone."""
+    """Independent random streams per purpose: changing one distribution does not change the other draws."""
 
     seed: int
     workload: int
@@ -99,13 +99,13 @@ def draw_priority(spec: FixedPriority | ChoicePriority, n: int, rng: np.random.G
 
 
 def draw_group(spec: PrefixSpec, n: int, rng: np.random.Generator) -> Ints:
-    """Which of the shared openings each request uses."""
+    """Which shared prefix each request has."""
     ranks = np.arange(1, spec.groups + 1, dtype=np.float64)
     return _weighted(ranks**-spec.zipf, n, rng)
 
 
 def draw_accept(spec: AcceptSpec, n: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
-    """Accepted drafts per verify step: with shares s1 >= s2 >= ..., k or more have the chance sk."""
+    """Accepted drafts per verify step: for shares s1 >= s2 >= ..., k or more are accepted with probability sk."""
     if spec.cycle is not None:
         return [spec.cycle] * n
     falling = np.array(spec.probabilities)
@@ -142,7 +142,7 @@ def _empirical(spec: EmpiricalTokens, n: int, rng: np.random.Generator, base_dir
 
 
 def _read_lengths(path: Path) -> Ints:
-    """One length per line; blank lines and those that start with # do not count."""
+    """One length per line; blank lines and lines that start with # are skipped."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -1,8 +1,7 @@
-"""Plans laid out as rows: hidden rounds with tools between them, branches that join, and the answer at the end.
+"""Plans as rows: hidden rounds with tools between them, branches that join, and the answer at the end.
 
-A request has *segments*: its stages, then its answer. A segment has *threads*, one per branch, and a thread has rows,
-one per round, so that rows come thread by thread and segment by segment. Each level is a column of the one above,
-repeated.
+A request has *segments*: its stages, then its answer. A segment has *threads*, one per branch. A thread has rows, one
+per round. Rows are ordered by segment, then by thread.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from steelyard.records import Floats, Ints
 from steelyard.scenario import PrefixSpec, StageSpec
 from steelyard.workload.columns import Content, Workload, plain
 from steelyard.workload.draw import Dice, draw_seconds, draw_tokens
-from steelyard.workload.rounds import HIDDEN, KEPT, RETENTIONS, VISIBLE, Rounds
+from steelyard.workload.rounds import HIDDEN, KEPT, RETENTIONS, VISIBLE, RoundColumns
 
 Plan = tuple[StageSpec, ...]
 
 
 @dataclass
-class Layout:
-    """Which rows there are, for so many requests of so many segments each."""
+class PlanLayout:
+    """The rows of all requests, each of ``segments`` segments."""
 
     segments: int  # of one request
     branches: Ints  # by segment
@@ -67,7 +66,8 @@ class Layout:
         return self.start[self.head[request * self.segments]]
 
     def joins(self) -> tuple[Ints, Ints]:
-        """Rows that begin a thread, and the further rows they wait for: of all branches before but the first."""
+        """Rows that start a thread, and the further rows they wait for: the last of all earlier branches but the
+        first."""
         before = self.segment - 1
         more = np.where(self.segment % self.segments > 0, self.branches[before] - 1, 0)
         which = np.arange(more.sum()) - np.repeat(np.cumsum(more) - more, more)
@@ -77,15 +77,15 @@ class Layout:
 
 @dataclass
 class Amounts:
-    """What each row generates, and what its tool takes and adds."""
+    """What each row generates, and the seconds and tokens of its tool."""
 
     output: Ints
     result: Ints
     tool: Floats
 
 
-def lay_out(plan: Plan, requests: int, dice: Dice, base_dir: Path) -> Layout:
-    """How many branches and rounds each request has."""
+def lay_out(plan: Plan, requests: int, dice: Dice, base_dir: Path) -> PlanLayout:
+    """Draw the branches and rounds of each request."""
     segments = len(plan) + 1
     branches = np.ones((requests, segments), dtype=np.int64)
     for k, stage in enumerate(plan):
@@ -95,11 +95,11 @@ def lay_out(plan: Plan, requests: int, dice: Dice, base_dir: Path) -> Layout:
     for k, stage in enumerate(plan):
         threads = np.flatnonzero(segment % segments == k)
         rounds[threads] = draw_tokens(stage.rounds, len(threads), dice.of("rounds", k), base_dir)
-    return Layout(segments, branches.ravel(), rounds)
+    return PlanLayout(segments, branches.ravel(), rounds)
 
 
-def draw_amounts(plan: Plan, layout: Layout, answers: Ints, dice: Dice, base_dir: Path) -> Amounts:
-    """What rows generate and read; an answer calls no tool."""
+def draw_amounts(plan: Plan, layout: PlanLayout, answers: Ints, dice: Dice, base_dir: Path) -> Amounts:
+    """Draw what rows generate and what tools return; an answer calls no tool."""
     n = len(layout.thread)
     output, result, tool = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64), np.zeros(n)
     for k, stage in enumerate(plan):
@@ -113,13 +113,13 @@ def draw_amounts(plan: Plan, layout: Layout, answers: Ints, dice: Dice, base_dir
 
 @dataclass
 class Conversations:
-    """The requests of a workload by session: what users bring, and what sessions open with."""
+    """The requests of a workload by session: the users' tokens, and the prefix of each session."""
 
     turns: Ints  # requests of each session
     prompt: Ints  # new tokens of each request
-    think: Floats  # seconds before each request, in a session that already runs
-    opening: PrefixSpec | None  # tokens before the first request that sessions share
-    group: Ints  # which opening each session has
+    think: Floats  # seconds before each request but the first of a session
+    opening: PrefixSpec | None  # prefix that sessions share
+    group: Ints  # which prefix each session has
 
     @property
     def begins(self) -> Ints:
@@ -128,15 +128,15 @@ class Conversations:
 
     @property
     def opening_tokens(self) -> int:
-        """Length of what each session opens with."""
+        """Length of the shared prefix."""
         return 0 if self.opening is None else self.opening.tokens
 
     def openings(self) -> list[Content]:
-        """By group; the first streams are theirs."""
+        """The prefix of each group; these are the first streams."""
         return [()] if self.opening is None else [((i, self.opening.tokens),) for i in range(self.opening.groups)]
 
 
-def planned(layout: Layout, each: Amounts, users: Conversations, plan: Plan) -> Workload:
+def planned(layout: PlanLayout, each: Amounts, users: Conversations, plan: Plan) -> Workload:
     """All rounds as rows; roots have no time yet."""
     segment = layout.segment[layout.thread]
     main, own = _contexts(layout, each, users)
@@ -145,7 +145,7 @@ def planned(layout: Layout, each: Amounts, users: Conversations, plan: Plan) -> 
     rows, behind = layout.joins()
     work = replace(
         plain(np.full(len(segment), np.nan), users.opening_tokens + main[segment] + own, each.output),
-        rounds=Rounds(
+        rounds=RoundColumns(
             first=layout.first,
             phase=np.where(hidden, HIDDEN, VISIBLE),
             kv=retention[layout.stage],
@@ -160,13 +160,13 @@ def planned(layout: Layout, each: Amounts, users: Conversations, plan: Plan) -> 
     return work
 
 
-def _contexts(layout: Layout, each: Amounts, users: Conversations) -> tuple[Ints, Ints]:
-    """Tokens of the session that each segment's threads begin with, and those that rows have of their thread besides.
+def _contexts(layout: PlanLayout, each: Amounts, users: Conversations) -> tuple[Ints, Ints]:
+    """Tokens of the session that each segment's threads start with, and further tokens of each row's own thread.
 
-    A lone thread goes on with the session's tokens. Where there are several, only their last results get into it.
+    A single thread continues the session's tokens. Of several threads, only their last results enter the session.
     """
     start, last, head = layout.start, layout.last, layout.head
-    left = each.output + each.result  # what a round leaves to the next
+    left = each.output + each.result  # what a round adds to the next one's context
     before = np.cumsum(left) - left
     own = before - before[start][layout.thread]
     reads = np.empty_like(layout.branches)
@@ -179,8 +179,8 @@ def _contexts(layout: Layout, each: Amounts, users: Conversations) -> tuple[Ints
     return total - session + reads, own
 
 
-def _share(work: Workload, layout: Layout, users: Conversations, main: Ints, own: Ints) -> None:
-    """Fill in which streams prompts consist of: the opening, the session's, and those of threads that branched off."""
+def _share(work: Workload, layout: PlanLayout, users: Conversations, main: Ints, own: Ints) -> None:
+    """Set the streams of prompts: the shared prefix, the session's, and those of threads that branched off."""
     openings = users.openings()
     shared = 0 if users.opening is None else len(openings)
     segment = layout.segment[layout.thread]
@@ -201,8 +201,8 @@ def _share(work: Workload, layout: Layout, users: Conversations, main: Ints, own
     work.streams = shared + len(users.turns) + len(apart)
 
 
-def _chain(work: Workload, layout: Layout, each: Amounts, users: Conversations) -> None:
-    """Fill in who waits for whom: rounds for the one before, segments for the one before, requests for the answer."""
+def _chain(work: Workload, layout: PlanLayout, each: Amounts, users: Conversations) -> None:
+    """Set what each row waits for: rounds and segments for the previous one, requests for the answer."""
     start, segment = layout.start, layout.segment
     work.after = np.arange(-1, len(work) - 1)
     begins = np.flatnonzero(segment % layout.segments)  # threads of later segments

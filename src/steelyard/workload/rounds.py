@@ -1,4 +1,5 @@
-"""Requests of several rounds: whose plan a row belongs to, who sees it, and what it waits for besides ``after``."""
+"""Requests of several rounds: the plan a row belongs to, whether it is visible, and what it waits for besides
+``after``."""
 
 from __future__ import annotations
 
@@ -20,22 +21,22 @@ VISIBLE, HIDDEN = range(2)
 
 
 @dataclass
-class Rounds:
+class RoundColumns:
     """The columns that only plans need; a workload without plans has none of them.
 
-    ``joins`` are further waits of rows that already have one in ``Workload.after``, in order of the waiting row.
+    Joins are further waits of rows that already have one in ``Workload.after``, in order of the waiting row.
     """
 
-    first: Ints  # the first round of the same plan: the one that its user submitted
+    first: Ints  # the first round of the same plan, which the user submitted
     phase: Ints  # VISIBLE, or HIDDEN for a round before the answer
-    kv: Ints  # index into RETENTIONS: what becomes of its blocks while its tool runs
-    opening: Ints  # leading prompt tokens that the requests of others share
-    join_row: Ints  # who waits
-    join_after: Ints  # for whose end
-    join_think: Floats  # and how many seconds longer
+    kv: Ints  # index into RETENTIONS: what happens to its blocks while its tool runs
+    opening: Ints  # leading prompt tokens that other requests share
+    join_row: Ints  # the row that waits
+    join_after: Ints  # the row whose end it waits for
+    join_think: Floats  # seconds that it waits after that
 
     def promises(self, after: Ints) -> dict[str, bool]:
-        """What holds of any of them, by what is wrong where it does not."""
+        """The invariants, by the message if one does not hold."""
         n = len(after)
         columns = (self.first, self.phase, self.kv, self.opening)
         return {
@@ -55,11 +56,11 @@ class Rounds:
             ),
         }
 
-    def take(self, rows: Ints, place: Ints) -> Rounds:
-        """The given rows in the given order; ``place`` is where each row is now, -1 if it is gone."""
+    def take(self, rows: Ints, place: Ints) -> RoundColumns:
+        """The given rows in the given order; ``place`` is the new position of each row, -1 if it was removed."""
         joins = np.flatnonzero(place[self.join_row] >= 0)
         joins = joins[np.argsort(place[self.join_row[joins]], kind="stable")]
-        return Rounds(
+        return RoundColumns(
             first=place[self.first[rows]],
             phase=self.phase[rows],
             kv=self.kv[rows],
@@ -70,20 +71,20 @@ class Rounds:
         )
 
 
-def single_rounds(n: int) -> Rounds:
-    """Rows that are all there is to their requests."""
+def single_rounds(n: int) -> RoundColumns:
+    """Rows of requests with a single round each."""
     none = np.empty(0, dtype=np.int64)
     zeros = np.zeros(n, dtype=np.int64)
-    return Rounds(np.arange(n), zeros, np.full(n, KEPT), zeros, none, none, np.empty(0))
+    return RoundColumns(np.arange(n), zeros, np.full(n, KEPT), zeros, none, none, np.empty(0))
 
 
-def merge_rounds(parts: Sequence[Rounds], starts: Sequence[int]) -> Rounds:
-    """Rows of several workloads one after the other, each part's from its start on."""
+def merge_rounds(parts: Sequence[RoundColumns], starts: Sequence[int]) -> RoundColumns:
+    """Rows of several workloads in sequence, each part from its start on."""
 
     def moved(columns: Sequence[Ints]) -> Ints:
         return np.concatenate([column + start for column, start in zip(columns, starts, strict=True)])
 
-    return Rounds(
+    return RoundColumns(
         first=moved([part.first for part in parts]),
         phase=np.concatenate([part.phase for part in parts]),
         kv=np.concatenate([part.kv for part in parts]),

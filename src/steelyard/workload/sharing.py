@@ -1,4 +1,4 @@
-"""What prompts have in common: openings shared by groups of requests, and conversations that grow."""
+"""Shared parts of prompts: prefixes of groups of requests, and growing conversations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from steelyard.workload.columns import Content
 
 @dataclass
 class Sharing:
-    """The columns that say what is shared."""
+    """The columns that define what is shared."""
 
     prompt: Ints
     content: list[Content] | None
@@ -21,22 +21,22 @@ class Sharing:
 
 
 def unshared(prompt: Ints) -> Sharing:
-    """Every prompt is its own."""
+    """No prompt shares anything."""
     return Sharing(prompt, None, np.full(len(prompt), -1, dtype=np.int64), 0)
 
 
 def with_prefix(prompt: Ints, tokens: int, groups: int, group: Ints) -> Sharing:
-    """Prompts that open with their group's prefix; a prompt has at least one token after it."""
+    """Prompts that start with their group's prefix and have at least one token after it."""
     openings: list[Content] = [((i, tokens),) for i in range(groups)]
     content = [openings[i] for i in group.tolist()]
     return Sharing(np.maximum(prompt, tokens + 1), content, np.full(len(prompt), -1, dtype=np.int64), groups)
 
 
 def conversations(turns: Ints, fresh: Ints, output: Ints, tokens: int, groups: int, group: Ints) -> Sharing:
-    """Sessions, turn by turn: a prompt is the system prompt, all former turns with answers, and fresh tokens.
+    """Sessions, turn by turn: a prompt is the system prompt, all earlier turns with outputs, and new tokens.
 
-    ``turns`` and ``group`` are per session, ``fresh`` and ``output`` per turn; ``tokens`` is the length of
-    the system prompt (0 for none). Each turn extends its session's one stream by fresh tokens and answer.
+    ``turns`` and ``group`` are per session, ``fresh`` and ``output`` per turn; ``tokens`` is the length of the system
+    prompt (0 for none). Each turn extends its session's stream by new tokens and output.
     """
     session = np.repeat(np.arange(len(turns)), turns)
     total = np.cumsum(fresh + output) - (fresh + output)

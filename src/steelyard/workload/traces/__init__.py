@@ -1,7 +1,7 @@
 """Recorded requests: one reader per format, all giving the same columns.
 
-A request has at least one prompt token and one output token: where a file says 0, it counts as 1, and a
-note of the workload says how often. Times that a file does not give are NaN.
+A request has at least one prompt token and one output token: a 0 in a file counts as 1, and a note of the workload says
+how often. Missing times are NaN.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def read_trace(path: Path, form: str = "auto", limit: int | None = None) -> Work
 
 
 def _detected(path: Path) -> str:
-    """The format, judged by the first line that is not blank."""
+    """The format, by the first line that is not blank."""
     first = next((line for _, line in text_lines(path)), "")
     if not first.startswith(("{", "[")):
         return "azure"

@@ -52,7 +52,7 @@ def _column_order(header: str, where: str) -> list[int]:
 
 
 def _nanoseconds(text: str, where: str) -> int:
-    """Whole nanoseconds: the traces' seven decimals would not survive in a floating-point date."""
+    """Whole nanoseconds: floating-point dates would lose the traces' seven decimals."""
     match = _STAMP.fullmatch(text)
     try:
         if match is None:

@@ -1,6 +1,6 @@
 """Benchmark-style JSON lines: one request per line, under the names that serving benchmarks use.
 
-Lengths come as counts or as token ids; ids also tell which prompts begin alike. Arrival times are optional.
+Lengths are counts or token ids; ids also tell which prompts share a prefix. Arrival times are optional.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _YEAR = 3.2e7  # seconds; a first arrival later than that is a date, not a momen
 
 
 def read_bench(path: Path, limit: int | None = None) -> Workload:
-    """Requests with whatever the lines tell about them."""
+    """Requests with all that the lines say about them."""
     at: list[float] = []
     prompt: list[int] = []
     output: list[int] = []

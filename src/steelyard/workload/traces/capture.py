@@ -1,4 +1,4 @@
-"""Captures of a live engine: what was asked, with shared prefixes and turns that follow each other."""
+"""Captures of a live engine: its requests, with shared prefixes and consecutive turns."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def read_capture(path: Path, limit: int | None = None) -> Workload:
 
 
 def read_given(asked: Path, answered: Path) -> Ints:
-    """Prompt tokens that each request of a NAME.workload.json found in the cache; -1 where not recorded."""
+    """Cached prompt tokens of each request of a NAME.workload.json; -1 where not recorded."""
     found = {
         str(required(row, "id", where)): tokens(required(row, "cached", where), "cached", where)
         for where, row in json_lines(answered, None)
@@ -46,7 +46,7 @@ def read_given(asked: Path, answered: Path) -> Ints:
 
 
 def read_sent(asked: Path, answered: Path) -> Ints:
-    """The place of each request of a NAME.workload.json in the order in which they were sent; unknown ones last."""
+    """The position of each request of a NAME.workload.json in the order of submission; unknown ones last."""
     at = {
         str(required(row, "id", where)): seconds(required(row, "at", where), "at", where)
         for where, row in json_lines(answered, None)
@@ -56,7 +56,7 @@ def read_sent(asked: Path, answered: Path) -> Ints:
 
 
 def _rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """The requests of a workload file, or of a recorder's lines in order of submission, from the first on."""
+    """The requests of a workload file, or of a recorder's lines in order of submission."""
     if ".jsonl" in path.suffixes:
         rows = sorted(json_lines(path, None), key=lambda row: seconds(required(row[1], "at", row[0]), "at", row[0]))
         began = rows[0][1]["at"] if rows else 0.0
@@ -71,7 +71,7 @@ def _rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _parents(rows: list[tuple[str, dict[str, Any]]]) -> Ints:
-    """The row each follower waits for, which must stand before it."""
+    """The row each follower waits for, which must come before it."""
     place: dict[str, int] = {}
     after = np.full(len(rows), -1, dtype=np.int64)
     for i, (where, row) in enumerate(rows):
@@ -85,7 +85,7 @@ def _parents(rows: list[tuple[str, dict[str, Any]]]) -> Ints:
 
 
 def _tell_sharing(work: Workload, rows: list[tuple[str, dict[str, Any]]]) -> None:
-    """An only child goes on with its parent's stream; siblings branch off into their own."""
+    """A single follower continues its parent's stream; several branch off into their own."""
     prefixes: dict[str, int] = {}
     children = Counter(work.after.tolist())
     contents: list[Content] = []
@@ -104,7 +104,7 @@ def _tell_sharing(work: Workload, rows: list[tuple[str, dict[str, Any]]]) -> Non
 
 
 def _prefix(prefix: Any, prefixes: dict[str, int], work: Workload, row: int, where: str) -> Content:
-    """The shared opening [key, tokens] of a request; a key that is new gets a stream."""
+    """The shared prefix [key, tokens] of a request; a new key gets a stream."""
     if prefix is None:
         return ()
     if not isinstance(prefix, list) or len(prefix) != 2:
@@ -122,7 +122,7 @@ def _prefix(prefix: Any, prefixes: dict[str, int], work: Workload, row: int, whe
 
 
 def _continued(work: Workload, content: Content, parent: int, child: int, where: str) -> Content:
-    """The parent's whole sequence, which its follower's prompt starts with."""
+    """The parent's whole sequence, with which its follower's prompt starts."""
     total = int(work.prompt[parent] + work.output[parent])
     if work.prompt[child] < total:
         raise UserError(

@@ -1,4 +1,4 @@
-"""What the trace readers share: values checked where they stand, and columns made of them."""
+"""Shared by the trace readers: checked values, and columns made of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def seconds(value: Any, key: str, where: str) -> float:
 
 
 def recorded(path: Path, at: Sequence[float], prompt: Sequence[int], output: Sequence[int]) -> Workload:
-    """Columns of a trace that is read; lengths of 0 count as 1, and a note says so."""
+    """Columns of a trace; lengths of 0 count as 1, and a note says so."""
     if not prompt:
         raise UserError(f"{path}: the trace holds no requests")
     lengths = {"a prompt": np.array(prompt, dtype=np.int64), "an output": np.array(output, dtype=np.int64)}

@@ -1,7 +1,7 @@
 """Mooncake's traces: JSON lines whose ``hash_ids`` name the 512-token blocks of each prompt.
 
-An id stands for a block *and everything before it*, so requests with the same first k ids share exactly those
-blocks. Which output went where is not recorded: what a later prompt took from an answer counts as new.
+An id stands for a block *and everything before it*, so requests with the same first k ids share exactly those blocks.
+The trace does not tell which output became part of a later prompt: such tokens count as new.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def read_mooncake(path: Path, limit: int | None = None) -> Workload:
 
 
 def _checked(ids: Any, before: dict[int, int], where: str) -> list[int]:
-    """A prompt's ids, each after the one it always follows; ``before`` remembers which that is."""
+    """A prompt's ids, checked to follow the same predecessor each time; ``before`` maps an id to it."""
     if not isinstance(ids, list) or not all(isinstance(each, int) for each in ids):
         raise UserError(f"{where}: hash_ids must be a list of whole numbers (found {str(ids)[:40]!r})")
     previous = -1
@@ -50,7 +50,7 @@ def _checked(ids: Any, before: dict[int, int], where: str) -> list[int]:
 
 
 def _contents(blocks: list[list[int]], prompt: list[int]) -> tuple[list[Content], int]:
-    """Each prompt's blocks that others have too; a run that the same requests go through is one stream."""
+    """Each prompt's shared blocks; a run of blocks shared by the same requests is one stream."""
     users = Counter(each for ids in blocks for each in ids)
     streams: dict[int, int] = {}
     contents = []

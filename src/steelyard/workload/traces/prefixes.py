@@ -1,4 +1,4 @@
-"""Which prompts begin alike, found from their token ids."""
+"""Finds shared prefixes from token ids."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Ids = NDArray[np.int64]
 class PrefixTree:
     """Token sequences as streams that branch off each other.
 
-    A sequence follows the streams of earlier ones as far as they agree; what is left becomes its own stream,
-    which branches off where they part.
+    A sequence follows the streams of earlier ones as far as they are equal. The rest becomes a new stream, which
+    branches off where they differ.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class PrefixTree:
         self._branches: dict[tuple[int, int, int], int] = {}  # (stream, offset, next token) -> stream
 
     def add(self, ids: Ids) -> tuple[Content, int]:
-        """The path that was there already, and the new stream for the rest (-1 if nothing is left)."""
+        """The path through existing streams, and the new stream for the rest (-1 if nothing is left)."""
         path: list[tuple[int, int]] = []
         done, stream, offset = 0, -1, 0
         while done < len(ids):
@@ -45,8 +45,8 @@ class PrefixTree:
 def shared_prefixes(sequences: Sequence[Ids], prompts: Sequence[int]) -> tuple[list[Content], list[int], int]:
     """Content and stream of each request, and the number of streams.
 
-    A sequence is a prompt, then its output where that is known; ``prompts`` says where the prompt ends.
-    An output that starts like another request's and then parts from it is not offered for sharing.
+    A sequence is a prompt and, if known, its output; ``prompts`` are the lengths of the prompts. An output that starts
+    like another request's and then differs is not shared.
     """
     tree = PrefixTree()
     contents: list[Content] = []
@@ -73,7 +73,7 @@ def _agreement(left: Ids, right: Ids) -> int:
 
 
 def _clipped(path: Content, tokens: int) -> Content:
-    """The part of a path that its first ``tokens`` tokens go through."""
+    """The part of a path that covers its first ``tokens`` tokens."""
     clipped = []
     for stream, length in path:
         if tokens <= 0:

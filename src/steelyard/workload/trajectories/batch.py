@@ -1,4 +1,4 @@
-"""Many trajectories as columns, which reads as a sequence of records: those are made when somebody looks at them."""
+"""Many trajectories as columns, which act as a sequence of records made on access."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ ENDS = ("done", "gave-up", "tokens", "turns")
 
 
 @dataclass(frozen=True, eq=False)
-class Batch(Sequence[Trajectory]):
-    """The trajectories of one training step. Those of a group follow each other."""
+class TrajectoryBatch(Sequence[Trajectory]):
+    """The trajectories of one training step; those of a group are adjacent."""
 
     policy: str
     prompts: Sequence[str]  # of each trajectory; the task's name too
     samples: Ints
     prompt_tokens: Ints
-    ends: Ints  # places in ENDS
+    ends: Ints  # indices into ENDS
     tools: tuple[str, ...]
-    first: Ints  # where each trajectory's turns begin, and where the last one's end
-    generated: Ints  # and the rest by turn
-    tool: Ints  # places in tools; -1 for none
-    outcome: Ints  # places in OUTCOMES
+    first: Ints  # the first turn of each trajectory, and the end of the last one's
+    generated: Ints  # this and the following: by turn
+    tool: Ints  # indices into tools; -1 for none
+    outcome: Ints  # indices into OUTCOMES
     returned: Ints
     latency: Floats  # 0 where no tool was called
 
     @property
     def turns(self) -> Ints:
-        """How many each trajectory has."""
+        """Number of turns of each trajectory."""
         return np.diff(self.first)
 
     def totals(self, column: Ints | Floats) -> Floats:
-        """A column of turns summed up by trajectory."""
+        """A column of turns summed by trajectory."""
         return np.add.reduceat(column, self.first[:-1]).astype(np.float64)
 
     def __len__(self) -> int:

@@ -1,8 +1,8 @@
-"""Chance as a function: every draw follows from a key and a place, so that no other draw can move it.
+"""Counter-based random draws: each depends only on a key and a place, never on other draws.
 
-A key names a trajectory; a place is a turn of it and a purpose. Words come from SplitMix64's finaliser, which passes
-the usual batteries on counters like these, and each gives four draws of 16 bits. A draw is a level: which of 65,536
-equal parts of probability came up (see quantiles.py).
+A key identifies a trajectory; a place is a turn and a purpose. Words come from SplitMix64's finaliser, which passes the
+usual test batteries on such counters, and each gives four draws of 16 bits. A draw is a level: one of 65,536 equal
+parts of probability (see quantiles.py).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _LANES = tuple(np.uint64(shift) for shift in (0, 16, 32, 48))
 _LANE = np.uint64(LEVELS - 1)
 
 
-class Draws(NamedTuple):
-    """One turn's draws, a column each; a turn that ends a trajectory leaves some unused."""
+class TurnDraws(NamedTuple):
+    """One turn's draws, a column each; a turn that ends a trajectory does not use all of them."""
 
     thinking: Levels
     call: Levels
@@ -40,7 +40,7 @@ class Draws(NamedTuple):
 
 
 def keys(first: Words | int, *parts: Words | int) -> Words:
-    """Numbers, or columns of them, as one column of keys; another order gives other keys."""
+    """One column of keys from numbers or columns of them; their order matters."""
     key = _mixed(_words(first))
     for part in parts:
         key = _mixed(key + np.uint64(_STRIDE) ^ _mixed(_words(part)))
@@ -53,13 +53,13 @@ def levels(key: Words, place: int) -> tuple[Levels, ...]:
     return tuple((word >> lane & _LANE).astype(np.intp) for lane in _LANES)
 
 
-def deal(key: Words, turn: int) -> Draws:
-    """What chance has for a turn."""
-    return Draws(*levels(key, 2 * turn), *levels(key, 2 * turn + 1))
+def deal(key: Words, turn: int) -> TurnDraws:
+    """The draws of a turn."""
+    return TurnDraws(*levels(key, 2 * turn), *levels(key, 2 * turn + 1))
 
 
 def share(level: Levels) -> Floats:
-    """A level as a number between 0 and 1, the middle of its part."""
+    """A level as a number between 0 and 1: the middle of its part."""
     return np.asarray((level + 0.5) * (1 / LEVELS))
 
 

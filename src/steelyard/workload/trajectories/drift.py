@@ -1,7 +1,7 @@
-"""How lengths and reward move as a policy trains.
+"""How lengths and reward change as a policy trains.
 
-The learning model is an assumption, not a finding: skill goes from 0 to 1 as ``1 - exp(-samples)``, and a sample that
-was made by older weights counts less, by half for each so many versions.
+The learning model is an assumption, not a finding: skill goes from 0 to 1 as ``1 - exp(-samples)``, and the weight of a
+stale sample halves with every ``stale_half`` versions.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ class Learning:
     spec: LearningSpec
 
     def effective(self, staleness: ArrayLike) -> float:
-        """What samples with these stalenesses (in weight versions) count together; fresh ones count 1 each."""
+        """Total weight of samples with these stalenesses (in weight versions); a fresh one counts 1."""
         versions = np.asarray(staleness, dtype=np.float64)
         half = self.spec.stale_half
         return float(versions.size if half is None else np.exp2(-versions / half).sum())
 
     def skill(self, trained: float) -> float:
-        """The part of the way that is made after so many effective samples."""
+        """Skill, from 0 to 1, after ``trained`` effective samples."""
         return 1.0 - exp(-trained / self.spec.samples)
 
     def reward(self, trained: float) -> float:
-        """Mean reward after so many effective samples."""
+        """Mean reward after ``trained`` effective samples."""
         return self.spec.start + (self.spec.best - self.spec.start) * self.skill(trained)
 
     def samples_for(self, reward: float) -> float:
-        """Effective samples until a mean reward is reached; infinite for the best and beyond."""
+        """Effective samples until a mean reward is reached; infinite from the best reward on."""
         if reward <= self.spec.start:
             return 0.0
         if reward >= self.spec.best:
@@ -45,7 +45,7 @@ class Learning:
 
 
 def scheduled(drift: ScheduleDrift, step: int) -> Factors:
-    """Straight lines between points, level outside."""
+    """Linear between points, constant outside."""
     steps = [point.step for point in drift.points]
     return Factors(
         tokens=float(np.interp(step, steps, [point.tokens for point in drift.points])),
@@ -55,7 +55,7 @@ def scheduled(drift: ScheduleDrift, step: int) -> Factors:
 
 
 def learnt(drift: LearningDrift, skill: float) -> Factors:
-    """Each factor in proportion to skill."""
+    """Each factor, linear in skill."""
     return Factors(
         tokens=1 + (drift.tokens - 1) * skill,
         turns=1 + (drift.turns - 1) * skill,

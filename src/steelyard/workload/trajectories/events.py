@@ -1,4 +1,4 @@
-"""Trajectories out of a log of events (docs/balance.md), as a live system or `steelyard posttrain --log` writes it."""
+"""Trajectories from a log of events (docs/balance.md), as a live system or `steelyard posttrain --log` writes it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class _Open:
 
 
 class EventReader:
-    """Puts trajectories together from what was told of them, line by line. Those that never end are left out."""
+    """Assembles trajectories from a log, line by line. Those that never end are skipped."""
 
     def __init__(self) -> None:
         self._open: dict[str, _Open] = {}
 
     def take(self, row: dict[str, Any], where: str) -> Trajectory | None:
-        """A line of the log; the trajectory that it ends, if any. What is not about a rollout's turns says nothing."""
+        """Process a line of the log; returns the trajectory that it ends, if any. Other events are ignored."""
         kind = row["kind"]
         if row.get("part", "rollout") != "rollout" or kind not in ("Begun", "Called", "Returned", "Ended"):
             return None
@@ -41,7 +41,7 @@ class EventReader:
             self._begin(name, row, where)
             return None
         each = self._open.get(name)
-        if each is None:  # the log begins later than it did
+        if each is None:  # it started before the log
             return None
         at = seconds(required(row, "at", where), "at", where)
         if kind == "Called":
@@ -58,7 +58,7 @@ class EventReader:
         return Trajectory(name, each.prompt, each.prompt, turns, each.prompt_tokens, each.policy)
 
     def _begin(self, name: str, row: dict[str, Any], where: str) -> None:
-        """Begun anew, or gone on with after some turns."""
+        """Start a trajectory, or resume it after some turns."""
         prompt = name_of(row, "prompt", where)
         if prompt is None:
             raise UserError(f"{where}: Begun: prompt is missing")

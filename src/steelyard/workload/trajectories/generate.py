@@ -1,9 +1,9 @@
-"""Trajectories with causes: what a tool answers changes what is left to do, and nothing later changes what was.
+"""Generates causal trajectories: a tool's result changes the remaining work, and later turns never change earlier ones.
 
-Hidden from whoever watches: the task's difficulty, and how much work each trajectory has left. A turn thinks and calls
-a tool; a success gets work done, and a good find shortens the rest; an error adds work, makes the next turn think
-more and the next call fail more often; a timeout costs its time and the call is made again. All trajectories of a
-batch take their turns side by side.
+The task's difficulty and the remaining work are hidden state. A turn generates tokens and calls a tool. A success
+reduces the remaining work, sometimes by much. An error adds work, makes the next turn longer and the next call more
+likely to fail. A timeout costs its time, and the call is repeated. All trajectories of a batch are generated together,
+turn by turn.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from numpy.typing import NDArray
 from steelyard.records import Floats, Ints
 from steelyard.scenario.rollouts import Factors
 from steelyard.workload.trajectories.batch import ENDS
-from steelyard.workload.trajectories.chance import Draws, Levels, Words, deal, levels, share
-from steelyard.workload.trajectories.plan import Plan
+from steelyard.workload.trajectories.chance import Levels, TurnDraws, Words, deal, levels, share
+from steelyard.workload.trajectories.plan import TrajectoryTables
 from steelyard.workload.trajectories.quantiles import normal
 
 Flags = NDArray[np.bool_]
 
 _GOING = -1
 _DONE, _GAVE_UP, _TOKENS, _TURNS = range(len(ENDS))
-_NO_WORK = 0.5  # steps that are not worth a turn
-_ERROR = 1  # places in OUTCOMES; a timeout comes after it
-_BEFORE = 1 << 32  # a place that no turn has: draws for the trajectory as a whole
+_NO_WORK = 0.5  # remaining steps below which a trajectory makes its last turn; chosen
+_ERROR = 1  # index into OUTCOMES; a timeout comes after it
+_BEFORE = 1 << 32  # the place of draws for the trajectory as a whole, which no turn has
 
 
 class Tasks(NamedTuple):
-    """What trajectories of one group share, a row for each trajectory."""
+    """What the trajectories of a group share, one row per trajectory."""
 
     difficulty: Floats  # in standard deviations
     prompt_tokens: Ints
 
 
-class Turns(NamedTuple):
-    """One turn of those still under way."""
+class TurnColumns(NamedTuple):
+    """One turn of the trajectories that are still running."""
 
     who: Ints
     generated: Ints
@@ -50,23 +50,23 @@ class Turns(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Generated:
+class GeneratedTurns:
     """All turns, sorted by trajectory, and how each trajectory ended."""
 
-    turns: Turns
+    turns: TurnColumns
     ends: Ints
 
 
 class _State(NamedTuple):
-    """Trajectories under way."""
+    """The trajectories that are still running."""
 
     who: Ints
     key: Words
     difficulty: Floats
     pace: Floats
-    work: Floats  # steps at the begin
-    left: Floats  # steps still to do
-    room: Ints  # tokens until the budget is used up
+    work: Floats  # steps at the start
+    left: Floats  # remaining steps
+    room: Ints  # remaining tokens of the budget
     failed: Flags
     retry: Ints  # the tool to call again, or -1
     quitting: Flags
@@ -87,7 +87,7 @@ class _State(NamedTuple):
 
 
 class _Return(NamedTuple):
-    """What tools answered."""
+    """What tools returned."""
 
     tool: Ints
     failed: Flags
@@ -96,20 +96,20 @@ class _Return(NamedTuple):
     returned: Ints
 
 
-def tasks_of(plan: Plan, key: Words) -> Tasks:
-    """Difficulty and prompt that follow from keys of tasks. A prompt leaves room for one token at least."""
+def tasks_of(plan: TrajectoryTables, key: Words) -> Tasks:
+    """Difficulty and prompt of tasks, by their keys. A prompt leaves room for at least one token."""
     hard, prompt, *_ = levels(key, 0)
     most = plan.spec.budget.context - 1
     return Tasks(normal().take(hard), np.minimum(plan.prompt.take(prompt), most).astype(np.int64))
 
 
 def generate(
-    plan: Plan, tasks: Tasks, key: Words, factors: Factors, dealer: Callable[[Words, int], Draws] = deal
-) -> Generated:
-    """Run trajectories with these keys to their ends."""
+    plan: TrajectoryTables, tasks: Tasks, key: Words, factors: Factors, dealer: Callable[[Words, int], TurnDraws] = deal
+) -> GeneratedTurns:
+    """Generate the trajectories with these keys."""
     state = _begin(plan, tasks, key, factors)
     ends = np.full(len(key), _GOING, dtype=np.int64)
-    taken: list[Turns] = []
+    taken: list[TurnColumns] = []
     for turn in range(plan.spec.budget.turns):
         row, end, state = _take_turn(plan, state, dealer(state.key, turn), factors.success)
         ends[row.who] = end
@@ -121,10 +121,10 @@ def generate(
     ends[ends == _GOING] = _TURNS
     every = [np.concatenate(column) for column in zip(*taken, strict=True)]
     order = np.argsort(every[0], kind="stable")
-    return Generated(Turns(*(column[order] for column in every)), ends)
+    return GeneratedTurns(TurnColumns(*(column[order] for column in every)), ends)
 
 
-def _begin(plan: Plan, tasks: Tasks, key: Words, factors: Factors) -> _State:
+def _begin(plan: TrajectoryTables, tasks: Tasks, key: Words, factors: Factors) -> _State:
     spec = plan.spec
     own_work, own_pace, *_ = levels(key, _BEFORE)
     z = normal()
@@ -149,8 +149,10 @@ def _begin(plan: Plan, tasks: Tasks, key: Words, factors: Factors) -> _State:
     )
 
 
-def _take_turn(plan: Plan, state: _State, draws: Draws, success: float) -> tuple[Turns, Ints, _State]:
-    """One turn of each: what it was, how the trajectory ended if it did, and where it stands."""
+def _take_turn(
+    plan: TrajectoryTables, state: _State, draws: TurnDraws, success: float
+) -> tuple[TurnColumns, Ints, _State]:
+    """One turn of each trajectory: the turn, how the trajectory ended (if it did), and its new state."""
     last = state.quitting | (state.left < _NO_WORK)
     wanted = _tokens(plan, state, draws, last)
     generated = np.minimum(wanted, state.room)
@@ -160,7 +162,7 @@ def _take_turn(plan: Plan, state: _State, draws: Draws, success: float) -> tuple
     answer = _call(plan, state, draws, success)
     returned = np.where(calls, np.minimum(answer.returned, room), 0)
     room = room - returned
-    row = Turns(
+    row = TurnColumns(
         who=state.who,
         generated=generated,
         tool=np.where(calls, answer.tool, -1),
@@ -180,14 +182,14 @@ def _take_turn(plan: Plan, state: _State, draws: Draws, success: float) -> tuple
     return row, end, following
 
 
-def _tokens(plan: Plan, state: _State, draws: Draws, last: Flags) -> Ints:
-    """What a turn would generate, were there room enough."""
+def _tokens(plan: TrajectoryTables, state: _State, draws: TurnDraws, last: Flags) -> Ints:
+    """What a turn would generate without a budget."""
     thinking = plan.thinking.take(draws.thinking) * np.where(state.failed, plan.spec.after_error, 1.0)
     tokens = np.where(last, plan.answer.take(draws.thinking), thinking + plan.call.take(draws.call))
     return np.maximum(np.rint(tokens * state.pace), 1).astype(np.int64)
 
 
-def _call(plan: Plan, state: _State, draws: Draws, success: float) -> _Return:
+def _call(plan: TrajectoryTables, state: _State, draws: TurnDraws, success: float) -> _Return:
     tools = plan.tools
     tool = np.where(state.retry < 0, _choice(plan, state, draws.tool), state.retry)
     against = np.exp(tools.harder.take(tool) * state.difficulty) / success
@@ -207,8 +209,8 @@ def _call(plan: Plan, state: _State, draws: Draws, success: float) -> _Return:
     )
 
 
-def _choice(plan: Plan, state: _State, level: Levels) -> Ints:
-    """A tool by the shares at this point of the way."""
+def _choice(plan: TrajectoryTables, state: _State, level: Levels) -> Ints:
+    """Choose a tool by the shares at this point of the trajectory."""
     done = 1.0 - np.minimum(state.left / state.work, 1.0)
     drawn = share(level)
     tool = np.zeros(len(drawn), dtype=np.int64)
@@ -217,8 +219,8 @@ def _choice(plan: Plan, state: _State, level: Levels) -> Ints:
     return tool
 
 
-def _left_after(plan: Plan, state: _State, answer: _Return, draws: Draws) -> Floats:
-    """Work after the tool's answer."""
+def _left_after(plan: TrajectoryTables, state: _State, answer: _Return, draws: TurnDraws) -> Floats:
+    """Remaining work after the tool's result."""
     tools = plan.tools
     change = np.where(answer.failed, tools.rework.take(answer.tool), -tools.advance.take(answer.tool))
     left = np.maximum(state.left + np.where(answer.timeout, 0.0, change), 0.0)

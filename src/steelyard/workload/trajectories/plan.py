@@ -1,4 +1,4 @@
-"""A trajectory spec compiled to tables, so that a turn of thousands of trajectories is some dozens of look-ups."""
+"""A trajectory spec compiled to tables, so that a turn of thousands of trajectories is a few dozen look-ups."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from steelyard.workload.trajectories.quantiles import seconds_table, tokens_tabl
 
 @dataclass(frozen=True)
 class Tools:
-    """A column of tools for each of their properties; odds are against success."""
+    """The properties of tools, one column each; odds are those of failure."""
 
     names: tuple[str, ...]
     begin: Floats  # cumulative shares while nothing is done
@@ -44,8 +44,8 @@ class Tools:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Everything that does not change from trajectory to trajectory."""
+class TrajectoryTables:
+    """Everything that all trajectories share."""
 
     spec: TrajectorySpec
     tools: Tools
@@ -55,9 +55,9 @@ class Plan:
     answer: Floats
 
 
-def compile_plan(spec: TrajectorySpec, base_dir: Path) -> Plan:
+def compile_plan(spec: TrajectorySpec, base_dir: Path) -> TrajectoryTables:
     """Tables for a spec; relative paths in it start from ``base_dir``."""
-    return Plan(
+    return TrajectoryTables(
         spec=spec,
         tools=_tools(spec.tools, base_dir),
         prompt=np.rint(tokens_table(spec.prompt, base_dir)),

@@ -1,7 +1,7 @@
-"""Distributions as tables: what lies in the middle of each of 65,536 equal parts of probability, in rising order.
+"""Distributions as tables: the midpoint of each of 65,536 equal parts of probability, in ascending order.
 
-Drawing is then a look-up, whatever the kind, and a level says how long a draw is among all. Nothing rarer than one in
-131,072 comes up.
+So drawing from any distribution is a look-up, and a level is the rank of a draw. Values rarer than one in 131,072 never
+occur.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def normal() -> Floats:
 
 
 def tokens_table(spec: Tokens, base_dir: Path) -> Floats:
-    """Lengths of at least one token; not rounded where the distribution is not, as factors come on top."""
+    """Lengths of at least one token; continuous ones are not rounded, since factors are applied later."""
     match spec:
         case FixedTokens():
             return np.full(LEVELS, float(spec.tokens))

@@ -1,6 +1,6 @@
 """Trajectory files (docs/trajectories.md): our own JSON lines, SWE-agent's turns, recorded agent sessions, live logs.
 
-They are told apart line by line: ``kind`` makes an event of a log, ``calls`` a session, anything else has turns.
+The form is recognised line by line: ``kind`` marks an event of a log, ``calls`` a session, anything else has turns.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _row(row: dict[str, Any], where: str) -> Trajectory:
 
 
 def _trajectory(row: dict[str, Any], where: str) -> Trajectory:
-    """A row with turns. Without an id the line names it, so that the name says nothing about who made it."""
+    """A row with turns. Without an id its line number is its name."""
     turns = turns_of(required(row, "turns", where), where)
     if not turns:
         raise UserError(f"{where}: turns must be a list of at least one turn (found none)")
@@ -64,10 +64,10 @@ def _trajectory(row: dict[str, Any], where: str) -> Trajectory:
 
 
 def _session(row: dict[str, Any], where: str) -> Trajectory:
-    """Recorded calls in the order they were made. What a tool returned is how much longer the next prompt is.
+    """Recorded calls in the order they were made. What a tool returned is the growth of the next prompt.
 
-    Calls do not say which tool came between them, so all are ``call``; whatever the next prompt has beyond this one's
-    prompt and answer counts as returned, and a prompt that is shorter (calls overlap, contexts are cut) as nothing.
+    Calls do not name the tool between them, so all tools are ``call``. What the next prompt has beyond this one's
+    prompt and output counts as returned; if the next prompt is shorter (calls overlap, contexts are cut), nothing does.
     """
     calls = row["calls"]
     if not isinstance(calls, list) or not calls:

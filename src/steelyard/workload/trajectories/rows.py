@@ -1,4 +1,4 @@
-"""What rows of trajectory files have in common, whatever form they are of."""
+"""Shared by the readers of all forms of trajectory files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def turns_of(rows: Any, where: str) -> list[Turn]:
 
 
 def turn_of(row: Any, where: str) -> Turn:
-    """A turn as a row has it."""
+    """A turn of a row."""
     if not isinstance(row, dict):
         raise UserError(f"{where}: must be an object with generated, tool, outcome, returned (found {str(row)[:40]!r})")
     latency = row.get("latency")
@@ -40,7 +40,7 @@ def _outcome(row: dict[str, Any], key: str, where: str) -> Outcome:
 
 
 def name_of(row: dict[str, Any], key: str, where: str) -> str | None:
-    """Text under a key that may be absent or null; numbers serve as names too."""
+    """Text under a key that may be absent or null; numbers are accepted as names."""
     value = row.get(key)
     if value is None or (isinstance(value, str) and value):
         return value

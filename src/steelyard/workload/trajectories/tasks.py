@@ -1,4 +1,4 @@
-"""Where the trajectories of a training step come from: prompts by groups, generated or out of a file."""
+"""Sources of the trajectories of a training step: prompts in groups, generated or read from a file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from steelyard.scenario.rollouts import (
     ScheduleDrift,
     TrajectorySpec,
 )
-from steelyard.workload.trajectories.batch import Batch
+from steelyard.workload.trajectories.batch import TrajectoryBatch
 from steelyard.workload.trajectories.chance import keys
 from steelyard.workload.trajectories.drift import Learning, learnt, scheduled
 from steelyard.workload.trajectories.generate import generate, tasks_of
@@ -29,16 +29,16 @@ _TASK, _SAMPLE = 1, 2  # kinds of keys
 
 
 class Trajectories(Protocol):
-    """A source of trajectories by training step; asking twice gives the same."""
+    """A deterministic source of trajectories by training step."""
 
     def step(self, step: int, trained: float | None = None) -> Sequence[Trajectory]:
-        """Those of one step, group by group. ``trained`` is how many effective samples the policy has learnt from
-        (see Learning); not given, it is all of the steps before, fresh."""
+        """The trajectories of one step, group by group. ``trained`` are the effective samples that the policy has
+        trained on (see Learning); by default all samples of the earlier steps, fresh."""
 
     def draw(
         self, prompts: Sequence[int], step: int, trained: float | None = None, samples: range | None = None
     ) -> Sequence[Trajectory]:
-        """The same for prompts by their place in the order of all steps, as the policy of one step answers them; these
+        """The same for prompts by their position in the order of all steps, with the policy of one step; these
         ``samples`` of each, which may be more than a group has."""
 
 
@@ -50,10 +50,10 @@ def trajectories_of(spec: TrajectorySpec | FileTrajectories, seed: int, base_dir
 
 
 class GeneratedTasks:
-    """Tasks by epochs, each in an order of its own; what is left over at the end of an epoch is not used in it.
+    """Tasks by epochs, each in its own order; an incomplete batch at the end of an epoch is dropped.
 
-    A trajectory depends on seed, task, sample and step alone (and on drift): neither on the group's size nor on who
-    else is in the batch.
+    A trajectory depends only on seed, task, sample and step (and on drift), not on the group's size or the rest of the
+    batch.
     """
 
     def __init__(self, spec: TrajectorySpec, seed: int, base_dir: Path = Path()) -> None:
@@ -62,19 +62,19 @@ class GeneratedTasks:
         self._plan = compile_plan(spec, base_dir)
         self._order = lru_cache(maxsize=2)(self._shuffled)
 
-    def step(self, step: int, trained: float | None = None) -> Batch:
+    def step(self, step: int, trained: float | None = None) -> TrajectoryBatch:
         prompts = self._spec.prompts
         return self.draw(range(step * prompts, (step + 1) * prompts), step, trained)
 
     def draw(
         self, prompts: Sequence[int], step: int, trained: float | None = None, samples: range | None = None
-    ) -> Batch:
+    ) -> TrajectoryBatch:
         epoch = self._spec.tasks // self._spec.prompts * self._spec.prompts
         chosen = np.array([self._order(place // epoch)[place % epoch] for place in prompts])
         return self.samples(chosen, step, self.factors(step, trained), samples)
 
     def factors(self, step: int, trained: float | None = None) -> Factors:
-        """How far lengths have moved by a step."""
+        """Factors on lengths at a step."""
         drift, learning = self._spec.drift, self._spec.learning
         if isinstance(drift, ScheduleDrift):
             return scheduled(drift, step)
@@ -84,15 +84,15 @@ class GeneratedTasks:
             return learnt(drift, Learning(learning).skill(fresh if trained is None else trained))
         return Factors()
 
-    def samples(self, tasks: Ints, step: int, factors: Factors, which: range | None = None) -> Batch:
-        """A group of samples for each of these tasks, or other samples of them."""
+    def samples(self, tasks: Ints, step: int, factors: Factors, which: range | None = None) -> TrajectoryBatch:
+        """A group of samples for each of these tasks, or the samples given by ``which``."""
         which = range(self._spec.group) if which is None else which
         group = len(which)
         task_keys = keys(self._seed, _TASK, tasks.astype(np.uint64)).repeat(group)
         sample = np.tile(np.array(which), len(tasks))
         shared = tasks_of(self._plan, task_keys)
         made = generate(self._plan, shared, keys(task_keys, _SAMPLE, step, sample.astype(np.uint64)), factors)
-        return Batch(
+        return TrajectoryBatch(
             policy=f"step-{step}",
             prompts=[name for task in tasks.tolist() for name in [f"{self._spec.name}-{task}"] * group],
             samples=sample,
@@ -112,9 +112,9 @@ class GeneratedTasks:
 
 
 class RecordedTasks:
-    """Prompts of a file drawn with replacement. A group has each trajectory of its prompt once before any twice.
+    """Prompts of a file drawn with replacement. A group uses each trajectory of its prompt once before any twice.
 
-    Lengths do not drift: a file is what it is.
+    Recorded lengths do not drift.
     """
 
     def __init__(self, spec: FileTrajectories, seed: int, base_dir: Path = Path()) -> None:
@@ -147,7 +147,7 @@ class RecordedTasks:
         return made
 
     def _slots(self, batch: int) -> list[tuple[list[Trajectory], list[int]]]:
-        """The prompts of a batch, and the order of each one's trajectories, until all of a group are had."""
+        """The prompts of a batch, and the order of each one's trajectories, as many as a group needs."""
         dice = np.random.default_rng([self._seed, batch])
         found = []
         for number in dice.integers(len(self._groups), size=self._spec.prompts).tolist():

@@ -1,4 +1,4 @@
-"""Trajectories to a file of our own form (docs/trajectories.md), which the reader reads back as they were."""
+"""Writes trajectories in our own form (docs/trajectories.md), which the reader restores exactly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from steelyard.records import Trajectory
 
 
 def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> None:
-    """One JSON object a line; what is not known is left out."""
+    """One JSON object per line; unknown values are omitted."""
     with path.open("w", encoding="utf-8") as file:
         for each in trajectories:
             row = {name: value for name, value in asdict(each).items() if value is not None and name != "turns"}
