@@ -86,17 +86,18 @@ def steady_figures(
         return window
     at = ends(requests)
     inside = (at > window.start) & (at <= window.end)
-    ended = {name: column[inside] for name, column in requests.items()}
-    finished = ended["status"] == "finished"
-    done = {name: column[finished] for name, column in ended.items()}
+    finished = requests["status"] == "finished"
+    ended = {name: requests[name][inside] for name in ("status", "ttft", "attft", "tpot", "e2e")}
+    done = {name: requests[name][inside & finished] for name in ("prompt", "output", "ttft", "tpot", "e2e")}
+    came, left, tokens = (requests[name][finished] for name in ("arrival", "finish", "output"))
     prompt, output = int(done["prompt"].sum()), int(done["output"].sum())
     cost = cost_of(price, window.seconds * gpus / 3600, prompt, output)
     return Steady(
         start_s=window.start,
         end_s=window.end,
         seconds=window.seconds,
-        requests=len(ended["id"]),
-        throughput=throughput_of(window.seconds, int(finished.sum()), prompt, output, gpus),
+        requests=len(ended["status"]),
+        throughput=throughput_of(window.seconds, len(done["prompt"]), prompt, output, gpus),
         goodput=goodput_of(scenario.slo, ended, window.seconds),
         usd_per_million_tokens=cost.usd_per_million_tokens,
         usd_per_million_output_tokens=cost.usd_per_million_output_tokens,
@@ -104,8 +105,8 @@ def steady_figures(
         tpot=spread_of(done["tpot"]),
         e2e=spread_of(done["e2e"]),
         sampling={
-            "requests_per_s": sampling_interval(requests, np.ones(len(at)), window),
-            "output_tokens_per_s": sampling_interval(requests, requests["output"].astype(float), window),
+            "requests_per_s": sampling_interval(came, left, None, window),
+            "output_tokens_per_s": sampling_interval(came, left, tokens, window),
         },
     )
 

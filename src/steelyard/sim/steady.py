@@ -102,16 +102,15 @@ def truncation(series: Floats) -> int | None:
     return None if cut == half else cut
 
 
-def sampling_interval(requests: dict[str, Column], amounts: Floats, window: Window) -> Interval:
-    """Where an amount per second of requests that finish lies with 90 % certainty, by means of batches of the window.
+def sampling_interval(came: Floats, left: Floats, amounts: Floats | None, window: Window) -> Interval:
+    """Where an amount per second of requests (one each if not given) lies with 90 % certainty, by means of batches.
 
     In the long run as much leaves as comes, so both are looked at. Near saturation only what comes varies as it should.
     """
-    done = requests["status"] == "finished"
     edges = np.linspace(window.start, window.end, _BATCHES + 1)
     found = []
-    for moments in (requests["arrival"][done], requests["finish"][done]):
-        rates = np.histogram(moments, edges, weights=amounts[done])[0] / (window.seconds / _BATCHES)
+    for moments in (came, left):
+        rates = np.histogram(moments, edges, weights=amounts)[0] / (window.seconds / _BATCHES)
         wide = _STUDENT * float(rates.std(ddof=1)) / sqrt(_BATCHES)
         found.append((float(rates.mean()) - wide, float(rates.mean()) + wide))
     return max(0.0, min(low for low, _ in found)), max(high for _, high in found)
