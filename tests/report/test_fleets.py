@@ -7,17 +7,19 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard.report.axis import TIME_BINS, TimeAxis
 from steelyard.report.changes import MOST_EVENTS, MOST_FIGURES, _thinned, serving_over_time
+from steelyard.report.loads import replica_loads
 from steelyard.report.page import render_page
 from steelyard.report.words import byte_size, count, percent, seconds, significant
 from steelyard.scenario import load_scenario, scenario_from_dict
 from steelyard.sim import simulate
-from steelyard.sim.summary import DynamicsFigures, FirstUseFigures, ServingFigures
+from steelyard.sim.summary import DynamicsFigures, FirstUseFigures, Intervals, ServingFigures
 from support.known import known
 from support.paths import EXAMPLES
 from support.report_samples import make_result, no_steps
@@ -245,3 +247,52 @@ def test_a_long_run_is_thinned() -> None:
     long = replace(result, summary=replace(result.summary, dynamics=told))
     (drawn,) = serving_over_time(long, axis)
     assert len(drawn["at"]) <= 4 * TIME_BINS
+
+
+def test_pools_that_hand_requests_over_have_rows_and_figures_of_their_own() -> None:
+    result = example("pdd", "workload.requests=120")
+    table = result.requests
+    assert set(table["decode_replica"]) <= {2, 3} and set(table["replica"]) <= {0, 1}
+    loads = replica_loads(result)
+    assert loads.requests[:2].sum() == loads.requests[2:].sum() == 120
+    assert loads.output_tokens[:2].sum() == 0 and loads.output_tokens[2:].sum() == table["output"].sum()
+    page = render_page(result, [])
+    assert [f'id="fig-{name}-{i}"' in page for name in ("queue", "batch", "kv") for i in (0, 1, 2)] == [
+        True,
+        True,
+        False,
+    ] * 3
+    prefill, decode = data_of(page)["pools"]
+    assert prefill["replicas"] == decode["replicas"] == 2
+    whole = data_of(page)["series"]
+    both_running = np.array(prefill["series"]["running"]) + np.array(decode["series"]["running"])
+    assert both_running == pytest.approx(np.array(whole["running"]), rel=1e-3, abs=1e-3)
+    assert "prefill" in rows(result, "replicas") and "decode" in rows(result, "replicas")
+    assert data_of(render_page(make_result(20, 4), []))["pools"] == []
+
+
+def test_where_step_time_goes() -> None:
+    result = example("moe-ep", "workload.requests=30")
+    (pool,) = result.summary.pools
+    shares = known(pool.step_time).to_dict()
+    assert sum(shares.values()) == pytest.approx(1.0) and min(shares.values()) >= 0.0
+    assert shares["experts"] > 0.1 and shares["communication"] > 0.0
+    assert f"{percent(shares['experts'])} experts" in words(render_page(result, []))
+    assert " ".join(percent(share) for share in shares.values()) in " ".join(printed(result).split())
+
+
+def test_acceptance_length_is_what_the_workload_accepts() -> None:
+    result = example("speculative", "workload.requests=60")
+    (pool,) = result.summary.pools
+    assert known(pool.acceptance_length) == pytest.approx(1 + 0.8 + 0.6 + 0.4, rel=0.03)
+    assert f"Acceptance length {pool.acceptance_length:.2f}" in " ".join(printed(result).split())
+    assert "Acceptance length" in words(render_page(result, []))
+    assert "Acceptance" not in printed(example("chat-sessions", "workload.requests=20"))
+
+
+def test_intervals_are_a_table_and_lists_of_numbers_are_short() -> None:
+    result = make_result(30)
+    bounds = {"ttft.p50": (0.0123456789012345, 0.0234567890123456), "throughput.requests_per_s": (1.0, 2.0)}
+    result.summary = replace(result.summary, intervals=Intervals(0.9, bounds))
+    page = words(render_page(result, []))
+    assert "12.3 ms – 23.5 ms" in page and "0.0123456" not in page

@@ -16,6 +16,7 @@ from steelyard.cost.source import PROVENANCES, CostSource, Estimate, FirstOf, Fl
 from steelyard.model import (
     AttentionOperator,
     Collective,
+    Gemm,
     GroupedGemm,
     Layout,
     ModelSpec,
@@ -97,6 +98,7 @@ class _Tables:
         self.tokens = np.zeros((kinds, len(self.rows)))
         self.experts, self.pooled, self.exchange = np.zeros((3, kinds, len(self.pooled_rows)))
         self.head = np.zeros((kinds, min(most, engine.max_num_seqs * (1 + engine.drafts)) + 1))
+        self.collective, self.elementwise = np.zeros((2, len(self.rows)))  # parts of ``tokens``
         self.attention: list[AttentionLayers] = []
         self.families: dict[str, set[str]] = {}
         self.kernels: list[ExpertKernel] = []
@@ -133,7 +135,12 @@ class _Tables:
             table = self.exchange if isinstance(operator, Collective) else self.pooled
             _add(table, layers, self.source.rows(operator, self.pooled_rows))
         else:
-            _add(self.tokens, layers, self.source.rows(operator, self.rows))
+            found = self.source.rows(operator, self.rows)
+            _add(self.tokens, layers, found)
+            if isinstance(operator, Collective):
+                self.collective += layers * found.seconds
+            elif not isinstance(operator, Gemm):
+                self.elementwise += layers * found.seconds
 
     def compiled(self, model: ModelSpec, terms: HostTerms) -> CompiledCost:
         """The tables as a `CompiledCost`."""
@@ -152,6 +159,8 @@ class _Tables:
             graphs=graphs,
             host=host_cost(model, terms),
             kernels=tuple(self.kernels),
+            collective_seconds=self.collective,
+            elementwise_seconds=self.elementwise,
             ran=(engine.max_num_batched_tokens, engine.max_num_seqs, *graphs.sizes, *_warmed_up(engine, graphs)),
         )
 

@@ -97,6 +97,7 @@ class CompiledCost:
     """The `StepCost` of an engine, from tables.
 
     ``token_seconds[t]`` are operators over all tokens, ``head_seconds[s]`` those over one row per request.
+    ``collective_seconds`` and ``elementwise_seconds`` are the parts of ``token_seconds`` that are no GEMM.
     ``expert_seconds[t]`` are routed experts. Rows that pad a step to a captured size hold data of earlier steps, some
     of it equal, and choose about half as many further experts as real tokens would. Decode attention is piecewise
     linear in the cached tokens, up to the sliding window, for each batch size.
@@ -123,12 +124,15 @@ class CompiledCost:
         host: HostCost,
         kernels: tuple[ExpertKernel, ...] = (),
         ran: tuple[int, ...] = (),
+        collective_seconds: Floats | None = None,
+        elementwise_seconds: Floats | None = None,
     ) -> None:
         pooled_seconds, exchange_seconds = (
             np.zeros_like(expert_seconds) if table is None else table for table in (pooled_seconds, exchange_seconds)
         )
         everybody = (expert_seconds + pooled_seconds + exchange_seconds)[:, ::ranks]
         self._tables = token_seconds, expert_seconds, head_seconds, pooled_seconds, exchange_seconds
+        self._beside = collective_seconds, elementwise_seconds
         self.ranks = ranks
         self._by_provenance = token_seconds + everybody, head_seconds
         self._tokens: list[float] = token_seconds.sum(axis=0).tolist()
@@ -187,6 +191,8 @@ class CompiledCost:
             "host": self.host,
             "kernels": self._kernels,
             "ran": self._ran,
+            "collective_seconds": self._beside[0],
+            "elementwise_seconds": self._beside[1],
         }
 
     def _widened(self, part: AttentionLayers, queries: int) -> AttentionLayers:
@@ -366,6 +372,23 @@ class CompiledCost:
                 seconds = part.layers * part.prefill.seconds([(new, before)])
                 found[part.prefill.provenance] += seconds * len(filled) / len(sample)
         return found
+
+    def by_family(self, done: Stretches, seconds: float) -> dict[str, float]:
+        """The GPU seconds of a run, of which there are about so many, by kind of work."""
+        tokens, rows, steps = done.decodes + done.prefill_tokens, done.decodes + done.prefill_requests, done.steps
+        plain, experts, head, pooled, exchange = self._tables
+
+        def spent(table: Floats | None, of: Ints) -> float:
+            return 0.0 if table is None else float((table if table.ndim == 1 else table.sum(axis=0))[of] @ steps)
+
+        collective, elementwise = (spent(table, tokens) for table in self._beside)
+        found = {
+            "gemm": spent(plain, tokens) - collective - elementwise + spent(head, rows),
+            "experts": spent(experts[:, :: self.ranks], tokens) + spent(pooled[:, :: self.ranks], tokens),
+            "communication": collective + spent(exchange[:, :: self.ranks], tokens),
+            "elementwise": elementwise,
+        }
+        return {"attention": max(0.0, seconds - sum(found.values())), **found}
 
     def _mixed_attention(self, chunks: list[tuple[int, int]], decodes: Decodes) -> float:
         """Chunks and decodes in one kernel; the sum of both if the source only knows them apart."""

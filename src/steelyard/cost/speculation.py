@@ -206,6 +206,10 @@ class SpeculativeCost:
         found = self.target.by_provenance(done)
         return found if self.draft is None else found + self.draft.by_provenance(done)
 
+    def by_family(self, done: Stretches, seconds: float) -> dict[str, float]:
+        """By kind of work; all of the draft's counts as attention."""
+        return self.target.by_family(done, seconds)
+
     def decode_line(self, n: int, kv: int, longest: int) -> tuple[float, float, int]:
         """A step of requests without drafts, as a line that is valid for this step only."""
         return self.mixed(n, kv, longest, []).gpu, 0.0, kv

@@ -68,9 +68,9 @@ def _throughput(summary: Summary) -> str:
     rate = whole if steady is None else steady.throughput
     name = "throughput.output_tokens_per_s" if steady is None else "steady.output_tokens_per_s"
     return _card(
-        "Throughput",
+        "Throughput" + _when(summary),
         significant(rate.output_tokens_per_s),
-        "tokens/s out" + _when(summary),
+        "tokens/s out",
         [
             *_sure(summary, name, significant),
             f"{significant(rate.requests_per_s)} requests/s, {significant(rate.input_tokens_per_s)} tokens/s in",
@@ -81,6 +81,7 @@ def _throughput(summary: Summary) -> str:
 
 
 def _when(summary: Summary) -> str:
+    """Which part of the run a card's large figure is of."""
     return ", whole run" if summary.steady is None else ", steady"
 
 
@@ -92,18 +93,18 @@ def _goodput(summary: Summary) -> str:
     lines = [f"{significant(goodput.requests_per_s)} requests/s within every limit"]
     if summary.steady is not None:
         lines.append(f"whole run {percent(summary.goodput.share)}")
-    return _card("Goodput", percent(share), "of requests" + _when(summary), lines)
+    return _card("Goodput" + _when(summary), percent(share), "of requests", lines)
 
 
 def _cost(summary: Summary) -> str:
     cost = summary.cost
     per = cost if summary.steady is None else summary.steady
     return _card(
-        "Cost",
+        "Cost" + _when(summary),
         dollars(per.usd_per_million_tokens),
-        "per million tokens" + _when(summary),
+        "per M tokens",
         [
-            f"{dollars(per.usd_per_million_output_tokens)} per million output tokens",
+            f"{dollars(per.usd_per_million_output_tokens)} per M output tokens",
             *(
                 []
                 if per is cost

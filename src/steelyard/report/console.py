@@ -12,7 +12,16 @@ from rich.text import Text
 
 from steelyard.report.by_model import MODELS_HEAD, ON_A_TERMINAL, model_rows
 from steelyard.report.changes import EVENTS_HEAD, SERVING_HEAD, crash_line, event_rows, serving_rows
-from steelyard.report.pools import LINKS_HEAD, POOLS_HEAD, link_rows, pool_rows, wait_lines
+from steelyard.report.pools import (
+    LINKS_HEAD,
+    POOLS_HEAD,
+    STEP_TIME_HEAD,
+    acceptance_line,
+    link_rows,
+    pool_rows,
+    step_time_rows,
+    wait_lines,
+)
 from steelyard.report.tiers import TIERS_HEAD, tier_rows
 from steelyard.report.verdict import (
     METRICS,
@@ -79,6 +88,7 @@ def _parts(result: Result) -> Iterator[RenderableType]:
         yield table
         yield ""
     remarks = {**wait_lines(summary), "Crashes": crash_line(result), "First uses": first_uses_line(summary)}
+    remarks["Drafts"] = acceptance_line(summary)
     for label, remark in remarks.items():
         if remark:
             yield _labelled(label, Text(remark))
@@ -102,6 +112,7 @@ def _tables(result: Result) -> Iterator[RenderableType]:
         (MODELS_HEAD[:ON_A_TERMINAL], [row[:ON_A_TERMINAL] for row in model_rows(summary)]),
         (POOLS_HEAD, pool_rows(summary)),
         (LINKS_HEAD, link_rows(summary)),
+        (STEP_TIME_HEAD, step_time_rows(summary)),
         (TIERS_HEAD, tier_rows(summary)),
         (SERVING_HEAD, serving_rows(summary)),
         (EVENTS_HEAD, events[:_MOST_EVENTS]),

@@ -42,7 +42,10 @@ _HEADINGS = {
     "provenance": "Where step times come from",
     "memory": "Memory per GPU",
 }
-_SHOWN_ELSEWHERE = {"name", "slo", "pools", "links", "models", "dynamics", "by_tier", "intervals", *METRICS}
+_SHOWN_ELSEWHERE = {
+    *("name", "slo", "pools", "links", "models", "dynamics", "by_tier", "intervals", "unsteady", "bottleneck"),
+    *METRICS,
+}
 _ENDINGS: tuple[tuple[str, Callable[[float | None], str]], ...] = (
     ("_bytes", byte_size),
     ("_s", seconds),
@@ -103,9 +106,12 @@ def replica_table(result: Result) -> str:
         half = _MOST_REPLICAS // 2
         shown = np.concatenate([by_load[:half], by_load[-half:]])
         cut = f"<p>Of {count(total)}, the {half} with the most requests and the {half} with the fewest.</p>"
+    pools = _pools_of(result.summary)
+    several = len(set(pools)) > 1
     rows = [
         [
             f"<th>{index}</th>",
+            *([escape(pools[index])] if several else []),
             bar_cell(count(loads.requests[index]), loads.requests[index], loads.requests.max()),
             bar_cell(count(loads.output_tokens[index]), loads.output_tokens[index], loads.output_tokens.max()),
             bar_cell(percent(loads.busy[index]), loads.busy[index], 1),
@@ -115,13 +121,41 @@ def replica_table(result: Result) -> str:
         ]
         for index in shown.tolist()
     ]
-    head = ["Replica", "requests", "output tokens", "busy", "mean batch", "peak queue", "preemptions"]
+    head = [
+        "Replica",
+        *(["pool"] if several else []),
+        "requests",
+        "output tokens",
+        "busy",
+        "mean batch",
+        "peak queue",
+        "preemptions",
+    ]
     fair = (
         f"<p>Requests per replica: {count(loads.requests.min())} to {count(loads.requests.max())}, "
         f"mean {significant(float(loads.requests.mean()))}. "
         f"Busy {percent(float(loads.busy.min()))} to {percent(float(loads.busy.max()))} of the time.</p>"
     )
     return fair + cut + html_table(head, rows, classes="tall")
+
+
+def _pools_of(summary: Summary) -> list[str]:
+    """The pool of each replica."""
+    return [pool.name for pool in summary.pools for _ in range(pool.replicas)]
+
+
+def interval_table(summary: Summary) -> str:
+    """Where latencies most likely lie; empty for a run that did not look."""
+    if summary.intervals is None:
+        return ""
+    bounds = summary.intervals.bounds
+    rows = []
+    for name, (short, _) in metrics(summary).items():
+        found = [bounds.get(f"{name}.{level}") for level in PERCENTILES]
+        if any(found):
+            cells = (f"{seconds(low)} – {seconds(high)}" for low, high in (each or (None, None) for each in found))
+            rows.append([f"<th>{short}</th>", *cells])
+    return html_table([f"{summary.intervals.share:.0%} sure", *PERCENTILES], rows)
 
 
 def all_numbers(summary: Summary) -> str:
@@ -144,7 +178,7 @@ def all_numbers(summary: Summary) -> str:
         else:
             groups["Run"].append((_words(key), _value(key, value)))
     boxes = "".join(_group(title, rows) for title, rows in groups.items() if rows)
-    return f'{table}<div class="groups">{boxes}</div>'
+    return f'{table}{interval_table(summary)}<div class="groups">{boxes}</div>'
 
 
 def scenario_text(result: Result) -> str:
@@ -177,7 +211,7 @@ def _value(key: str, value: Any) -> str:
     if isinstance(value, str | bool):
         return str(value)
     if isinstance(value, list | tuple):
-        return ", ".join(str(item) for item in value)
+        return " – ".join(_value(key, item) for item in value)
     number = as_number(value)
     if key == "seed":
         return str(value)

@@ -17,12 +17,14 @@ from steelyard.report.jsontext import short
 
 if TYPE_CHECKING:
     from steelyard.sim import Result, Summary
+    from steelyard.sim.summary import PoolFigures
 
 Columns = Mapping[str, np.ndarray]
 
 DOTS = 600
 DOT_BINS = 60
 HISTOGRAM_BARS = 40
+MOST_POOLS = 6
 _CHUNK = 1 << 20
 
 # Fine steps in the last per cent, where the figures people ask about (p99, p99.9) lie.
@@ -42,6 +44,7 @@ def figure_data(result: Result) -> dict[str, Any]:
         "limits": _limits(result.summary),
         "time": None if axis is None else [axis.start, axis.end, axis.bins],
         "series": {} if axis is None else _over_time(result, axis),
+        "pools": [] if axis is None else _by_pool(result, axis),
         "serving": [] if axis is None else serving_over_time(result, axis),
         "arrivals": _ttft_by_arrival(result.requests),
         "prompt": _histogram(result.requests["prompt"]),
@@ -104,15 +107,36 @@ def _spread(axis: TimeAxis, start: np.ndarray, end: np.ndarray, amount: np.ndarr
     return total
 
 
-def _load_over_time(result: Result, axis: TimeAxis) -> dict[str, np.ndarray]:
-    """Queue and batch from the steps; between steps a replica is idle, with nothing waiting or held."""
-    rows = len(result.steps["start"])
-    if not rows:
-        return {}
+def figured_pools(summary: Summary) -> list[PoolFigures]:
+    """Pools with figures of their own: those that have engines, where there are several."""
+    pools = [pool for pool in summary.pools if pool.replicas]
+    return pools[:MOST_POOLS] if len(pools) > 1 else []
+
+
+def _by_pool(result: Result, axis: TimeAxis) -> list[dict[str, Any]]:
+    """Queue, batch and cache of each pool by itself."""
+    found = []
+    for pool in figured_pools(result.summary):
+        load = _load_over_time(result, axis, range(pool.first_replica, pool.first_replica + pool.replicas))
+        series = {name: short(_without_residue(values)) for name, values in load.items()}
+        found.append({"replicas": pool.replicas, "series": series})
+    return found
+
+
+def _load_over_time(result: Result, axis: TimeAxis, only: range | None = None) -> dict[str, np.ndarray]:
+    """Queue and batch from the steps; between steps a replica is idle, with nothing waiting or held.
+
+    ``only`` are the replicas to look at, whose steps follow each other.
+    """
     blocks = _blocks_by_replica(result.summary)
+    begin, end_row = 0, len(result.steps["start"])
+    if only is not None:
+        begin, end_row = np.searchsorted(result.steps["replica"], [only.start, only.stop]).tolist()
+    if begin == end_row:
+        return {}
     sums, peak = np.zeros((5, axis.bins)), np.zeros(axis.bins)
-    for first in range(0, rows, _CHUNK):
-        steps = {name: column[first : first + _CHUNK] for name, column in result.steps.items()}
+    for first in range(begin, end_row, _CHUNK):
+        steps = {name: column[first : min(first + _CHUNK, end_row)] for name, column in result.steps.items()}
         start, end = steps["start"], steps["end"]
         members = steps["n_decode"] + steps["prefill_requests"]
         room = blocks[steps["replica"]]
@@ -127,7 +151,7 @@ def _load_over_time(result: Result, axis: TimeAxis) -> dict[str, np.ndarray]:
         "batch": np.divide(batch, busy_seconds, out=np.zeros(axis.bins), where=busy_seconds > 0),
     }
     if blocks.any():
-        load |= {"kv": held / (axis.width * len(blocks)), "kv_peak": peak}
+        load |= {"kv": held / (axis.width * (len(blocks) if only is None else len(only))), "kv_peak": peak}
     return load
 
 

@@ -44,10 +44,12 @@ class WorkloadShare:
 def replica_loads(result: Result) -> ReplicaLoads:
     """What each replica did, replicas that did nothing included."""
     replicas, duration = result.summary.replicas, result.summary.duration_s
-    served, steps = result.requests["replica"], result.steps
+    begun, steps = result.requests["replica"], result.steps
+    answered = result.requests.get("decode_replica", begun)
+    served = np.concatenate([begun, answered]) if "decode_replica" in result.requests else begun
     taken = served >= 0
-    finished = taken & (result.requests["status"] == "finished")
-    tokens = np.bincount(served[finished], result.requests["output"][finished], minlength=replicas)
+    finished = (answered >= 0) & (result.requests["status"] == "finished")
+    tokens = np.bincount(answered[finished], result.requests["output"][finished], minlength=replicas)
     seconds = steps["end"] - steps["start"]
     busy = np.bincount(steps["replica"], seconds, minlength=replicas)
     members = np.bincount(

@@ -298,30 +298,26 @@
     };
   }
 
-  function throughput() {
-    const { input, output } = data.series;
+  function throughput({ series: { input, output } }) {
     if (!input) return { lines: [] };
     const line = (name, values, key) => ({ name, values, key, style: `c${key}`, rest: `mean ${amount(mean(values))}` });
     return { lines: [line("in", input, 2), line("out", output, 1)], format: amount, axis: brief };
   }
-  function queue() {
-    const { running, waiting } = data.series;
+  function queue({ series: { running, waiting } }) {
     if (!running) return { lines: [] };
     const line = (name, values, key) => ({ name, values, key, style: `c${key}`, fill: true, rest: `mean ${amount(mean(values))}, most ${amount(most(values))}` });
     return { lines: [line("running", running, 1), line("waiting", waiting, 2)], format: amount, axis: brief };
   }
-  function batch() {
-    const { batch: values } = data.series;
+  function batch({ replicas, series: { batch: values } }) {
     if (!values) return { lines: [] };
-    return { lines: [{ name: data.replicas > 1 ? "mean over replicas" : "mean", values, key: 1, style: "c1", fill: true, rest: `up to ${amount(most(values))}` }], format: amount, axis: brief };
+    return { lines: [{ name: replicas > 1 ? "mean over replicas" : "mean", values, key: 1, style: "c1", fill: true, rest: `up to ${amount(most(values))}` }], format: amount, axis: brief };
   }
-  function kv() {
-    const { kv: values, kv_peak: peak } = data.series;
+  function kv({ replicas, series: { kv: values, kv_peak: peak } }) {
     if (!values) return { lines: [] };
     return {
       lines: [
         { name: "mean", values, key: 1, style: "c1", fill: true, rest: percent(mean(values)) },
-        { name: data.replicas > 1 ? "fullest replica" : "peak", values: peak, key: 2, style: "c2", thin: true, rest: percent(most(peak)) },
+        { name: replicas > 1 ? "fullest replica" : "peak", values: peak, key: 2, style: "c2", thin: true, rest: percent(most(peak)) },
       ],
       format: percent, axis: percent, ceiling: 1,
     };
@@ -398,7 +394,10 @@
   logSwitch.checked = Object.values(data.cdfs).some(values => values.at(-1) > 12 * values[values.length >> 1]);
   const distributions = ["ttft", "tpot", "itl", "e2e"].map(name => new Figure(`cdf-${name}`, cdf(name)));
   logSwitch.addEventListener("change", () => distributions.forEach(figure => figure.draw()));
-  for (const [name, chart] of Object.entries({ throughput, queue, batch, kv })) new Figure(name, overTime(chart)).join("time");
+  for (const [name, chart] of Object.entries({ throughput, queue, batch, kv })) new Figure(name, overTime(() => chart(data))).join("time");
+  data.pools.forEach((pool, i) => {
+    for (const [name, chart] of Object.entries({ queue, batch, kv })) new Figure(`${name}-${i}`, overTime(() => chart(pool))).join("time");
+  });
   data.serving.forEach((pool, i) => new Figure(`serving-${i}`, serving(pool)).join("time"));
   new Figure("arrivals", arrivals);
   for (const name of ["prompt", "output"]) new Figure(name, lengths(name));

@@ -15,10 +15,10 @@ from steelyard.report.by_model import MODELS_HEAD, model_rows
 from steelyard.report.cards import cards, provenance_bar, slo_panel
 from steelyard.report.changes import changes_section
 from steelyard.report.details import all_numbers, notes_panel, replica_table, scenario_text, workload_table
-from steelyard.report.figures import figure_data
+from steelyard.report.figures import figure_data, figured_pools
 from steelyard.report.jsontext import inside_html
-from steelyard.report.markup import figure_boxes, text_table
-from steelyard.report.pools import pool_section
+from steelyard.report.markup import cut_note, figure_boxes, text_table
+from steelyard.report.pools import pool_section, step_time_bars
 from steelyard.report.tiers import tier_section
 from steelyard.report.verdict import (
     bottleneck_line,
@@ -46,6 +46,7 @@ _LOAD_FIGURES = (
     ("batch", "Batch size, requests per step"),
     ("kv", "KV cache in use"),
 )
+_POOL_FIGURES = (("queue", "Requests"), ("batch", "Batch size"), ("kv", "KV cache in use"))
 _WORKLOAD_FIGURES = (
     ("arrivals", "Time to first token by arrival"),
     ("prompt", "Prompt length, tokens"),
@@ -62,14 +63,15 @@ def render_page(result: Result, notes: Sequence[str]) -> str:
         "Changes": changes_section(result),
         "Requests": figure_boxes(_WORKLOAD_FIGURES, "requests") + workload_table(result),
         "Models": text_table(MODELS_HEAD, model_rows(result.summary)),
-        "Pools": pool_section(result.summary),
+        "Pools": pool_section(result.summary) + _pool_figures(result.summary),
         "Cache": tier_section(result.summary),
         "Replicas": replica_table(result),
         "Numbers": all_numbers(result.summary),
         "Scenario": scenario_text(result),
     }
     present = {title: content for title, content in sections.items() if content}
-    body = [_verdict(result), cards(result.summary), provenance_bar(result.summary), notes_panel(notes)]
+    body = [_verdict(result), cards(result.summary), step_time_bars(result.summary)]
+    body += [provenance_bar(result.summary), notes_panel(notes)]
     body += [f'<section id="{title.lower()}"><h2>{title}</h2>{content}</section>' for title, content in present.items()]
     return _fill(
         _read("page.html"),
@@ -101,6 +103,14 @@ def _steady(summary: Summary) -> str:
     line = bottleneck_line(summary)
     binds = f'<p class="binds"><b>Bottleneck</b> {escape(line)}</p>' if line else ""
     return f'<p class="{state}"><b>Steady</b> {escape(steady_line(summary))}</p>{binds}'
+
+
+def _pool_figures(summary: Summary) -> str:
+    """Queue, batch and cache of each pool."""
+    pools = figured_pools(summary)
+    boxes = [(f"{name}-{i}", f"{title}: {pool.name}") for i, pool in enumerate(pools) for name, title in _POOL_FIGURES]
+    left_out = cut_note(len(pools), sum(pool.replicas > 0 for pool in summary.pools), "pools") if pools else ""
+    return figure_boxes(boxes, "three") + left_out if boxes else ""
 
 
 def _paragraph(text: str) -> str:

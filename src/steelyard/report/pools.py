@@ -6,13 +6,22 @@ from collections.abc import Callable
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
-from steelyard.report.markup import text_table
+from steelyard.report.markup import Part, share_bar, text_table
 from steelyard.report.words import Share, byte_size, count, percent
 
 if TYPE_CHECKING:
     from steelyard.sim import Summary
     from steelyard.sim.summary import PoolFigures
 
+STEP_TIME_HEAD = ("Step time", "attention", "GEMM", "experts", "comm.", "other", "host")
+_WORK = {
+    "attention": ("attention", "over cached and new tokens"),
+    "gemm": ("GEMM", "dense matrices"),
+    "experts": ("experts", "routed matrices"),
+    "communication": ("communication", "between GPUs"),
+    "elementwise": ("other", "norms, activations, sampling"),
+    "host": ("host", "GPU waits for the host or other ranks"),
+}
 POOLS_HEAD = ("Pool", "GPUs", "engines", "busy", "MFU", "MBU", "KV use", "peak")
 LINKS_HEAD = ("Links", "carried", "mean use", "busiest", "in use")
 
@@ -50,6 +59,39 @@ def link_rows(summary: Summary) -> list[list[str | Share]]:
         ]
         for name, use in summary.links.items()
     ]
+
+
+def step_time_rows(summary: Summary) -> list[list[str | Share]]:
+    """Where the time of each pool's steps goes."""
+    return [
+        [pool.name, *map(Share, pool.step_time.to_dict().values())]
+        for pool in summary.pools
+        if pool.step_time is not None
+    ]
+
+
+def step_time_bars(summary: Summary) -> str:
+    """The same as a bar for each pool."""
+    found = []
+    for pool in summary.pools:
+        if pool.step_time is not None:
+            title = "Where step time goes" + (f": {escape(pool.name)}" if len(summary.pools) > 1 else "")
+            shares = pool.step_time.to_dict()
+            parts = [Part(f"work-{name}", share, *_WORK[name]) for name, share in shares.items() if share]
+            found.append(share_bar(title, parts, _acceptance(pool)))
+    return "".join(found)
+
+
+def acceptance_line(summary: Summary) -> str:
+    """How many tokens a step of a request gives, where there are drafts."""
+    lines = [_acceptance(pool) for pool in summary.pools]
+    return "; ".join(line for line in lines if line)
+
+
+def _acceptance(pool: PoolFigures) -> str:
+    if pool.acceptance_length is None:
+        return ""
+    return f"Acceptance length {pool.acceptance_length:.2f}: tokens per request and step, the engine's own included"
 
 
 def wait_lines(summary: Summary) -> dict[str, str]:

@@ -76,7 +76,7 @@ def request_table(
     Tokens come when the client sees them. ``taken`` is when the engine's front end took a request up. ``parts`` say
     what each engine did of its requests, where that is not everything. ``attft`` is of visible answers alone: their
     first token, counted from the submission of the first of the rounds that led to them. ``retries`` say how often a
-    request had to start over.
+    request had to start over. Where prompts are computed apart, ``decode_replica`` answered what ``replica`` began.
     """
     n = len(workload)
     rounds = workload.rounds or single_rounds(n)
@@ -87,7 +87,8 @@ def request_table(
     for i, why in desk.refused.items():
         reason[i] = why
     parts = parts or [Part()] * len(logs)
-    for log, part in zip(logs, parts, strict=True):
+    decode_replica = np.full(n, -1, dtype=np.int64)
+    for number, (log, part) in enumerate(zip(logs, parts, strict=True)):
         rows = settled(log)
         index = rows["index"].astype(np.int64)
         status[index] = rows["status"]
@@ -100,6 +101,8 @@ def request_table(
         began, ended = np.split(shown(desk.host, log, steps), 2)
         if part.first:
             first[index[told]] = began
+        if not part.begins:
+            decode_replica[index] = number
         if part.first or part.ends:
             finish[index[told]] = ended
         for i, (second, why) in log.given_up.items():
@@ -135,4 +138,5 @@ def request_table(
         "attft": np.where(rounds.phase == VISIBLE, first - arrival[rounds.first], np.nan),
         "tpot": tpot,
         "e2e": np.where(done, finish - arrival, np.nan),
+        **({"decode_replica": decode_replica} if not all(part.begins for part in parts) else {}),
     }

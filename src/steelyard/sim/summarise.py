@@ -57,7 +57,7 @@ def summarise(
     gpus = [each.gpus * share for each, share in zip(setup.pools, there, strict=True)]
     gpu_hours = duration * sum(gpus) / 3600
     price = sum(count * each.price_per_hour for count, each in zip(gpus, setup.pools, strict=True)) / sum(gpus)
-    pools = pool_figures(setup, engines, duration, there)
+    pools = pool_figures(setup, engines, desk.output, duration, there)
     kv, mfu, mbu, busy, provenance = _whole(pools, gpus, setup.pools.index(answers))
     cached = _prefix_cache(requests)
     logs = [engine.log for engine in engines]

@@ -185,6 +185,18 @@ class MemoryFigures(Record):
 
 
 @dataclass(frozen=True)
+class StepShares(Record):
+    """Where the time of a pool's steps goes, as shares of it."""
+
+    attention: float
+    gemm: float
+    experts: float
+    communication: float
+    elementwise: float
+    host: float  # the GPU waits for the host, or for other ranks
+
+
+@dataclass(frozen=True)
 class PoolFigures(Record):
     """What a pool is and how busy it was."""
 
@@ -205,6 +217,8 @@ class PoolFigures(Record):
     stalled: float | None = None  # share of decode-only steps, waiting for the other side of an AFD unit
     pipeline_bubble: float | None = None  # share of time that stages idled while others worked
     model: str | None = None  # where there are several
+    step_time: StepShares | None = None  # of engines whose batches run whole on their GPUs, one at a time
+    acceptance_length: float | None = None  # tokens per request and step with drafts
 
 
 @dataclass(frozen=True)

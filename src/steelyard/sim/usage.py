@@ -7,35 +7,42 @@ from collections.abc import Sequence
 import numpy as np
 
 from steelyard.cost import PROVENANCES, Stretches
-from steelyard.engine import Engine, EngineLog
+from steelyard.engine import FINISHED, Engine, EngineLog
+from steelyard.records import Ints
 from steelyard.sim.pipelines import bubble
 from steelyard.sim.setup import FleetSetup, Setup
 from steelyard.sim.spread import Column
-from steelyard.sim.summary import KvUse, PoolFigures, Provenance
+from steelyard.sim.summary import KvUse, PoolFigures, Provenance, StepShares
 from steelyard.sim.units import on_one, stalled
 
 
 def pool_figures(
-    setup: FleetSetup, engines: Sequence[Engine], duration: float, there: Sequence[float]
+    setup: FleetSetup, engines: Sequence[Engine], output: Ints, duration: float, there: Sequence[float]
 ) -> tuple[PoolFigures, ...]:
-    """What each pool is and how busy it was. ``there`` is the share of its replicas that it had on average."""
+    """What each pool is and how busy it was.
+
+    ``output`` are the tokens that each request gets, ``there`` is the share of its replicas that a pool had on average.
+    """
     found = []
     first = 0
     own: Sequence[Engine] = []
     for each, share in zip(setup.pools, there, strict=True):
         if each.pool.role != "ffn":  # that works, and counts as busy, in the steps of the attention pool before it
             own = engines[first : first + each.ranks]
-        found.append(_pool(setup, each, own, first, duration * share))
+        found.append(_pool(setup, each, own, output, first, duration * share))
         first += each.ranks
     return tuple(found)
 
 
-def _pool(setup: FleetSetup, each: Setup, engines: Sequence[Engine], first: int, duration: float) -> PoolFigures:
+def _pool(
+    setup: FleetSetup, each: Setup, engines: Sequence[Engine], output: Ints, first: int, duration: float
+) -> PoolFigures:
     """Time without steps counts as unused."""
     logs = [engine.log for engine in engines]
     total, room = each.limits.blocks, duration * len(logs)
     busy, held, fewest = _blocks(logs, total)
     done = work_done(logs)
+    by_provenance = each.cost.by_provenance(on_one(done, each.spread))
     return PoolFigures(
         name=each.pool.name,
         role=each.pool.role,
@@ -55,11 +62,35 @@ def _pool(setup: FleetSetup, each: Setup, engines: Sequence[Engine], first: int,
         mfu=each.work.seconds_at_peak(done) / room if room > 0 else 0.0,
         mbu=each.work.bytes(done) / (each.gpu.memory_bandwidth * room) if room > 0 else 0.0,
         busy=busy / room if room > 0 else 0.0,
-        provenance=_provenance(each.cost.by_provenance(on_one(done, each.spread))),
+        provenance=_provenance(by_provenance),
         stalled=stalled(each, logs),
         pipeline_bubble=bubble(engines) if each.ranks else None,
         model=each.serves if len(setup.models) > 1 else None,
+        step_time=_step_shares(each, done, float(by_provenance.sum()), busy),
+        acceptance_length=_acceptance_length(each, logs, output),
     )
+
+
+def _step_shares(setup: Setup, done: Stretches, gpu: float, busy: float) -> StepShares | None:
+    """What GPUs did in the time of steps; the rest of it they waited."""
+    if setup.unit is not None or setup.stages or not busy:
+        return None
+    whole = max(busy, gpu)
+    shares = {name: seconds / whole for name, seconds in setup.cost.by_family(done, gpu).items()}
+    return StepShares(**shares, host=max(0.0, 1 - sum(shares.values())))
+
+
+def _acceptance_length(setup: Setup, logs: Sequence[EngineLog], output: Ints) -> float | None:
+    """Tokens that a step of a request with drafts gave, on average; its first token is the prompt's."""
+    if not setup.engine.drafts or setup.pool.role == "prefill":
+        return None
+    tokens = passes = 0
+    for log in logs:
+        done = log.ended["status"] == FINISHED
+        tokens += int((output[log.ended["index"][done].astype(np.int64)] - 1).sum())
+        passes += int((log.ended["last"] - log.ended["first"])[done].sum()) // log.stride
+        passes -= sum(after - before - 1 for before, after in log.breaks)
+    return tokens / passes if passes > 0 else None
 
 
 def _blocks(logs: Sequence[EngineLog], total: int) -> tuple[float, float, int]:
