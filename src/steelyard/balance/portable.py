@@ -20,7 +20,7 @@ from steelyard.records import Floats
 
 Z90 = 1.2815515655446004  # the standard normal distribution's 90th percentile
 MICROSECOND = 20  # bits: of a second
-OCTAVE = 188  # steps of ``octaves`` to a factor of two
+OCTAVE = 188  # steps of ``octaves`` to a factor of two, so that `surface.py` can divide by a power of two
 SIGMA = 256.0  # standard deviation of ``bell``
 _BYTES = 12  # summed up to one draw: near enough to a normal distribution, and it ends at six deviations
 _FRACTIONS = 1024  # a number's fraction, from half to one, is rounded down to as many parts of one

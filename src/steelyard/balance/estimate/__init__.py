@@ -1,4 +1,4 @@
-"""Estimators of what a trajectory has left to generate, asked at each tool return and taught by each that ends."""
+"""Estimators predict how many tokens a trajectory still generates. They learn from trajectories that have ended."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from steelyard.balance.estimate.suffix import SuffixBackoff
 from steelyard.balance.estimate.trie import PaperTrie
 from steelyard.balance.estimate.truth import Noisy, Oracle
 
-NOISE = 0.5  # sigma of the noisy one
+NOISE = 0.5  # sigma of `Noisy`: its prediction is within a factor of e ** 0.5 of the truth two times in three
 
 ESTIMATORS: dict[str, Callable[[Oracle], Estimator]] = {
     "blind": lambda _: Blind(),
@@ -19,7 +19,7 @@ ESTIMATORS: dict[str, Callable[[Oracle], Estimator]] = {
     "noisy": lambda truth: Noisy(truth, NOISE),
     "oracle": lambda truth: truth,
 }
-"""By name, made from one that knows the answer, for those that are told it."""
+"""By name. Each is made from an oracle, which `noisy` and `oracle` use."""
 
 __all__ = [
     "ESTIMATORS",

@@ -1,7 +1,7 @@
-"""Back-off over the last signals: what trajectories had left at about this turn after the same last two tool returns.
+"""Back-off over suffixes: what trajectories had left at about this turn, after the same last two tool returns.
 
-A context's mean counts as much as it has samples beside a few of the next wider one's (hierarchical shrinkage), so a
-suffix that is rare, or new, leaves the answer to the shorter one.
+A context's mean is shrunk towards that of the next wider context, the more the fewer samples it has (hierarchical
+shrinkage). So a rare or new suffix is predicted by the shorter one.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from typing import Any
 
 from steelyard.balance.estimate.history import History, signal
 
-_PRIOR = 10.0  # samples that the wider context counts as
-_MEMORY = 200.0  # a context forgets what is older than about so many of its own samples
+# Chosen by hand, as docs/estimators.md says.
+_PRIOR = 10.0  # samples that the wider context counts for
+_MEMORY = 200.0  # samples of its own that a context remembers
 
 Context = tuple[Any, ...]
 
 
 def contexts(history: History) -> tuple[Context, ...]:
-    """From wide to narrow: everything, half octave of the turn, and with it the last signal, the last two."""
+    """From wide to narrow: all, the half octave of the turn, with it the last signal, with it the last two."""
     turns = history.turns
     at = (len(turns) * len(turns)).bit_length()
     last = signal(turns[-1])
@@ -32,7 +33,7 @@ class SuffixTable:
         self._means: dict[Context, tuple[float, float]] = {}  # samples, their mean
 
     def expect(self, chain: tuple[Context, ...]) -> float:
-        """The narrowest context's mean, shrunk towards the wider ones."""
+        """The mean of the narrowest known context, shrunk towards the wider ones."""
         expected = 0.0
         weight = 0.0
         for context in chain:
@@ -45,7 +46,7 @@ class SuffixTable:
         return expected
 
     def add(self, chain: tuple[Context, ...], value: float) -> None:
-        """Take in a sample for every context of its chain."""
+        """Add a sample to every context of its chain."""
         for context in chain:
             count, mean = self._means.get(context, (0.0, 0.0))
             count = min(count + 1.0, _MEMORY)

@@ -1,6 +1,6 @@
-"""What is known of a running trajectory: the turns so far and their sums, and nothing of what comes or who it is.
+"""What an estimator knows of a running trajectory: its turns so far and their sums, nothing of its future.
 
-Sums are kept turn by turn, so a tool return costs the same on the hundredth turn as on the first.
+Sums are updated turn by turn, so a tool return costs the same on the hundredth turn as on the first.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from steelyard.records import Outcome, Trajectory, Turn
 
-_SMALL, _MEDIUM = 500, 5_000  # tokens returned, as Libra's classes
+_SMALL, _MEDIUM = 500, 5_000  # tokens returned: Libra's size classes (arXiv 2606.03077)
 
 Signal = tuple[str | None, int, Outcome]
 """A tool return as a causal signal: tool, size class of what it returned (0, 1, 2), outcome."""
@@ -23,7 +23,7 @@ def signal(turn: Turn) -> Signal:
 
 @dataclass(slots=True)
 class History:
-    """A trajectory up to a tool return. Whoever drives it adds each turn as its tool returns."""
+    """A trajectory up to a tool return."""
 
     trajectory: str
     prompt: str
@@ -31,11 +31,11 @@ class History:
     turns: list[Turn] = field(default_factory=list)
     generated: int = 0
     returned: int = 0
-    read: int = 0  # context of every turn summed: what attention worked on, and what callers pay for
+    read: int = 0  # context at the end of each turn, summed up over turns
     tool_seconds: float = 0.0
     errors: int = 0
     errors_in_row: int = 0
-    repeats: int = 0  # how often the last tool was called before, without another in between
+    repeats: int = 0  # calls of the last tool in a row, before the last
     tools: dict[str | None, int] = field(default_factory=dict)
     context: int = field(init=False)  # tokens that its next turn begins with
 
@@ -43,7 +43,7 @@ class History:
         self.context = self.prompt_tokens
 
     def add(self, turn: Turn) -> None:
-        """Take in a turn whose tool has returned."""
+        """Add a turn whose tool has returned."""
         turns, tool, generated, returned = self.turns, turn.tool, turn.generated, turn.returned
         self.generated += generated
         self.returned += returned
@@ -67,7 +67,7 @@ class History:
 
 
 def tool_returns(done: Trajectory) -> Iterator[tuple[History, int]]:
-    """The history at each tool return after which something was left, and how much.
+    """The history at each tool return but the last turn's, and the tokens left after it.
 
     It is one object that grows: read it before asking for the next.
     """

@@ -1,4 +1,4 @@
-"""The two estimators to beat: one that knows nothing of the trajectory, one that counts its turns."""
+"""Two baselines: one ignores the trajectory, one counts its turns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _WINDOW = 5_000  # samples
 
 
 class Blind:
-    """The same answer for all: mean and p90 over recent tool returns."""
+    """The same prediction for all: mean and p90 over recent tool returns."""
 
     def __init__(self) -> None:
         self._recent = Recent(_WINDOW)
@@ -25,7 +25,7 @@ class Blind:
 
 
 class ByTurn:
-    """What trajectories had left after as many turns; later turns than any known count as the last known one."""
+    """What trajectories had left after as many turns. Turns later than any known count as the last known one."""
 
     def __init__(self) -> None:
         self._turns: list[Recent] = []

@@ -1,4 +1,4 @@
-"""What every estimator answers and how it learns."""
+"""The interface of estimators."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from steelyard.records import Trajectory
 
 @dataclass(slots=True, unsafe_hash=True)
 class Left:
-    """Tokens still to be generated: what to expect, and what nine in ten stay below.
+    """Tokens still to be generated: their mean and their 90th percentile.
 
-    Nobody changes one; it is not frozen, as events are not (`events.py`).
+    Never changed; it is not frozen only because frozen classes take several times as long to make.
     """
 
     mean: float
@@ -22,14 +22,14 @@ class Left:
 
 
 UNKNOWN = Left(0.0, inf)
-"""Nothing learnt yet. Mean and p90 lie as far apart as can be, so whoever moves only where they agree does not move."""
+"""Nothing learnt yet. Mean and p90 are as far apart as can be, so a router that needs both to agree does nothing."""
 
 
 class Estimator(Protocol):
-    """Asked at tool returns, taught by whole trajectories; both may come in any order, and neither looks at a clock."""
+    """Predicts at tool returns and learns from trajectories that have ended, in any order. Reads no clock."""
 
     def observe(self, history: History) -> Left:
-        """What is left after the tool return that ``history`` ends with. Changes nothing."""
+        """Predict what is left after the tool return that ``history`` ends with. Changes nothing."""
 
     def learn(self, done: Trajectory) -> None:
-        """Take in a trajectory that has ended."""
+        """Learn from a trajectory that has ended."""

@@ -1,4 +1,4 @@
-"""The last samples of something, with their mean and 90th percentile."""
+"""The last samples of a quantity, with their mean and 90th percentile."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from steelyard.balance.estimate.protocol import UNKNOWN, Left
 
 
 class Recent:
-    """Up to ``most`` samples, the oldest leaving first; sums are made when asked for and kept until the next sample."""
+    """A window of up to ``most`` samples. Its figures are computed when asked for and kept until the next sample."""
 
     __slots__ = ("_left", "_samples")
 
@@ -20,12 +20,12 @@ class Recent:
         return len(self._samples)
 
     def add(self, sample: int) -> None:
-        """Take in one sample."""
+        """Add a sample; the oldest leaves a full window."""
         self._samples.append(sample)
         self._left = None
 
     def left(self) -> Left:
-        """Mean and p90 (the smallest sample that at least nine in ten do not exceed)."""
+        """Mean and p90: the smallest sample that at least nine in ten samples do not exceed."""
         if self._left is None:
             ordered = sorted(self._samples)
             count = len(ordered)

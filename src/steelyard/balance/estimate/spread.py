@@ -1,7 +1,7 @@
-"""How far off forecasts have been, by their size: from a forecast to a mean and a p90 in tokens.
+"""From a forecast to a mean and a p90 in tokens, by the errors of recent forecasts of about the same size.
 
-Every pair was forecast before its trajectory was learnt, so nothing is assumed about the forecaster; whatever it
-gets wrong, recent errors say by how much. All values are square roots of tokens, where errors are of one size.
+Every forecast was made before its trajectory was learnt, so nothing is assumed about the forecaster (as in conformal
+prediction). All values are square roots of tokens, where errors hardly depend on the size.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from steelyard.balance.estimate.protocol import UNKNOWN, Left
 from steelyard.balance.portable import to_grid
 from steelyard.records import Floats
 
-_BITS = 10  # of pairs behind the point: sums of so many of their squares are exact, in whatever order they are made
+_BITS = 10  # pairs are multiples of 2 ** -10: then sums of a window of their squares are exact, in any order
 _WINDOW = 2_000  # pairs
-_KNOTS = 9  # forecasts at which errors are looked at
-_SHARE = 1 / 4  # of all pairs, the nearest of which speak at a knot
-_FEWEST = 20  # pairs at a knot: two above the 90th percentile
+_KNOTS = 9  # forecasts at which errors are summed up
+_SHARE = 1 / 4  # of all pairs, the nearest, that count at a knot
+_FEWEST = 20  # pairs at a knot, so that two are above the 90th percentile
 
 
 class Spread:
-    """The last pairs of forecast and truth, summed up by ``fit`` into errors at a few forecasts."""
+    """The last pairs of forecast and truth. ``fit`` sums their errors up at a few forecasts, the knots."""
 
     def __init__(self) -> None:
         self._pairs = np.zeros((_WINDOW, 2))
@@ -31,7 +31,7 @@ class Spread:
         self._errors: list[tuple[float, float]] = []  # variance and 90th percentile at each knot
 
     def add(self, forecasts: Floats, truths: Floats) -> None:
-        """Take in pairs; the oldest leave."""
+        """Add pairs; the oldest leave."""
         places = (self._count + np.arange(len(forecasts))) % _WINDOW
         self._pairs[places, 0] = to_grid(forecasts, _BITS)
         self._pairs[places, 1] = to_grid(truths, _BITS)
@@ -53,7 +53,7 @@ class Spread:
         self._errors = list(zip(variances.tolist(), _p90(around).tolist(), strict=True))
 
     def left(self, forecast: float) -> Left:
-        """Mean and p90 in whole tokens; errors between knots in a straight line, outside as at the nearest."""
+        """Mean and p90 in whole tokens. Errors are interpolated between knots; outside, those of the nearest count."""
         if not self._at:
             return UNKNOWN
         upper = bisect_right(self._at, forecast)
@@ -68,7 +68,7 @@ class Spread:
 
 
 def _p90(rows: Floats) -> Floats:
-    """Each row's 90th percentile, between two values in a straight line: `np.quantile` without its checks."""
+    """The 90th percentile of each row, interpolated: `np.quantile` without its checks."""
     at = 0.9 * (rows.shape[1] - 1)
     low = int(at)
     high = min(low + 1, rows.shape[1] - 1)

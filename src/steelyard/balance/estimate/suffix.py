@@ -1,8 +1,8 @@
-"""Our estimator: suffix back-off, and a smooth surface over plain features that takes over as trajectories come in.
+"""Our estimator: suffix back-off, and a smooth surface over features that takes over as trajectories are learnt.
 
-The back-off is right early on and where the last signals say much; the surface knows how far, how fast and with
-what tools a trajectory goes, which says more once there are some dozens of trajectories to learn from. Both work on
-square roots of tokens: the long ones weigh most, as they do in a rollout, without drowning all others.
+The back-off is better after few trajectories, and where the last signals say much. The surface knows how many turns and
+tokens a trajectory has had, how fast and with what tools, which says more after some dozens of trajectories. Both
+predict square roots of tokens: so long trajectories weigh most, as they do in a rollout, but not alone.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from steelyard.balance.estimate.spread import Spread
 from steelyard.balance.estimate.surface import Surface
 from steelyard.records import Trajectory
 
-_BATCH = 16  # samples that the surface is taught at once: one costs it hardly less than as many
-_OFTEN = 1 / 8  # of all samples so far; but while it has seen few, as soon as so many are new
-_FRESH = 0.05  # sum errors up again when so much of all that was learnt is new
-_LATEST = 100  # trajectories; however much was learnt, never later than this
-_PRIOR = 20  # trajectories that the back-off counts as beside the surface
+# Chosen by hand, as docs/estimators.md says; all but the last trade time for freshness.
+_BATCH = 16  # samples that the surface learns at once: one costs hardly less than so many
+_OFTEN = 1 / 8  # of all samples so far: if that is less than a batch, the surface learns as soon as so many are new
+_FRESH = 0.05  # share of learnt trajectories that are new when errors are summed up again
+_LATEST = 100  # trajectories after which errors are summed up again at the latest
+_PRIOR = 20  # trajectories after which surface and back-off count equally
 
 
 class _Samples:
-    """Tool returns that the surface is still to be taught: features, what the back-off expected, and what was left."""
+    """Tool returns that the surface has still to learn: features, the back-off's prediction, and the truth."""
 
     def __init__(self) -> None:
         self.plain: list[list[int]] = []
@@ -37,7 +38,7 @@ class _Samples:
 
 
 class SuffixBackoff:
-    """The default. Learns in one pass, and needs no trajectory again once it is learnt."""
+    """The default. Learns in one pass and keeps no trajectory."""
 
     def __init__(self) -> None:
         self._suffixes = SuffixTable()
@@ -77,7 +78,7 @@ class SuffixBackoff:
             self._new = 0
 
     def _teach(self, late: _Samples) -> None:
-        """Have the surface learn some samples; they are forecast before that."""
+        """Forecast some samples, record the errors, then let the surface learn them."""
         waves, roots = self._surface.waves(late.plain, late.tools), np.array(late.roots)
         if self._taught:
             expected = np.array(late.expected)
@@ -86,5 +87,5 @@ class SuffixBackoff:
         self._taught += len(roots)
 
     def _trust(self) -> float:
-        """The surface's share in a forecast."""
+        """The weight of the surface in a forecast."""
         return self._learnt / (self._learnt + _PRIOR)

@@ -2,8 +2,7 @@
 
 Cosines and sines along random directions stand for a Gaussian kernel, so this is kernel ridge regression (or the mean
 of a Gaussian process) with a memory that does not grow. Far from all it has seen it returns to the mean, where a linear
-model would extrapolate. A few small sets of waves, averaged, do what one large set does at a fraction of its cost, and
-depend less on the draw.
+model would extrapolate. A few small sets of waves, averaged, are as good as one large set at a fraction of its cost.
 
 Every matrix product here is exact, so it is the same with any BLAS (`portable.py`). Its factors are multiples of powers
 of two, whose exponents are below. They leave 53 bits for the largest sum, given how large values can be: a wave is at
@@ -18,8 +17,8 @@ from struct import Struct
 
 import numpy as np
 
-from steelyard.balance.estimate.features import PLAIN, UNIT
-from steelyard.balance.portable import SIGMA, bell, last_bits, to_grid
+from steelyard.balance.estimate.features import PLAIN
+from steelyard.balance.portable import bell, last_bits, to_grid
 from steelyard.records import Floats
 
 _SETS = 4
@@ -37,11 +36,10 @@ _REDUCED_BITS = 22
 _ERROR_BITS = 14
 _WEIGHT_BITS = 22
 
-_DRAW = 7  # of directions; others do better or worse by 0.005 in AUC, as does any other seed
+_DRAW = 7  # of directions; docs/estimators.md has what others give
 _ANGLES = 4_096  # at which waves are known
 _MASK = np.array(_ANGLES - 1)  # numpy takes longer to work with a plain number
-_BY_DRAW = 2.0**-9  # of a draw along a coordinate: the angle that one step of it adds
-_ALIKE = _ANGLES / (2 * pi * _BY_DRAW * SIGMA * UNIT)  # 6.9: within a factor of four in each of twelve coordinates
+_BY_STEP = 2.0**-9  # angles by step along a coordinate and unit of its draw: a kernel of 2 * sqrt(PLAIN) octaves
 _TURN = 2 * pi * np.arange(_ANGLES) / _ANGLES
 _AT_ANGLE = np.rint(1024 * np.exp(1j * _TURN)) / 1024  # a cosine and a sine
 _SCALE = 1 / 8  # one over the root of the number of waves
@@ -124,7 +122,7 @@ class Surface:
 
 def _direction(name: str) -> Floats:
     """Angles that a step along a coordinate adds to each wave."""
-    return bell(f"{name}, draw {_DRAW}", _SETS * _WAVES) * _BY_DRAW
+    return bell(f"{name}, draw {_DRAW}", _SETS * _WAVES) * _BY_STEP
 
 
 def _rows(phases: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""Libra's estimator as published: tries of signal sequences from the first turn on, per prompt and over all."""
+"""Libra's estimator as published (arXiv 2606.03077): tries of signals, one per prompt and one of all prompts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _Node:
         self.after: dict[Signal, _Node] = {}
 
     def deepest(self, signals: list[Signal]) -> _Node:
-        """The node of the longest known prefix."""
+        """The node of the longest known prefix of some signals."""
         node = self
         for each in signals:
             following = node.after.get(each)
@@ -28,7 +28,7 @@ class _Node:
         return node
 
     def insert(self, signals: list[Signal], left: list[int]) -> None:
-        """Add what was left after each prefix, and to the empty one all of it."""
+        """Add what was left after each prefix; the root gets every sample."""
         node = self
         for each, sample in zip(signals, left, strict=True):
             self.recent.add(sample)
@@ -37,10 +37,11 @@ class _Node:
 
 
 class PaperTrie:
-    """The deepest known prefix answers: the prompt's own trie if it knows the first signal, else that of all prompts.
+    """Predicts by the longest known prefix: in the prompt's own trie if that knows the first signal, else in that of
+    all prompts.
 
-    Where not even the first signal is known, it is the mean over recent tool returns. A driver that wants what the
-    paper does every 50 steps calls ``rebuild``, which forgets all but the last ``keep`` trajectories.
+    Where not even the first signal is known, it predicts the mean over recent tool returns. ``rebuild``, which the
+    paper does every 50 steps, forgets all but the last ``keep`` trajectories.
     """
 
     def __init__(self, keep: int = 5_000) -> None:
@@ -62,7 +63,7 @@ class PaperTrie:
         self._insert(done.prompt, signals, left)
 
     def rebuild(self) -> None:
-        """Forget everything but the last trajectories."""
+        """Forget all but the last trajectories."""
         self._all = _Node()
         self._prompts = {}
         for prompt, signals, left in self._kept:

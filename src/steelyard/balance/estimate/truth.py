@@ -1,4 +1,4 @@
-"""Estimators that are told the answer: bounds for everything that decides by an estimate."""
+"""Estimators that are given the truth: bounds for policies that use predictions."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from steelyard.records import Trajectory
 
 
 class Oracle:
-    """Knows what each of the given trajectories has left, also before its first turn."""
+    """Knows what each given trajectory has left, also before its first turn."""
 
     def __init__(self, trajectories: Iterable[Trajectory] = ()) -> None:
         self._left: dict[str, list[int]] = {}
-        self._unasked: dict[str, Trajectory] = {}  # most runs are by estimators that never ask
+        self._unasked: dict[str, Trajectory] = {}  # not summed up yet: most runs use estimators that never ask
         self.foresee(trajectories)
 
     def foresee(self, trajectories: Iterable[Trajectory]) -> None:
-        """Some more."""
+        """Add trajectories."""
         self._unasked.update((each.id, each) for each in trajectories)
 
     def observe(self, history: History) -> Left:
@@ -35,10 +35,10 @@ class Oracle:
 
 
 class Noisy:
-    """The oracle, off by a factor that stays with a trajectory: log-normal with ``error`` as its sigma.
+    """The oracle times a factor for each trajectory: log-normal, with ``error`` as its sigma.
 
-    The factor is drawn from the trajectory's name, so it depends neither on order nor on who asks. p90 is honest:
-    nine in ten trajectories have less left.
+    The factor follows from the trajectory's name, so it does not depend on the order of questions. Nine in ten
+    trajectories have less left than its p90.
     """
 
     def __init__(self, oracle: Oracle, error: float, seed: int = 0) -> None:
