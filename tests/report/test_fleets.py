@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -296,3 +297,25 @@ def test_intervals_are_a_table_and_lists_of_numbers_are_short() -> None:
     result.summary = replace(result.summary, intervals=Intervals(0.9, bounds))
     page = words(render_page(result, []))
     assert "12.3 ms – 23.5 ms" in page and "0.0123456" not in page
+
+
+@pytest.mark.parametrize(
+    ("gpu", "source", "installed", "said"),
+    [
+        ("h100", "auto", False, True),
+        ("h100", "auto", True, False),
+        ("h100", "analytic", False, False),
+        ("h200", "auto", False, False),
+        ("mi300x", "auto", False, False),
+    ],
+)
+def test_nvidias_tables_are_named_where_they_would_know(
+    gpu: str, source: str, installed: bool, said: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = example("chat-sessions", "workload.requests=20", f"fleet.gpu={gpu}", f"cost.source={source}")
+    if installed:  # but of no use for this run
+        monkeypatch.setattr("steelyard.report.verdict.package_folder", lambda: Path("tables"))
+    else:
+        monkeypatch.setattr("steelyard.report.verdict.package_folder", lambda: None)
+    for text in (" ".join(printed(result).split()), words(render_page(result, []))):
+        assert ("steelyard[silicon]" in text) is said

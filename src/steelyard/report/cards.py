@@ -7,11 +7,11 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from steelyard.report.markup import Part, share_bar
-from steelyard.report.verdict import PROVENANCE, Limit, sources_line
+from steelyard.report.verdict import PROVENANCE, Limit, silicon_line, sources_line
 from steelyard.report.words import UNKNOWN, byte_size, count, dollars, percent, seconds, significant
 
 if TYPE_CHECKING:
-    from steelyard.sim import Summary
+    from steelyard.sim import Result, Summary
 
 
 def cards(summary: Summary) -> str:
@@ -34,11 +34,13 @@ def slo_panel(found: Sequence[Limit]) -> str:
     return f'<ul class="slo">{"".join(map(_limit, found))}</ul>' if found else ""
 
 
-def provenance_bar(summary: Summary) -> str:
+def provenance_bar(result: Result) -> str:
     """Where the step times come from, as shares of one bar."""
+    summary, hint = result.summary, silicon_line(result)
     shares = summary.provenance.to_dict()
     parts = [Part(name, shares[name], name, meaning) for name, meaning in PROVENANCE.items()]
-    return share_bar("Where the step times come from", parts, sources_line(summary))
+    foot = ". ".join(line for line in (sources_line(summary), hint) if line)
+    return share_bar("Where the step times come from", parts, foot)
 
 
 def _card(title: str, figure: str, unit: str, lines: list[str]) -> str:

@@ -31,6 +31,7 @@ from steelyard.report.verdict import (
     fleet_line,
     limits,
     metrics,
+    silicon_line,
     slo_line,
     sources_line,
     steady_line,
@@ -100,7 +101,7 @@ def _parts(result: Result) -> Iterator[RenderableType]:
     yield _labelled("SLO", _slo(summary))
     if summary.intervals is not None:
         yield _sure(summary.intervals)
-    yield _labelled("Step times", _provenance(summary))
+    yield _labelled("Step times", _provenance(result))
     if result.notes:
         yield _labelled("Notes", _notes(result.notes))
 
@@ -259,7 +260,8 @@ def _between(interval: Sequence[float], words: Callable[[float], str]) -> str:
     return " – ".join(words(end) for end in interval)
 
 
-def _provenance(summary: Summary) -> RenderableType:
+def _provenance(result: Result) -> RenderableType:
+    summary, hint = result.summary, silicon_line(result)
     shares: dict[str, float] = summary.provenance.to_dict()
     bar, edge = Text(), 0.0
     for name, share in shares.items():
@@ -267,7 +269,8 @@ def _provenance(summary: Summary) -> RenderableType:
         edge += share
         bar.append("█" * cells, style=_HUES[name])
     legend = [Text(f"{percent(share)} {name}", style=_HUES[name]) for name, share in shares.items() if share]
-    return Group(bar, Text(", ").join(legend), Text(sources_line(summary), style="dim"))
+    more = [Text(hint, style="yellow")] if hint else []
+    return Group(bar, Text(", ").join(legend), Text(sources_line(summary), style="dim"), *more)
 
 
 def _notes(notes: Sequence[str]) -> Table:

@@ -71,7 +71,7 @@ def render_page(result: Result, notes: Sequence[str]) -> str:
     }
     present = {title: content for title, content in sections.items() if content}
     body = [_verdict(result), cards(result.summary), step_time_bars(result.summary)]
-    body += [provenance_bar(result.summary), notes_panel(notes)]
+    body += [provenance_bar(result), notes_panel(notes)]
     body += [f'<section id="{title.lower()}"><h2>{title}</h2>{content}</section>' for title, content in present.items()]
     return _fill(
         _read("page.html"),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from steelyard.cost.silicon import SYSTEMS, package_folder
 from steelyard.report.loads import unserved_reasons
 from steelyard.report.words import count, percent, plural, seconds, significant
 
@@ -170,6 +171,20 @@ def sources_line(summary: Summary) -> str:
     """Which sources answered for how many kinds of operators, the busiest first."""
     counts = Counter(summary.sources.values())
     return ", ".join(f"{source} ({count} operators)" for source, count in counts.most_common())
+
+
+def silicon_line(result: Result) -> str:
+    """A word where most step times are estimates of a GPU that NVIDIA has measured; empty elsewhere."""
+    if result.scenario.cost.source == "analytic" or package_folder() is not None:
+        return ""
+    known = [pool.gpu for pool in result.summary.pools if pool.gpu in SYSTEMS and pool.provenance.analytic > 0.5]
+    if not known:
+        return ""
+    gpus = " and ".join(dict.fromkeys(known))
+    return (
+        f"Most of this is estimated from hardware figures. NVIDIA has measured operators of {gpus}: "
+        "pip install 'steelyard[silicon]' brings its tables."
+    )
 
 
 def first_uses_line(summary: Summary) -> str:
