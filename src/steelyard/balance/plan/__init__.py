@@ -1,4 +1,4 @@
-"""Who trains and who rolls out: planners that split GPUs, lay training out and choose rollout replicas."""
+"""Planners split GPUs between training and rollout, choose the training layout and the rollout replicas."""
 
 from steelyard.balance.plan.buckets import ByLength, Frontier, Rollout
 from steelyard.balance.plan.change import Moved, Payback, Trigger, Triggers

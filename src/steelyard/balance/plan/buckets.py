@@ -1,4 +1,4 @@
-"""Which rollout replicas to have: for every number of GPUs at once, by dynamic programming over sorted trajectories."""
+"""The best rollout replicas for every number of GPUs at once, by dynamic programming over sorted trajectories."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from steelyard.balance.plan.measured import Measured
 from steelyard.balance.plan.world import Bucket, TrainOption, World
 from steelyard.records import Floats, Ints
 
-_CUTS = 10  # places where one bucket's trajectories may end and the next one's begin
-_RANGES = 2  # that a degree may have
-_EVERY = 16  # numbers of replicas that are all looked at; beyond, they grow by a factor
+# With these, plans are within 2 % of an exhaustive search (tests/balance/test_plan.py).
+_CUTS = 10  # lengths at which one bucket's trajectories may end and the next one's begin
+_RANGES = 2  # ranges of lengths that a degree may serve
+_EVERY = 16  # up to so many replicas every number is tried; beyond, numbers grow by a factor
 _FACTOR = 1.1
 
 _Asked = tuple[int, tuple[tuple[int, ReplicaModel], ...], int, bool, bool]
@@ -24,7 +25,7 @@ _Asked = tuple[int, tuple[tuple[int, ReplicaModel], ...], int, bool, bool]
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """Buckets and how long a batch takes on them."""
+    """Buckets, and the seconds that a batch takes on them."""
 
     buckets: tuple[Bucket, ...]
     seconds: float
@@ -33,21 +34,21 @@ class Rollout:
 class Frontier(Protocol):
     """The best rollout for any number of GPUs."""
 
-    evaluations: int  # makespans that were worked out
+    evaluations: int  # makespans that were computed
 
     def seconds(self, gpus: int) -> float:
-        """What it takes; infinite where nothing fits."""
+        """The makespan of a batch; infinite where nothing fits."""
 
     def rollout(self, gpus: int) -> Rollout:
-        """The buckets themselves."""
+        """The buckets."""
 
 
 class ByLength:
-    """Buckets of different degrees, each for a range of lengths or two: few long ones may want replicas for themselves.
+    """Buckets of different degrees, each for one or two ranges of lengths: the longest may want replicas of their own.
 
-    Trajectories are sorted by latency, and degrees take ranges of them in turn: ``_best[d][g, c]`` is the makespan of
-    the shortest ones up to cut c on g GPUs with the first d degrees. A range's makespan on some replicas is the fluid
-    model's; those of all ranges and replicas are worked out at once.
+    Trajectories are sorted by latency and cut into ranges, which go to degrees in order of speed: ``_best[d][g, c]`` is
+    the makespan of the shortest ones up to cut c on g GPUs with the first d degrees. The makespan of a range on some
+    replicas is the fluid model's (`makespan.py`), computed for all ranges and numbers of replicas at once.
     """
 
     def __init__(self, world: World, measured: Measured) -> None:
@@ -83,7 +84,7 @@ class ByLength:
         return self._buckets(self._fill(chosen[::-1], left))
 
     def _step_back(self, index: int, left: int, upto: int) -> tuple[int, int]:
-        """The replicas and the range's begin that the last degree was used with."""
+        """The last degree's number of replicas, and the cut where its range begins. Of equals, the fewest replicas."""
         counts, table = self._tables[index - 1]
         before = self._best[index - 1] if self._world.by_length else self._best[0]
         options = [
@@ -96,7 +97,7 @@ class ByLength:
         return replicas, since
 
     def _fill(self, chosen: list[tuple[int, int, int, int]], left: int) -> list[tuple[int, int, int, int]]:
-        """GPUs that are left over go to whoever takes longest and can use them, a replica at a time."""
+        """Give GPUs that are left over to the slowest bucket that can use them, a replica at a time."""
         chosen = list(chosen)
         while fitting := [place for place, each in enumerate(chosen) if self._degrees[each[0]] <= left]:
             slowest = max(fitting, key=lambda place: self._about(*chosen[place]))
@@ -106,7 +107,7 @@ class ByLength:
         return chosen
 
     def _about(self, index: int, replicas: int, since: int, upto: int) -> float:
-        """A range's makespan read off the table; between numbers that were not worked out it goes straight."""
+        """The makespan of a range by the table, interpolated between numbers of replicas."""
         counts, table = self._tables[index]
         seconds = table[:, since, upto]
         row = min(int(np.searchsorted(counts, replicas)), len(counts) - 1)
@@ -138,11 +139,11 @@ class ByLength:
         below = np.concatenate([[0.0], np.cumsum(classes.count)])
         load = self._world.ahead * (below[last] - below[first]) / replicas
         seconds = makespans(model, classes, load, first, last, self._world.sticky) / self._world.ahead
-        largest = np.maximum.accumulate(classes.largest)[last - 1]  # of shorter ranges too, which hardly matters
+        largest = np.maximum.accumulate(classes.largest)[last - 1]  # of shorter ranges too, which are rarely larger
         return np.where(largest > model.capacity, inf, seconds)
 
     def _with(self, index: int, before: Floats) -> Floats:
-        """The makespans once a degree more may be used."""
+        """The makespans if one more degree may be used."""
         tp = self._degrees[index]
         counts, table = self._tables[index]
         best = before.copy()
@@ -154,7 +155,7 @@ class ByLength:
         return best
 
     def _alone(self, index: int) -> Floats:
-        """The makespans if a degree has all trajectories."""
+        """The makespans if one degree serves all trajectories."""
         return self._with(index, self._best[0])
 
 
@@ -175,32 +176,32 @@ class Frontiers:
         self._known = {measured: self._known.get(measured, {}) for measured in some}
 
     def of(self, world: World, measured: Measured) -> ByLength:
-        """The one for a world, whatever trains in it."""
+        """The frontier of a world, whatever its training."""
         asked = world.gpus, tuple(world.replicas.items()), world.ahead, world.by_length, world.sticky
         known = self._known.setdefault(measured, {})
         if asked not in known:
-            known[asked] = ByLength(replace(world, train=_untimed), measured)  # which may have these very trajectories
+            known[asked] = ByLength(replace(world, train=_untimed), measured)
         return known[asked]
 
 
 def _untimed(option: TrainOption, lengths: Ints) -> float:
-    raise AssertionError("no rollout takes longer for how training is laid out")
+    raise AssertionError("a frontier does not depend on training")
 
 
 def classes_of(world: World, measured: Measured) -> Classes:
-    """Trajectories in the order in which a cluster would end them: tokens weigh as much as on a middling degree."""
+    """Trajectories by latency, with the decode time of the middle degree."""
     degrees = sorted(world.replicas)
     table = world.replicas[degrees[len(degrees) // 2]].speed.decode
     return Classes.of(measured, table[len(table) // 2][1])
 
 
 def by_speed(world: World) -> list[int]:
-    """Degrees, slowest first: the longer trajectories are, the faster should be who gets them."""
+    """Degrees, slowest first: longer trajectories go to faster replicas."""
     return sorted(world.replicas, key=lambda tp: (-world.replicas[tp].speed.decode[0][1], tp))
 
 
 def replica_counts(most: int) -> Ints:
-    """All small numbers of replicas, and ever fewer of the large ones; the largest is among them."""
+    """All small numbers of replicas, a geometric grid of the large ones, and the largest."""
     counts = list(range(1, min(most, _EVERY) + 1))
     while counts[-1] < most:
         counts.append(min(most, max(counts[-1] + 1, int(counts[-1] * _FACTOR))))
@@ -208,6 +209,6 @@ def replica_counts(most: int) -> Ints:
 
 
 def cuts_of(classes: int, by_length: bool) -> Ints:
-    """Classes at which a range may begin or end; with one range for all, none but the ends."""
+    """Classes at which a range may begin or end; only the first and the last if there is one range."""
     parts = min(classes, _CUTS) if by_length else 1
     return np.unique(np.rint(np.arange(parts + 1) * classes / parts).astype(np.int64))

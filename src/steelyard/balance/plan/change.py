@@ -1,4 +1,4 @@
-"""When to plan anew, whether a change pays, and how far foretold times were from measured ones."""
+"""When to plan again, whether a change pays, and how far predicted times were from measured ones."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from steelyard.balance.pool.learnt import Learnt
 
 
 class Trigger(Protocol):
-    """Says when to plan."""
+    """Says when to plan again."""
 
     def due(self, state: State, last: State | None) -> bool:
-        """``last`` is what was known when it was planned before."""
+        """Whether to plan now; ``last`` is the state of the last time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Triggers:
-    """Libra's: every so many steps, and at once when queues, seats, rejections or the stages' ratio say so."""
+    """Libra's (arXiv 2606.03077): every few steps, and at once when queue, seats, rejections or stages say so."""
 
     every: int = 5
     queued: float = 0.75
@@ -39,10 +39,12 @@ class Triggers:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Ours, where planning takes simulations: once at first, again when twice as many trajectories can be looked at,
-    and when they have become longer or shorter than those that were planned for, by a share of their mean and by more
-    than chance explains. Chance draws prompts: answers to the same one are alike. Every step is looked at, and lengths
-    are skewed: three deviations would be a false alarm too often."""
+    """Ours, where planning takes simulations: at first, when twice as many trajectories are known as the last time, and
+    when lengths have changed by a share of their mean that chance does not explain.
+
+    Trajectories of one prompt are alike, so chance is taken over prompts. Lengths are skewed and every step is a test,
+    so three standard errors would be a false alarm too often.
+    """
 
     share: float = 0.05
     sigmas: float = 4.0
@@ -53,7 +55,7 @@ class Moved:
         return self.apart(state.measured, last.measured)
 
     def apart(self, now: Measured, then: Measured) -> bool:
-        """Whether trajectories have become longer or shorter than others were."""
+        """Whether the mean length, context or tool time has changed."""
         return any(
             self._apart(now.by_prompt(here), then.by_prompt(there))
             for here, there in ((now.generated, then.generated), (now.context, then.context), (now.tools, then.tools))
@@ -73,20 +75,20 @@ def _moments(values: Sequence[float]) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Payback:
-    """A change must gain a share of a step, so that noise moves nothing, and earn what it costs within a horizon."""
+    """A change must gain a share of a step, which noise does not, and more than it costs within a horizon."""
 
     margin: float = 0.05
-    horizon: int = 10  # steps that lengths are expected to stay much the same for
-    switch: float = 15.0  # seconds that a change takes, until some were measured
+    horizon: int = 10  # steps for which lengths are expected to stay about the same
+    switch: float = 15.0  # seconds of a change before any was measured: a guess, which the first measurement replaces
 
     def pays(self, now: float, then: float, state: State, change: float | None = None) -> bool:
-        """Whether steps of ``then`` seconds are worth changing to from those of ``now``; ``change`` is what that takes,
-        by those measured if not given."""
+        """Whether a change from steps of ``now`` seconds to ``then`` pays. ``change`` is its cost, by those measured if
+        not given."""
         gain, steps = now - then, self.horizon if state.left is None else min(self.horizon, state.left)
         return gain >= self.margin * now and steps * gain > (self.seconds(state) if change is None else change)
 
     def seconds(self, state: State) -> float:
-        """What a change takes, by those measured."""
+        """The seconds of a change, by those measured."""
         learnt = Learnt(self.switch)
         for measured in state.switches:
             learnt.take(measured)
@@ -95,13 +97,13 @@ class Payback:
 
 @dataclass
 class Experience:
-    """Measured stage times against foretold ones; plans are foretold with the same factors."""
+    """Ratios of measured to predicted stage times, which correct predictions."""
 
     _train: Learnt = field(default_factory=lambda: Learnt(1.0))
     _rollout: Learnt = field(default_factory=lambda: Learnt(1.0))
 
     def take(self, state: State, bare: Plan) -> None:
-        """``bare`` is what the plan in force was to take for the measured trajectories, without any factor."""
+        """``bare`` is the prediction for the plan in force and the measured trajectories, uncorrected."""
         if state.train > 0 and bare.train > 0:
             self._train.take(state.train / bare.train)
         if state.rollout > 0 and bare.rollout > 0:
@@ -113,7 +115,7 @@ class Experience:
 
 
 def step_seconds(world: World, plan: Plan, state: State) -> float:
-    """What a step took by its measured stages; what it was to take if none were measured."""
+    """A step by its measured stages; as predicted if none were measured."""
     if state.train <= 0 or state.rollout <= 0:
         return plan.step
     return world.step_seconds(state.train, state.rollout, plan.training, plan.buckets)

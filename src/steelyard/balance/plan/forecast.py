@@ -1,4 +1,4 @@
-"""What a plan that is already there would take for other trajectories."""
+"""Predicts what a given plan takes for given trajectories."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from steelyard.balance.plan.world import Bucket, Plan, TrainOption, World, round
 
 
 def foretold(world: World, plan: Plan, measured: Measured, factors: Factors | None = None) -> Plan:
-    """The same plan with the stage times that these trajectories would have."""
+    """The same plan with stage times predicted for these trajectories."""
     factors = factors or Factors()
     train = rounded(world.train_seconds(plan.training, measured.context) * factors.train)
     rollout = rounded(rollout_seconds(world, plan.buckets, measured) * factors.rollout)
@@ -24,7 +24,7 @@ def foretold(world: World, plan: Plan, measured: Measured, factors: Factors | No
 
 
 def simple(world: World, option: TrainOption, tp: int, measured: Measured) -> Plan | None:
-    """A layout with replicas of one degree on all GPUs that it leaves; None if there are none."""
+    """A training layout, with replicas of one degree on all other GPUs; None if there are too few of them."""
     replicas = world.rollout_gpus(option) // tp
     if not replicas:
         return None
@@ -33,8 +33,8 @@ def simple(world: World, option: TrainOption, tp: int, measured: Measured) -> Pl
 
 
 def rollout_seconds(world: World, buckets: tuple[Bucket, ...], measured: Measured) -> float:
-    """A batch's makespan on buckets, shared out as well as can be: in ranges of lengths, rising with speed, or, by
-    routers that do not look at lengths, as many of any length to each replica."""
+    """The makespan of a batch on buckets. If the router goes by length, buckets get the best ranges of lengths, the
+    longest on the fastest; if not, each replica gets as many of any length."""
     classes = classes_of(world, measured)
     cuts = cuts_of(len(classes), world.by_length)
     last, first = np.tril_indices(len(cuts), -1)

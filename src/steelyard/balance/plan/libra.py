@@ -1,7 +1,8 @@
-"""Libra's global planner: a pruned tree of training layouts, and replicas by dynamic programming over requests.
+"""Libra's global planner (arXiv 2606.03077): pruned training layouts, replicas by dynamic programming over requests.
 
-As published it reads weights as if a replica's GPUs divided them twice, holds as many times more tokens as it has GPUs,
-and takes every request of a replica for its mean. Corrected, the same search asks the fluid model instead.
+The published cost model divides weight reads by the degree twice, lets a replica's cache hold as many times more tokens
+as it has GPUs, and takes every request of a replica for the mean one. ``Corrected`` is the same search with the fluid
+model of `makespan.py`.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from steelyard.balance.plan.search import Search
 from steelyard.balance.plan.world import Bucket, TrainOption, World
 from steelyard.records import Floats, Ints
 
-REQUESTS = 64
-_BUBBLE = 0.3  # of a pipeline, above which a layout is not looked at
+REQUESTS = 64  # that stand for a batch
+_BUBBLE = 0.3  # share of a pipeline: layouts above are pruned
 
 
 def libra(world: World, published: bool = False) -> Search:
-    """A search as `Searching` takes it."""
+    """Libra's search, for `Searching`."""
     if published:
         return Search(world, frontier=_published, usable=_unpruned, lengths=_means)
     return Search(world, frontier=_corrected, usable=_unpruned)
@@ -48,7 +49,7 @@ def _means(measured: Measured) -> Ints:
 
 @dataclass(frozen=True)
 class Published:
-    """One replica's seconds for a range of requests: mean tokens times a step, in as many waves as its cache needs."""
+    """Seconds of a replica for a range of requests: mean tokens times a step, in as many waves as its cache needs."""
 
     world: World
 
@@ -61,7 +62,7 @@ class Published:
         return np.asarray(tokens / count * waves * step)
 
     def _step(self, tp: int) -> float:
-        """A step that reads weights: what reading takes on one GPU, divided by the degree twice."""
+        """A decode step: what reading weights takes on one GPU, divided by the degree twice."""
         times = {degree: model.speed.decode[0][1] for degree, model in self.world.replicas.items()}
         if len(times) < 2:
             return times[tp]
@@ -72,7 +73,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Corrected:
-    """The same by the fluid model."""
+    """Seconds of a replica for a range of requests, by the fluid model."""
 
     world: World
 
@@ -83,8 +84,8 @@ class Corrected:
 
 
 class ByReplica:
-    """``_best[g, i]`` is the least makespan of the first i requests on g GPUs: the last replica has some degree and
-    takes some of the requests before i. A request stands for as many trajectories as there are strata."""
+    """``_best[g, i]`` is the least makespan of the first i requests on g GPUs, over the degree of the last replica and
+    the requests before i that it serves. A request stands for a stratum of trajectories."""
 
     def __init__(self, world: World, measured: Measured, costs: Published | Corrected) -> None:
         self._requests = stratified(measured, REQUESTS)
@@ -121,7 +122,7 @@ class ByReplica:
         return Rollout(buckets, self.seconds(gpus))
 
     def _last_replica(self, gpus: int, upto: int) -> tuple[int, int]:
-        """Its degree, and where its requests begin; the fewest GPUs where several do."""
+        """Its degree, and where its requests begin. Of equals, the smallest degree."""
         for tp in self._degrees:
             if tp <= gpus:
                 reached = np.maximum(self._best[gpus - tp], self._tables[tp][:, upto])

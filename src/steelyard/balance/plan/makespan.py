@@ -1,9 +1,9 @@
-"""How long a batch of trajectories keeps replicas busy, from its lengths: a fluid model of continuous batching.
+"""The makespan of a batch of trajectories on rollout replicas: a fluid model of continuous batching.
 
-Trajectories of about the same latency make a class. While a class is still under way, so are all longer ones: they
-decode together, or are in their tools, and what a step takes follows from how many decode, what they read and which
-prompts fall in between. As classes end, steps get shorter. What a step takes and how long classes last depend on
-each other; a few rounds settle both, for many loads at once.
+Trajectories of about the same latency form a class. Until a class ends, all longer ones run beside it: they decode
+together or wait for their tools. The time of a step follows from how many decode, the context they read and the prompts
+in between; as classes end, steps get shorter. Step times and latencies depend on each other, so they are iterated to a
+fixed point, for many loads at once.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from steelyard.balance.portable import MICROSECOND, power, to_grid
 from steelyard.balance.route.speed import BucketSpeed
 from steelyard.records import Floats, Ints
 
-_ROUNDS = 12
-_GROWTH = 1.2  # of classes, from the longest trajectory on, which is one by itself
-_TINY = 1e-9
-_AT_ONCE = 512  # cases, so that their columns stay in a core's cache
+_ROUNDS = 12  # of the iteration
+_GROWTH = 1.2  # factor by which classes grow, from the longest trajectory, a class of its own, to the shortest
+_TINY = 1e-9  # keeps divisors above 0
+_AT_ONCE = 512  # cases computed at once, so that their columns stay in a core's cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,12 @@ class ReplicaModel:
     speed: BucketSpeed
     seats: int
     capacity: int  # tokens of its cache
-    launch: float = 0.0  # seconds that a step with a prompt takes at least, since the host is no faster
+    launch: float = 0.0  # least seconds of a step with a prompt: the host's launch time
 
 
 @dataclass(frozen=True, eq=False)
 class Classes:
-    """Trajectories by latency, shortest first; those of a class are taken for equal. Columns have a row a class."""
+    """Classes of trajectories by latency, shortest first. Trajectories of a class count as equal. One row per class."""
 
     count: Floats
     generated: Floats
@@ -45,8 +45,8 @@ class Classes:
     prompt: Floats
     context: Floats
     read: Floats
-    most: Floats  # tokens that any of a class generates
-    largest: Floats  # context that any of them ends with
+    most: Floats  # the most tokens that one of a class generates
+    largest: Floats  # the longest context that one of a class ends with
     group: int
 
     def __len__(self) -> int:
@@ -54,13 +54,13 @@ class Classes:
 
     @staticmethod
     def of(measured: Measured, step: float) -> Classes:
-        """``step`` is about what a decode step takes: tokens and tools are weighed against each other by it."""
+        """``step`` is the time of a decode step, which adds tokens and tool seconds up to a latency."""
         order = np.argsort(measured.generated * step + measured.tools, kind="stable")
         return Classes.from_order(measured, order, _boundaries(len(order)))
 
     @staticmethod
     def from_order(measured: Measured, order: Ints, first: Ints) -> Classes:
-        """Classes begin at these places of an order."""
+        """Trajectories in an order; ``first`` has the places where classes begin."""
         count = np.diff(np.append(first, len(order))).astype(np.float64)
 
         def mean(column: Ints | Floats) -> Floats:
@@ -82,7 +82,7 @@ class Classes:
 
 
 def _boundaries(total: int) -> Ints:
-    """Where classes begin: few trajectories in those of the longest, more and more below."""
+    """Where classes begin: the longest trajectory is a class of its own, and classes grow towards the shortest."""
     firsts, size = [total], 1.0
     while firsts[-1] > 0:
         firsts.append(max(0, firsts[-1] - int(size)))
@@ -91,7 +91,7 @@ def _boundaries(total: int) -> Ints:
 
 
 def stratified(measured: Measured, number: int) -> Classes:
-    """At most so many classes of about as many trajectories each, by tokens generated."""
+    """At most so many classes of about the same size, by tokens generated."""
     order = np.argsort(measured.generated, kind="stable")
     number = min(number, len(order))
     return Classes.from_order(measured, order, np.arange(number) * len(order) // number)
@@ -102,12 +102,12 @@ def makespans(
 ) -> Floats:
     """Seconds until all trajectories of classes ``first`` to ``last`` (exclusive) have ended, for each case.
 
-    ``load`` is how many of them a replica gets. ``sticky``: turns run where the one before left its cache; if not,
-    they do so by chance.
+    ``load`` is how many of them a replica gets. ``sticky``: turns run where the last one left its cache; if not, on any
+    replica.
     """
     parts = [slice(start, start + _AT_ONCE) for start in range(0, len(load), _AT_ONCE)]
     found = np.concatenate([_some(model, classes, load[p], first[p], last[p], sticky) for p in parts])
-    return to_grid(found, MICROSECOND)  # what differs by less is the same: rounding decides nothing
+    return to_grid(found, MICROSECOND)  # so that plans are never compared by rounding errors
 
 
 def _some(model: ReplicaModel, classes: Classes, load: Floats, first: Ints, last: Ints, sticky: bool) -> Floats:
@@ -115,7 +115,7 @@ def _some(model: ReplicaModel, classes: Classes, load: Floats, first: Ints, last
     inside = (which >= first[:, None]) & (which < last[:, None])
     weight = inside * classes.count
     total = weight.sum(1)
-    share = (load / total)[:, None]  # of each trajectory, to a replica
+    share = (load / total)[:, None]  # of the trajectories, on one replica
     weight *= share
     work = _work(classes, (total / load)[:, None], sticky)
     latest = _settle(model, work, weight, np.minimum(share, 1.0), inside)
@@ -125,15 +125,15 @@ def _some(model: ReplicaModel, classes: Classes, load: Floats, first: Ints, last
 
 @dataclass(frozen=True, eq=False)
 class _Work:
-    """What one trajectory of each class asks for: a column a class, a row a case where cases differ."""
+    """The work of one trajectory of each class: a column per class, a row per case where cases differ."""
 
     generated: Floats
     tools: Floats
     turns: Floats
-    fresh: Floats  # tokens of prompts that were never computed, by token generated
-    stale: Floats  # those that were, and are again if they are no longer cached
+    fresh: Floats  # prompt tokens computed for the first time, by token generated
+    stale: Floats  # prompt tokens computed again if they are no longer cached, by token generated
     prompt: Floats
-    grown: Floats  # context in the end, less the prompt
+    grown: Floats  # context at the end, less the prompt
 
 
 def _work(classes: Classes, replicas: Floats, sticky: bool) -> _Work:
@@ -145,7 +145,7 @@ def _work(classes: Classes, replicas: Floats, sticky: bool) -> _Work:
     prompts = classes.prompt * np.minimum(alone, 1.0)
     fresh = context - generated - classes.prompt + prompts
     stale = np.maximum(asked - (context - generated), 0.0)
-    if not sticky:  # the prompt itself is known everywhere, as others of the group were there
+    if not sticky:  # the prompt itself is cached on all replicas, by others of its group
         stale = np.maximum(stale - (classes.turns - 1) * classes.prompt, 0.0)
         elsewhere = 1 - 1 / np.maximum(replicas, 1)
         fresh, stale = fresh + elsewhere * stale, (1 - elsewhere) * stale
@@ -161,7 +161,7 @@ def _work(classes: Classes, replicas: Floats, sticky: bool) -> _Work:
 
 
 def _settle(model: ReplicaModel, work: _Work, weight: Floats, share: Floats, inside: NDArray[np.bool_]) -> Floats:
-    """When each class ends."""
+    """Seconds until each class ends."""
     latest = work.tools + work.generated * model.speed.decode[0][1] + np.zeros_like(weight)
     seated = np.ones_like(weight)
     for _ in range(_ROUNDS):
@@ -173,7 +173,7 @@ def _settle(model: ReplicaModel, work: _Work, weight: Floats, share: Floats, ins
         queue = (work.turns - 0.5) * np.cumsum(spans * wait, axis=1) / lasts
         found = work.tools + decode + queue
         seated = decode / np.maximum(decode + queue, _TINY)
-        latest = np.where(inside, np.sqrt(found * latest), 0.0)  # halfway, or loads and latencies chase each other
+        latest = np.where(inside, np.sqrt(found * latest), 0.0)  # halfway, or the iteration would oscillate
     settled: Floats = np.maximum.accumulate(latest, axis=1)
     return settled
 
@@ -183,14 +183,14 @@ def _pace(
 ) -> tuple[Floats, Floats]:
     """While each class is the next to end: (seconds of a step, seconds that a turn waits for a seat).
 
-    ``seated`` is the part of its time out of tools that a class has a seat for.
+    ``seated`` is the share of its time outside tools for which a class has a seat.
     """
     lasts = np.maximum(latest, _TINY)
     awake = np.clip(1.0 - work.tools / lasts, 0.0, 1.0)
     busy = awake * seated
 
     def under_way(each: Floats) -> Floats:
-        """Summed up over a replica that has one of the class itself."""
+        """Summed up over the classes still running on a replica, with at least one trajectory of the class itself."""
         sums: Floats = (1.0 - share) * each + np.cumsum((weight * each)[:, ::-1], axis=1)[:, ::-1]
         return sums
 

@@ -1,4 +1,4 @@
-"""What was measured of a batch of trajectories, as columns that planners work on."""
+"""A batch of trajectories that have ended, in columns for planners."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Measured:
     """Trajectories that have ended, one row each."""
 
     generated: Ints
-    tools: Floats  # seconds in tools, between its turns
+    tools: Floats  # seconds in tools, summed up over turns
     turns: Ints
     prompt: Ints  # tokens before the first turn
-    context: Ints  # tokens in the end: what training gets
-    read: Ints  # tokens that its turns begin with, summed up: what is computed if nothing stays cached
+    context: Ints  # tokens at the end: the sequence that is trained on
+    read: Ints  # context at the start of each turn, summed up over turns: what is computed if nothing stays cached
     group: int = 1  # trajectories that share a prompt
 
     def __post_init__(self) -> None:
@@ -34,7 +34,7 @@ class Measured:
         return len(self.generated)
 
     def by_prompt(self, column: Ints | Floats) -> list[float]:
-        """Means of a column over trajectories that share a prompt, which follow each other."""
+        """Means of a column over the trajectories of each prompt, which are neighbours."""
         first = np.arange(0, len(column), self.group)
         sums: Floats = np.add.reduceat(column.astype(np.float64), first)
         means: list[float] = (sums / np.diff(np.append(first, len(column)))).tolist()
@@ -42,7 +42,7 @@ class Measured:
 
     @staticmethod
     def of(trajectories: Iterable[Trajectory], group: int = 1) -> Measured:
-        """The columns of records; tools of unknown latency count as instant."""
+        """The columns of some trajectories; tools of unknown latency count as instant."""
         rows = [_row(each) for each in trajectories]
         generated, tools, turns, prompt, context, read = zip(*rows, strict=True) if rows else ((),) * 6
         return Measured(

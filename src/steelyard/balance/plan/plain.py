@@ -1,4 +1,4 @@
-"""Planners that simulate nothing: the static bound, shares by measured work, and one unit at a time."""
+"""Planners without simulation: the static bound, by a model, by measured work, and one step at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from steelyard.errors import UserError
 
 @dataclass
 class Static:
-    """What another planner chooses after the first batch that was measured, for ever: the static bound."""
+    """Keeps what another planner chooses after the first measured batch: the static bound."""
 
     planner: Planner
     _asked: bool = False
@@ -28,7 +28,7 @@ class Static:
 
 @dataclass
 class Searching:
-    """The model's best plan whenever it is time, if it pays. Measured stage times correct the model."""
+    """The best plan by a model, whenever triggers say so and it pays. Measured stage times correct the model."""
 
     search: Search
     triggers: Triggers = field(default_factory=Triggers)
@@ -55,10 +55,10 @@ class Searching:
 
 @dataclass
 class Proportional:
-    """Greedy: each stage gets GPUs by the GPU-seconds it was measured to need; rollout keeps one degree."""
+    """Gives each stage GPUs in proportion to its measured GPU-seconds; rollout has one degree."""
 
     world: World
-    tp: int | None = None  # of rollout; the least that holds the longest trajectory if not given
+    tp: int | None = None  # degree of rollout; the least that holds the longest trajectory if not given
     triggers: Triggers = field(default_factory=Triggers)
     payback: Payback = field(default_factory=Payback)
     _last: State | None = None
@@ -87,11 +87,11 @@ class Proportional:
 
 @dataclass
 class OneAtATime:
-    """After verl's dynamic schedule: one unit of GPUs towards the slower stage, as long as the stages are apart."""
+    """After verl's dynamic schedule: the next larger or smaller training job, while one stage is clearly slower."""
 
     world: World
     tp: int | None = None
-    ratio: float = 1.1  # of the stages, above which a unit moves
+    ratio: float = 1.1  # of the stages, above which GPUs move
     every: int = 1
     _last: int | None = None
 
@@ -119,7 +119,7 @@ class OneAtATime:
 
 
 def split_at(world: World, wanted: float, tp: int, measured: Measured) -> Plan:
-    """The fastest training layout of the number of GPUs nearest to what is wanted; the rest rolls out."""
+    """The fastest training layout on the number of GPUs nearest to ``wanted``; all other GPUs roll out."""
     longest = int(measured.context.max())
     usable = [each for each in world.options if world.rollout_gpus(each) >= tp and each.budget >= longest]
     if not usable:

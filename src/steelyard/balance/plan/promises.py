@@ -1,4 +1,4 @@
-"""What was foretold of plans, against what steps have taken with those that were run."""
+"""Predicted step times of plans, corrected by the steps that were run with them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from math import fsum, inf
 
 from steelyard.balance.plan.world import Plan, State, rounded
 
-_COUNTS = 4  # steps: what was foretold counts as much beside those that were run
+_COUNTS = 4  # steps that a prediction counts for beside measured ones
 
 
 @dataclass
 class Promises:
-    """A few batches do not show how long the longest trajectory of another may be, so what steps took with a plan
-    counts beside what was foretold of it, until trajectories have changed; plans with no more GPUs to roll out are
-    taken to be as late."""
+    """A few simulated batches do not show how long the longest trajectory of the next may be. So measured steps of a
+    plan count beside its prediction, until trajectories change; plans with no more GPUs to roll out are taken to be as
+    late as the plan in force."""
 
-    _taken: dict[object, list[float]] = field(default_factory=dict)  # by steps of late, by plan
-    _new: list[float] = field(default_factory=list)  # those of them since it was last planned
+    _taken: dict[object, list[float]] = field(default_factory=dict)  # seconds of steps, by layout
+    _new: list[float] = field(default_factory=list)  # seconds of steps since it was last planned
     _chosen: tuple[float, float] = (0.0, inf)  # seconds of a step with the plan in force, and with the next best
     _late: tuple[int, float] = (0, 0.0)  # GPUs that roll out now, and seconds that a step is late with them
 
@@ -32,7 +32,7 @@ class Promises:
         self._taken.clear()
 
     def broken(self, by: float) -> bool:
-        """Whether steps have come to take longer than was foretold of this plan and of the next best, by a share."""
+        """Whether steps take longer, by a share, than was predicted of the plan in force and of the next best."""
         now, other = self._chosen
         return len(self._new) >= _COUNTS and _mean_with(now, self._new) > (1 + by) * max(now, other)
 
@@ -41,28 +41,28 @@ class Promises:
         return plan.layout in self._taken
 
     def in_force(self, plan: Plan, said: float) -> Plan:
-        """The plan that steps have been run with; others are measured by how late they are."""
+        """The plan in force, by prediction and measured steps; sets how late others are taken to be."""
         now = replace(plan, step=_mean_with(said, self._taken[plan.layout]))
         self._late = now.rollout_gpus, max(0.0, now.step - said)
         return now
 
     def of(self, plan: Plan, said: float) -> Plan:
-        """A plan that steps are said to take so long with, by what is known beside."""
+        """A plan with a predicted step time, corrected by what is known."""
         gpus, late = self._late
         if plan.layout in self._taken:
             return replace(plan, step=_mean_with(said, self._taken[plan.layout]))
         return replace(plan, step=said + late if plan.rollout_gpus <= gpus else said)
 
     def begin(self) -> None:
-        """It is planned anew."""
+        """Begin to plan again."""
         self._new.clear()
         self._late = 0, 0.0
 
     def chosen(self, step: float, other: float) -> None:
-        """Seconds of a step with the plan that is in force from now on, and with the next best."""
+        """Predicted seconds of a step with the plan that is in force from now on, and with the next best."""
         self._chosen = step, other
 
 
 def _mean_with(said: float, taken: Sequence[float]) -> float:
-    """Seconds of a step, by what was foretold and by what steps have taken."""
+    """Seconds of a step by its prediction and by measured steps."""
     return rounded((_COUNTS * said + fsum(taken)) / (_COUNTS + len(taken)))

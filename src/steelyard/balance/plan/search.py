@@ -1,4 +1,4 @@
-"""The joint search: every training layout with the best rollout on the GPUs it leaves."""
+"""The joint search: every training layout with the best rollout on the other GPUs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from steelyard.records import Ints
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """What measured stage times were against foretold ones."""
+    """Ratios of measured to predicted stage times."""
 
     train: float = 1.0
     rollout: float = 1.0
@@ -34,9 +34,9 @@ def contexts(measured: Measured) -> Ints:
 
 @dataclass
 class Search:
-    """Looks at numbers of training GPUs in rising order, and passes over those whose rollout alone is too slow.
+    """Tries numbers of training GPUs in rising order and skips those whose rollout alone is too slow.
 
-    ``asked`` counts training layouts that were timed, ``evaluations`` makespans.
+    ``asked`` counts the training layouts that were timed, ``evaluations`` the makespans.
     """
 
     world: World
@@ -68,7 +68,7 @@ class Search:
         return found
 
     def _by_split(self, measured: Measured, lengths: Ints) -> list[tuple[int, list[TrainOption]]]:
-        """Training layouts by the GPUs that they leave to rollout, most first; none that a sequence would not fit."""
+        """Training layouts by the number of rollout GPUs, most first; only those that fit the longest sequence."""
         longest = int(measured.context.max())
         splits: dict[int, list[TrainOption]] = {}
         for option in self.world.options:
@@ -78,7 +78,7 @@ class Search:
         return sorted(splits.items(), reverse=True)
 
     def best(self, measured: Measured, factors: Factors | None = None) -> Plan:
-        """The best one, saying why, with its runner-up."""
+        """The best plan, with why and the runner-up."""
         found = self.plans(measured, 2, factors)
         if not found:
             raise nothing_fits(self.world, measured)
@@ -86,14 +86,14 @@ class Search:
 
 
 def explained(plan: Plan, runner_up: Plan | None = None) -> Plan:
-    """A plan that says which stage governs it, with the next best."""
+    """A plan that names its longer stage, with the next best."""
     slower = "rollout" if plan.rollout >= plan.train else "training"
     why = f"{slower} is the longer stage ({plan.rollout:.1f} s rollout, {plan.train:.1f} s training)"
     return replace(plan, why=why, runner_up=runner_up)
 
 
 def nothing_fits(world: World, measured: Measured) -> UserError:
-    """What to tell a user whose cluster is too small."""
+    """The error for a cluster that is too small."""
     return UserError(
         f"planner: none of {len(world.options)} training layouts holds the longest trajectory "
         f"({int(np.max(measured.context))} tokens) and leaves replicas of {world.gpus} GPUs that do"

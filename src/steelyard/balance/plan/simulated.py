@@ -1,4 +1,4 @@
-"""Simulation in the loop: the model says where to begin, simulated steps decide."""
+"""Simulation in the loop: a model proposes plans, simulated steps decide."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from steelyard.balance.plan.search import Search, nothing_fits
 from steelyard.balance.plan.world import Plan, State, TrainOption, World, rounded
 from steelyard.records import Ints
 
-_NOTHING = 0.005  # of a step: plans that cannot gain more are not worth a simulation
-_ALIKE = 0.02  # of a step: plans are as good that differ by no more
-_CLOSE = 0.05  # of a step: plans that a short simulation may have in the wrong order
-_LAYOUTS = 3  # training layouts on as many GPUs that ``least`` decides between
-CLEAR = 0.6  # of ``least``: rollouts beside training that take no longer keep it from nothing, whatever comes next
-_REACH = 4  # numbers of training GPUs that are looked at for the next one to try
-_STRIDE = 24  # GPUs by which plans differ that are looked at one after the other: one of so many
+# Chosen by hand: they trade simulations for the quality of plans (`python -m bench.planner`).
+_NOTHING = 0.005  # of a step: plans that cannot gain more are not simulated
+_ALIKE = 0.02  # of a step: plans that differ by no more count as equally good
+_CLOSE = 0.05  # of a step: plans that differ by no more may be in the wrong order after a short simulation
+_LAYOUTS = 3  # training layouts on the same number of GPUs that ``least`` chooses from
+CLEAR = 0.6  # of ``least``: a rollout beside training that takes no longer never delays it
+_REACH = 4  # numbers of training GPUs considered for the next one to try
+_STRIDE = 24  # numbers of training GPUs that are tried in turn differ by one in so many of all GPUs
 
 Simulate = Callable[[Plan, State], float]
-"""Seconds of the next step (or the mean of some) with a plan, by whoever can run trajectories through engines."""
+"""Seconds of the next step with a plan, or the mean of some steps, by simulation."""
 
 
 def _by_model(plan: Plan, state: State) -> float:
@@ -47,23 +48,25 @@ def _of_late(state: State) -> Sequence[Measured]:
 
 @dataclass
 class Simulated:
-    """Ours. Begins with the number of training GPUs that the model finds best, simulates plans with it, and goes on to
-    more or fewer as long as that gains; the best wins, if changing to it pays.
+    """Ours. Starts from the number of training GPUs that the model finds best, simulates plans with it, then with more
+    and with fewer as long as that gains. The best plan wins, if changing to it pays.
 
-    With each number there are buckets by length and each degree alone: the former are only as good as the router, which
-    the model takes for all-knowing, the latter ask nothing of it. ``glance`` says which of them are simulated, by
-    something quicker. ``least`` is a bound that is sooner worked out than either: plans that cannot be better than the
-    best one are not simulated. ``look`` says which trajectories the model is asked about; each kind of them makes its
-    own plans. ``change`` is what changing to a plan would take; as long as changes have taken so far if nobody knows.
+    For each number of training GPUs there are plans with buckets by length and with each degree alone: the model takes
+    the router of the former for perfect, the latter need none. The driver answers:
 
-    Of several plans the best by a few steps is often but the luckiest, so those that come close to it are simulated for
-    longer before one is chosen (``confirm``). What steps then took with it counts, too (``Promises``): where that comes
-    to more than another plan was foretold to take, it plans again.
+    - ``simulate``: what a step takes with a plan; ``confirm``: the same by a longer simulation. The best of several
+      plans by a short one is often the luckiest, so plans close to it are confirmed before one is chosen.
+    - ``glance``: something quicker, by which plans are shortlisted for simulation.
+    - ``least``: a lower bound. Plans whose bound is above the best plan are not simulated.
+    - ``change``: seconds that changing to a plan takes; None: as long as changes so far.
+    - ``look``: batches of trajectories; the model proposes plans for each.
+
+    Measured steps correct predictions (``Promises``). Where they exceed the prediction of another plan, it plans again.
     """
 
     world: World
     simulate: Simulate
-    confirm: Simulate | None = None  # as ``simulate`` does it if not given
+    confirm: Simulate | None = None  # ``simulate`` if not given
     shortlist: int = 2  # plans that are simulated with each number of training GPUs
     glance: Simulate = _by_model
     least: Simulate = _nothing
@@ -108,14 +111,14 @@ class Simulated:
         return replace(plan, instead=now.step)
 
     def _in_force(self, measured: Measured, state: State) -> Plan | None:
-        """The plan that steps have been run with, by what they took as well; None before that."""
+        """The plan in force, by prediction and measured steps; None before a step was measured."""
         if state.plan is None or not self._promises.run(state.plan):
             return None
         plan = foretold(self.world, state.plan, measured)
         return self._promises.in_force(plan, self._said(plan, state, self.confirm))
 
     def candidates(self, looked: Sequence[Measured], gpus: int | None = None) -> list[Plan]:
-        """What the model finds best, best first, without repeats; with so many training GPUs, if given."""
+        """The best plans by the model, best first, without repeats; only with so many training GPUs if given."""
         found: dict[object, Plan] = {}
         options = [each for each in self.world.options if gpus in (None, each.gpus)]
         for measured in looked:
@@ -127,8 +130,8 @@ class Simulated:
         return sorted(found.values(), key=_order)
 
     def _tried(self, gpus: int, now: Plan | None, looked: Sequence[Measured], state: State) -> list[Plan]:
-        """Plans that were simulated, ``now`` among them, that to choose first. All that come close to the best have
-        been simulated for longer by then, and so have others as long as they seem better: only such are compared."""
+        """Simulated plans, the chosen one first, ``now`` among them. With ``confirm``, only confirmed plans compete:
+        those close to the best by short simulations, and others while they seem better than the best confirmed one."""
         tried: dict[object, Plan] = {} if now is None else {now.layout: now}
         self._climb(gpus, tried, looked, state, inf if now is None else now.step)
         if self.confirm is None:
@@ -139,15 +142,17 @@ class Simulated:
                 sure[plan.layout] = self._as_sure(plan, state)
             best = _safest_first(sure.values())[0]
             if best.step * (1 - _NOTHING) > min(plan.step for plan in tried.values()):
-                self._climb(best.training.gpus, tried, looked, state, best.step)  # what seemed good kept others out
+                self._climb(
+                    best.training.gpus, tried, looked, state, best.step
+                )  # plans were skipped for one that was not as good as it seemed
         rest = [plan for plan in tried.values() if plan.layout not in sure]
         return [*_safest_first(sure.values()), *sorted(rest, key=_order)]
 
     def _climb(
         self, gpus: int, tried: dict[object, Plan], looked: Sequence[Measured], state: State, best: float
     ) -> None:
-        """Try plans with so many training GPUs, then with more and with fewer than the best has, as long as that
-        gains; ``best`` is what is known already."""
+        """Simulate plans with so many training GPUs, then with more and with fewer than the best has, as long as that
+        gains. ``best`` is the best step so far."""
         before, beside = inf, [[gpus]]
         while True:
             for numbers in beside:
@@ -163,8 +168,8 @@ class Simulated:
         return self._least(plan, state) < best * (1 - _NOTHING)
 
     def _beside(self, gpus: int) -> list[list[int]]:
-        """Other numbers of training GPUs, the few nearest: more, and fewer. The first with a plan worth a simulation is
-        tried; there is none where nothing divides evenly, or where training alone takes too long."""
+        """The nearest larger numbers of training GPUs, and the nearest smaller ones. Of each, the first with a plan
+        worth a simulation is tried."""
         numbers = sorted({each.gpus for each in self.world.options if self.world.rollout_gpus(each)})
         apart = self.world.gpus // _STRIDE
         return [
@@ -173,8 +178,8 @@ class Simulated:
         ]
 
     def _worth(self, gpus: int, best: float, looked: Sequence[Measured], state: State) -> list[Plan]:
-        """Plans with so many training GPUs that are worth a simulation: of the training layouts that the model finds
-        best that with the ``least``; rollouts that do best at a glance, or the first that is clearly fast enough."""
+        """Plans with so many training GPUs that are worth a simulation: the layout with the ``least`` of those that the
+        model finds best, with the rollouts that are best by ``glance``, or the first that is clearly fast enough."""
         measured = state.measured
         longest, train = int(measured.context.max()), self.world.train_seconds
         fit = [each for each in self.world.options if each.gpus == gpus and each.budget >= longest]
@@ -193,11 +198,11 @@ class Simulated:
         return [plan for _, _, plan in sorted(seen)[: self.shortlist]]
 
     def _at_least(self, plan: Plan, state: State) -> Plan:
-        """One that was not worth a simulation."""
+        """A plan that was not worth a simulation, with its bound."""
         return replace(plan, step=max(plan.step, self._least(plan, state)))
 
     def _as_sure(self, plan: Plan, state: State) -> Plan:
-        """As one that is to be chosen."""
+        """A plan with its confirmed step time."""
         return self._promises.of(plan, self._said(plan, state, self.confirm))
 
     def _simulated(self, plan: Plan, state: State) -> Plan:
@@ -212,16 +217,16 @@ class Simulated:
 
 
 def _doubted(tried: Mapping[object, Plan], sure: Mapping[object, Plan]) -> list[Plan]:
-    """Those that are still to be simulated for longer: who is close to the best by short simulations, and who seems
-    better than the best of those that were."""
+    """Plans to confirm: those close to the best by short simulations, and those that seem better than the best
+    confirmed one."""
     close = (1 + _CLOSE) * min(plan.step for plan in tried.values())
     best = min((plan.step for plan in sure.values()), default=0.0)
     return [plan for name, plan in tried.items() if name not in sure and plan.step < max(close, best)]
 
 
 def _safest_first(tried: Iterable[Plan]) -> list[Plan]:
-    """Best first; but of those that are as good as the best one, that with most GPUs to roll out comes before all:
-    the next batch's longest trajectory is another one, and its step waits for it, while training hardly differs."""
+    """Best first, except that of the plans as good as the best, the one with most rollout GPUs comes first: the longest
+    trajectory of the next batch may be longer, and the step waits for it, while training hardly differs."""
     plans = sorted(tried, key=_order)
     alike = [plan for plan in plans if plan.step <= (1 + _ALIKE) * plans[0].step]
     safest = max(alike, key=lambda plan: (plan.rollout_gpus, -plan.step))
@@ -239,17 +244,17 @@ def _order(plan: Plan) -> tuple[float, float]:
 
 
 def _timed_once(world: World, measured: Measured) -> Callable[[TrainOption, Ints], float]:
-    """Training layouts timed for these lengths, whichever search asks."""
+    """Times each training layout once for these lengths, for several searches."""
     timed = cache(lambda option: world.train(option, measured.context))
     return lambda option, _: timed(option)
 
 
 def oracle(planner: Simulated, truth: Callable[[State], Measured]) -> Simulated:
-    """The bound: told the next trajectories beside those of late (``planner`` has to simulate the next ones), asked
-    after every step, with more simulations; a change still has to pay for itself."""
+    """The bound: knows the next trajectories beside the recent ones (``planner`` has to simulate the next ones), plans
+    after every step and with more simulations. A change still has to pay."""
     return replace(
         planner,
-        confirm=None,  # these trajectories come but once
+        confirm=None,  # the next trajectories are known exactly
         shortlist=4,
         triggers=Triggers(every=1),
         payback=Payback(margin=0.0),
@@ -259,7 +264,7 @@ def oracle(planner: Simulated, truth: Callable[[State], Measured]) -> Simulated:
 
 @dataclass(frozen=True)
 class _TruthFirst:
-    """Looks at the next trajectories, and at those of late."""
+    """Looks at the next trajectories and at recent ones."""
 
     truth: Callable[[State], Measured]
 

@@ -1,4 +1,4 @@
-"""What planners are given and what they give back. Everything is data or asked of whoever drives the core."""
+"""What planners are given and what they return: data, and questions that the driver answers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from steelyard.errors import UserError
 from steelyard.records import Ints
 
 Mode = Literal["colocated", "split", "overlapped"]
-"""The same GPUs roll out, then train; GPUs of their own in turn; both at once, on batches that follow each other."""
+"""The same GPUs roll out, then train; GPUs of their own, in turn; GPUs of their own, both at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainOption:
-    """A way to lay the training job out that fits its memory and divides its batch."""
+    """A layout of the training job that fits into memory and divides the batch."""
 
     name: str
     gpus: int
@@ -28,8 +28,8 @@ class TrainOption:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Rollout replicas of one degree, and the most tokens that a trajectory meant for them generates. A degree may have
-    several, for different lengths."""
+    """Rollout replicas of one degree for trajectories that generate up to so many tokens. A degree may have several
+    buckets."""
 
     tp: int
     replicas: int
@@ -42,25 +42,25 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Who trains and who rolls out, and what a step should take."""
+    """A split of the GPUs, and the predicted seconds of a step."""
 
     training: TrainOption
     buckets: tuple[Bucket, ...]  # by rising degree
     train: float
     rollout: float
     step: float
-    why: str = ""  # it was chosen, as far as the two below do not say
+    why: str = ""  # why it was chosen, for people
     runner_up: Plan | None = None
-    instead: float | None = None  # seconds of a step as it is, by the same reckoning; none if nothing is in force
+    instead: float | None = None  # predicted seconds of a step with the plan in force before; None if there was none
 
     @property
     def layout(self) -> tuple[TrainOption, tuple[tuple[int, int], ...]]:
-        """What is set up, apart from what is expected of it: plans with the same one are the same to a cluster."""
+        """What a cluster sets up. Plans with the same layout differ in predictions only."""
         return self.training, tuple(self.replicas.items())
 
     @property
     def replicas(self) -> dict[int, int]:
-        """By rising degree."""
+        """Number of replicas by degree, rising."""
         found: dict[int, int] = {}
         for bucket in sorted(self.buckets, key=lambda each: each.tp):
             found[bucket.tp] = found.get(bucket.tp, 0) + bucket.replicas
@@ -76,7 +76,7 @@ class Plan:
 
 
 def rounded(seconds: float) -> float:
-    """To a microsecond: plans that differ by less are as good as each other, whatever rounding has made of them."""
+    """To a microsecond: plans that differ by less are equally good, and rounding errors decide nothing."""
     return round(seconds, 6)
 
 
@@ -88,9 +88,10 @@ def _no_sync(_: TrainOption, __: Sequence[Bucket]) -> float:
 class World:
     """What does not change from step to step.
 
-    ``train`` says what a layout takes for sequences of these lengths. ``ahead`` is how many batches are rolled out at a
-    time, as staleness allows: each is then shared out over as many steps, and its longest trajectory with it.
-    ``by_length``: the router sends long trajectories to fast buckets; if not, each replica gets as many of any length.
+    ``train`` gives the seconds of a layout for sequences of some lengths, ``sync`` those of moving weights to replicas.
+    ``ahead`` is the number of batches that are rolled out at the same time, which staleness allows: the makespan of one
+    is then spread over as many steps. ``by_length``: the router sends long trajectories to fast buckets; if not, each
+    replica gets as many of any length.
     """
 
     gpus: int
@@ -101,26 +102,26 @@ class World:
     sync: Callable[[TrainOption, Sequence[Bucket]], float] = _no_sync
     ahead: int = 1
     by_length: bool = True
-    sticky: bool = True  # turns stay where their cache is
+    sticky: bool = True  # turns run where their cache is
 
     def __post_init__(self) -> None:
         if not self.replicas or not self.options:
             raise UserError("planner: needs at least one degree for rollout replicas and one training layout that fits")
 
     def together(self, train: float, rollout: float) -> float:
-        """A step of both stages, weights aside."""
+        """Seconds of a step of both stages, without moving weights."""
         return max(train, rollout) if self.mode == "overlapped" else rounded(train + rollout)
 
     def train_seconds(self, option: TrainOption, lengths: Ints) -> float:
-        """What a layout takes for sequences of these lengths, to a microsecond."""
+        """Seconds of a layout for sequences of these lengths, to a microsecond."""
         return rounded(self.train(option, lengths))
 
     def step_seconds(self, train: float, rollout: float, option: TrainOption, buckets: Sequence[Bucket]) -> float:
-        """A step of both stages and the weights' way to the replicas, to a microsecond."""
+        """Seconds of a step of both stages and of moving weights to the replicas, to a microsecond."""
         return rounded(self.together(train, rollout) + self.sync(option, buckets))
 
     def rollout_gpus(self, option: TrainOption) -> int:
-        """GPUs left to roll out with; 0 if a layout cannot be used."""
+        """GPUs that a layout leaves to rollout; 0 if it cannot be used."""
         if self.mode == "colocated":
             return self.gpus if option.gpus == self.gpus else 0
         return max(0, self.gpus - option.gpus)
@@ -128,20 +129,20 @@ class World:
 
 @dataclass(frozen=True)
 class State:
-    """What is known after a step."""
+    """What a planner knows after a step."""
 
     step: int
-    measured: Measured  # the trajectories of late
-    plan: Plan | None = None  # that is in force
-    train: float = 0.0  # seconds measured with it
+    measured: Measured  # recent trajectories
+    plan: Plan | None = None  # the plan in force
+    train: float = 0.0  # measured seconds of a step's stages
     rollout: float = 0.0
-    queued: float = 0.0  # turns that wait for a seat, as a share of seats
-    active: float = 0.0  # seats taken, as a share
+    queued: float = 0.0  # turns that wait for a seat, as a share of all seats
+    active: float = 0.0  # share of seats taken
     rejected: int = 0
-    switches: Sequence[float] = field(default=())  # seconds that changes of plan have taken so far
-    seen: int = 0  # trajectories of late that can be looked at, in all
-    left: int | None = None  # steps that are still to come, if anybody knows
-    took: float | None = None  # seconds of this step, if the plan in force has been so for long enough to tell by it
+    switches: Sequence[float] = field(default=())  # seconds of each change of plan so far
+    seen: int = 0  # number of recent trajectories that are known
+    left: int | None = None  # steps still to come; None if unknown
+    took: float | None = None  # seconds of this step; None while a change of plan still affects it
 
 
 class Planner(Protocol):
