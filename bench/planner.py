@@ -1,4 +1,4 @@
-"""`python -m bench.planner [PRESET [GPUS]]`: what planners choose, foretell and get, and their CPU seconds.
+"""`python -m bench.planner [PRESET [GPUS]]`: what planners choose, predict and get, and their CPU seconds.
 
 Planners see the trajectories of training step 0. What they choose is simulated with those of step 1: engines behind
 the default router and estimator, which have learnt step 0, and a training step with its sequences packed as they are.
@@ -139,7 +139,7 @@ def compare(preset: str, gpus: int) -> None:
     modes: tuple[Mode, ...] = ("overlapped", "split")
     for mode in modes:
         case.world = replace(case.world, mode=mode)
-        table = Table("planner", "plan", "foretold", "simulated", "training, rollout", "CPU s", title=mode)
+        table = Table("planner", "plan", "predicted", "simulated", "training, rollout", "CPU s", title=mode)
         for name, make in case.planners().items():
             start = time.process_time()
             plan = case.settled(make())

@@ -43,7 +43,7 @@ class Case:
         stage.run()
         return max(attempt.ended for attempt in stage.done)
 
-    def foretold(self) -> float:
+    def predicted(self) -> float:
         """The same by the model."""
         setup = _setup(self.preset, self.prompts)
         model = replica_model(setup.kinds[self.tp])
@@ -83,7 +83,7 @@ def main() -> None:
     for case in (*CASES, *OVERLOADED):
         start = time.process_time()
         truth = case.simulated()
-        spent, found = time.process_time() - start, case.foretold()
+        spent, found = time.process_time() - start, case.predicted()
         kept = "stay" if case.sticky else "go anywhere"
         what = f"{case.preset} x {case.prompts * GROUP}", f"{case.replicas} x TP{case.tp}", kept
         table.add_row(*what, f"{truth:.1f}", f"{found:.1f}", f"{100 * (found / truth - 1):+.1f} %", f"{spent:.1f}")

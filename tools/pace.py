@@ -120,8 +120,8 @@ def _launches(source: Source) -> list[Seen]:
     found = []
     for kind in ("whole", "pieces", "eager"):
         here = [wait for wait, how in waits if how == kind and not wait.kernels]
-        usual = float(np.median([wait.seconds / wait.foretold for wait in here])) if here else 1.0
-        shares = [(wait, wait.seconds / wait.foretold) for wait in here]
+        usual = float(np.median([wait.seconds / wait.predicted for wait in here])) if here else 1.0
+        shares = [(wait, wait.seconds / wait.predicted) for wait in here]
         found += [
             Seen(wait.since, kind, wait.seconds, share, share / usual - 1.0)
             for wait, share in shares

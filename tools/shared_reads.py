@@ -4,7 +4,7 @@ Times the kernel that `steelyard profile` times, over blocks that requests share
 prints the share of its time that goes: for neighbours who share more and more, which shows the most there is to gain;
 for pairs who are farther and farther apart in the batch, which shows how much may be read in between; and for batches
 out of 48 prompts answered eight times each, mixed and side by side. Beside each is what `cost/shared_reads.py`
-foretells with the shipped profile, for which requests of one prompt are anywhere in the batch, and what share the gain
+predicts with the shipped profile, for which requests of one prompt are anywhere in the batch, and what share the gain
 is of the time that the blocks read again would take by that profile.
 """
 
@@ -124,15 +124,15 @@ class Foretold:
 
 def main() -> None:
     """Print a line for each batch."""
-    foretold, dice = Foretold(), random.Random(5)
+    predicted, dice = Foretold(), random.Random(5)
     for what, batch in chain(neighbours(), pairs(dice), answers(dice)):
         several, again = sharing(batch)
         n, tokens = len(batch), sum(request.tokens for request in batch)
         apart, together = microseconds(batch, False), microseconds(batch, True)
-        gained, added = 1 - together / apart, foretold.share(n, tokens, again)
-        by_us = foretold.share(n, tokens, foretold.reads.spared(tokens, several, again).tokens)
+        gained, added = 1 - together / apart, predicted.share(n, tokens, again)
+        by_us = predicted.share(n, tokens, predicted.reads.spared(tokens, several, again).tokens)
         print(f"{what}: {tokens / n:.0f} tokens each, {again / tokens:.1%} read again, {apart:.1f} us, ", end="")
-        print(f"{gained:.1%} gained, {by_us:.1%} foretold; {gained / added:.2f} of what those add", flush=True)
+        print(f"{gained:.1%} gained, {by_us:.1%} predicted; {gained / added:.2f} of what those add", flush=True)
 
 
 if __name__ == "__main__":

@@ -57,12 +57,12 @@ def one(model: ReplicaModel, classes: Classes, load: float, **more: bool) -> flo
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_model_is_near_the_simulator(case: Case) -> None:
-    assert case.foretold() == pytest.approx(case.simulated(), rel=0.10)
+    assert case.predicted() == pytest.approx(case.simulated(), rel=0.10)
 
 
 @pytest.mark.parametrize("case", OVERLOADED[:2], ids=str)
 def test_it_is_not_far_where_turns_queue(case: Case) -> None:
-    assert case.foretold() == pytest.approx(case.simulated(), rel=0.15)
+    assert case.predicted() == pytest.approx(case.simulated(), rel=0.15)
 
 
 def test_columns_of_trajectories() -> None:

@@ -27,7 +27,7 @@ def test_held_out_points_are_not_among_the_others() -> None:
         assert len(held_out) >= 60 and not known & held_out
 
 
-def test_operators_are_foretold_within_a_few_percent() -> None:
+def test_operators_are_predicted_within_a_few_percent() -> None:
     errors = {(each.family, each.kind): each for each in held_out_errors(bundle(), find_gpu("h200"))}
     for family, p95 in (("gemm", 0.10), ("attention", 0.13), ("moe", 0.10)):
         overall = errors[family, ALL]

@@ -123,7 +123,7 @@ def test_where_nobody_knows_the_kernels_nothing_stalls() -> None:
 # -- which steps stall ------------------------------------------------------------------------------------------------
 
 
-def test_lone_prompts_that_stalled_a_real_engine_are_those_foretold() -> None:
+def test_lone_prompts_that_stalled_a_real_engine_are_those_predicted() -> None:
     """Seen on an H200 with vLLM 0.26 freshly started, graphs up to 512 tokens: the prompts that took a second more."""
     prompts = [520, 521, 530, 531, 700, 701, 760, 761, 800, 801, 1000, 1001, 1100, 1290, 1291, 1500, 1501, 1780, 2047]
     engine = cost(max_num_seqs=256)
@@ -151,7 +151,7 @@ def recorded_steps(run: CapturedRun) -> tuple[list[tuple[int, bool]], list[int]]
     return [(step.tokens, not step.chunks) for step in steps], stalled
 
 
-def test_every_stall_of_a_real_capture_is_foretold_and_no_other() -> None:
+def test_every_stall_of_a_real_capture_is_predicted_and_no_other() -> None:
     """Six of 3,859 steps, over three workloads in one engine: each the first of its kind."""
     if not CAPTURES.is_dir():
         pytest.skip("the captures of a real engine are not here")
@@ -167,18 +167,18 @@ def test_every_stall_of_a_real_capture_is_foretold_and_no_other() -> None:
     assert seen == [512, 1537, 467, 285, 807, 804]
 
 
-def test_stalls_of_our_own_capture_are_foretold_from_the_shipped_profile() -> None:
+def test_stalls_of_our_own_capture_are_predicted_from_the_shipped_profile() -> None:
     """Of eight experts, so that 16 may divide the places for rows where it does not divide the rows (292, 436): each
     such kernel is one more. 1795 is nearest to 2048 by three tokens, which the profile's own points cannot tell."""
     capture = read_capture_folder(RECORDED / "mixtral-8x7b")
-    foretold, stalled = [], []
+    predicted, stalled = [], []
     for run in capture.runs:
         waits = [wait for wait, _ in evidence(capture, run, "h200", HostTerms()).waits]
-        foretold += [wait.step.tokens for wait in waits if wait.kernels]
+        predicted += [wait.step.tokens for wait in waits if wait.kernels]
         steps, places = recorded_steps(run)
         stalled += [steps[k][0] for k in places]
     assert stalled == [319, 401, 292, 400, 1795, 436]
-    assert foretold == [319, 401, 292, 400, 436, 1959]
+    assert predicted == [319, 401, 292, 400, 436, 1959]
 
 
 def test_stalls_of_a_real_capture_are_alike_by_the_weight_of_their_kernels() -> None:
@@ -187,7 +187,7 @@ def test_stalls_of_a_real_capture_are_alike_by_the_weight_of_their_kernels() -> 
         pytest.skip("the captures of a real engine are not here")
     capture = read_capture_folder(CAPTURES / "qwen3-30b-a3b")
     waits = [wait for run in capture.runs for wait, _ in evidence(capture, run, "h200", HostTerms()).waits]
-    stalls = [(wait.seconds - wait.foretold, wait.kernels) for wait in waits if wait.kernels]
+    stalls = [(wait.seconds - wait.predicted, wait.kernels) for wait in waits if wait.kernels]
     plain, weighed = np.array([seconds for seconds, _ in stalls]), np.array([took / by for took, by in stalls])
     assert len(stalls) == 6
     assert plain.std() > 0.2 * plain.mean()
@@ -195,9 +195,9 @@ def test_stalls_of_a_real_capture_are_alike_by_the_weight_of_their_kernels() -> 
 
 
 def test_the_one_stall_of_our_own_capture_is_said_to_be_there() -> None:
-    """Its experts are of a shape that no profile has, so that no stall is foretold."""
+    """Its experts are of a shape that no profile has, so that no stall is predicted."""
     found = {each.name: " ".join(each.notes) for each in validate(RECORDED / "moe-64-experts").workloads}
-    assert found.pop("batches").startswith("stalls in launches: 1 of 0.7 s in all in the capture, 0 of 0.0 s foretold")
+    assert found.pop("batches").startswith("stalls in launches: 1 of 0.7 s in all in the capture, 0 of 0.0 s predicted")
     assert set(found.values()) == {""}
 
 
@@ -312,12 +312,12 @@ def capture(tmp_path: Path, profiled: None) -> Path:
     return tmp_path
 
 
-def foretold(found: Validation) -> dict[str, tuple[float, int]]:
-    """By workload the error of its mean time to first token, and how many stalls are said to be foretold."""
+def predicted(found: Validation) -> dict[str, tuple[float, int]]:
+    """By workload the error of its mean time to first token, and how many stalls are said to be predicted."""
     return {
         each.name: (
             round(each.latency["ttft"]["mean"].error or 0.0, 3),
-            next((int(note.split(", ")[1].split()[0]) for note in each.notes if "foretold" in note), 0),
+            next((int(note.split(", ")[1].split()[0]) for note in each.notes if "predicted" in note), 0),
         )
         for each in found.workloads
     }
@@ -325,21 +325,21 @@ def foretold(found: Validation) -> dict[str, tuple[float, int]]:
 
 @pytest.mark.parametrize("given_cache", [False, True])
 def test_a_workload_finds_what_earlier_ones_compiled(capture: Path, given_cache: bool) -> None:
-    assert foretold(validate(capture, given_cache=given_cache)) == {"calib-prefill": (0.0, 2), "after": (0.0, 1)}
+    assert predicted(validate(capture, given_cache=given_cache)) == {"calib-prefill": (0.0, 2), "after": (0.0, 1)}
 
 
 def test_an_engine_is_fresh_if_its_first_workload_is_there_or_the_settings_say_so(capture: Path) -> None:
     for file in capture.glob("calib-prefill.*"):
         file.unlink()
-    assert foretold(validate(capture))["after"][1] == 0
+    assert predicted(validate(capture))["after"][1] == 0
     (capture / "meta.json").write_text(json.dumps({**META, "fresh": True}))
-    error, count = foretold(validate(capture))["after"]
+    error, count = predicted(validate(capture))["after"]
     assert count == 3 and error > 1
 
 
 def test_a_capture_of_an_engine_that_had_served_before_says_so(capture: Path) -> None:
     (capture / "meta.json").write_text(json.dumps({**META, "fresh": False}))
-    found = foretold(validate(capture))
+    found = predicted(validate(capture))
     assert [count for _, count in found.values()] == [0, 0] and found["after"][0] < -0.5
 
 

@@ -367,7 +367,7 @@ def test_decodes_read_their_cache_at_no_more_than_the_memory_gives() -> None:
 
 
 @needs_data
-def test_joint_attention_is_foretold_where_it_was_held_out() -> None:
+def test_joint_attention_is_predicted_where_it_was_held_out() -> None:
     """Rows of every other decode length taken out of the table; prompts and decodes added up are far off."""
     times = read_variant(LLAMA, 1).attention
     thinned = {
@@ -518,7 +518,7 @@ def test_the_measured_side_is_what_their_own_summary_says() -> None:
 
 
 @needs_data
-def test_two_real_ranks_with_spread_experts_are_foretold_from_their_profile() -> None:
+def test_two_real_ranks_with_spread_experts_are_predicted_from_their_profile() -> None:
     """Better than that simulator's own TTFT (-14 %), from the profile and with a host nobody has calibrated."""
     trace = LLMSERVINGSIM / "workloads" / "sharegpt-qwen3-30b-a3b-300-sps10.jsonl"
     compared = validate_bench(BENCH / "Qwen3-30B-A3B-Instruct-2507", LLMSERVINGSIM / "perf", trace).workloads[0]
@@ -528,7 +528,7 @@ def test_two_real_ranks_with_spread_experts_are_foretold_from_their_profile() ->
 
 
 @needs_data
-def test_a_real_vllm_is_foretold_from_its_profile() -> None:
+def test_a_real_vllm_is_predicted_from_its_profile() -> None:
     compared = validate_bench(BENCH / "Llama-3.1-8B", LLMSERVINGSIM / "perf", TRACE).workloads[0]
     assert compared.provenance["analytic"] < 0.01
     for metric, bar in {"tpot": 0.02, "e2e": 0.02, "ttft": 0.05}.items():

@@ -1,4 +1,4 @@
-"""The measured source: what the shipped profile says, and how well it foretells what it was not told."""
+"""The measured source: what the shipped profile says, and how well it predicts what it was not told."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_between_and_beyond_the_points_is_said_so() -> None:
     assert outside.provenance[0] == EXTRAPOLATED
 
 
-def test_matrices_left_out_of_the_profile_are_foretold() -> None:
+def test_matrices_left_out_of_the_profile_are_predicted() -> None:
     """Each shape of a real model in turn is taken out and predicted from the rest."""
     whole = bundle()
     by_shape = defaultdict(list)
@@ -219,7 +219,7 @@ def test_a_run_says_where_its_times_come_from(gpu: str, wanted: str, analytic: b
         ("qwen3-30b-a3b", "calib-decode", 0.04),
     ],
 )
-def test_real_decode_steps_are_foretold_from_operators_alone(model: str, capture: str, worst: float) -> None:
+def test_real_decode_steps_are_predicted_from_operators_alone(model: str, capture: str, worst: float) -> None:
     """Steps of a real vLLM on an H200, even batches and uneven: medians over many steps of one batch size."""
     file = CAPTURES / model / f"{capture}.steps.jsonl.gz"
     if not file.exists():

@@ -139,7 +139,7 @@ def test_places_and_lengths_go_together_as_little_as_in_real_conversations() -> 
     assert np.mean(drawn) == pytest.approx(together, abs=0.03)
 
 
-def test_a_shape_left_out_is_foretold_from_the_others() -> None:
+def test_a_shape_left_out_is_predicted_from_the_others() -> None:
     bundle = shipped_bundle("h200")
     assert bundle is not None
     for heads in (HeadShape(40, 8, 128), HeadShape(64, 8, 64)):

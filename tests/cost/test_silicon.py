@@ -35,8 +35,8 @@ from steelyard.report.silicon import print_silicon
 from steelyard.scenario import EngineSpec, Scenario, TopologySpec
 from steelyard.validate import silicon_points
 from steelyard.validate.rival import Rival
-from steelyard.validate.silicon import Errors, Replay, regret, validate_silicon
-from steelyard.validate.silicon_points import Layout, Point, read_points, scenario_of, why_not
+from steelyard.validate.silicon import Errors, PointReplay, regret, validate_silicon
+from steelyard.validate.silicon_points import Point, PointLayout, read_points, scenario_of, why_not
 from support.silicon_tables import H200, needs_package, seconds, silicon, write
 
 NOBODY = Rival(None, "nobody asked")
@@ -382,8 +382,8 @@ def test_replays_count_each_measurement_once_and_are_repeatable(
     assert "Llama-3.1-8B-Instruct" in printed and "nobody asked" in printed and "model not known" in printed
 
 
-def replay(tp: int, users: int, measured: tuple[float, float], ours: tuple[float, float]) -> Replay:
-    layout = Layout(tp, 1, 1, 1, 1)
+def replay(tp: int, users: int, measured: tuple[float, float], ours: tuple[float, float]) -> PointReplay:
+    layout = PointLayout(tp, 1, 1, 1, 1)
     point = Point(
         *("x", "", "m", "h200_sxm", "vllm", "0.18.0", "", "", ""),
         aggregated=True,
@@ -394,7 +394,7 @@ def replay(tp: int, users: int, measured: tuple[float, float], ours: tuple[float
         ttft=measured[0],
         tpot=measured[1],
     )
-    return Replay(point, ours, None)
+    return PointReplay(point, ours, None)
 
 
 def test_errors_are_signed_and_unsigned() -> None:

@@ -16,7 +16,7 @@ from steelyard.engine import ABORTED, FINISHED, BlockNames, Engine, Limits, Requ
 from steelyard.engine.policies import MakePolicy, SglangSettings, policy_of
 from steelyard.engine.policies.radix import Content, RadixTree
 from steelyard.errors import UserError
-from steelyard.validate.parity import LinearCost, Replay, read_golden
+from steelyard.validate.parity import GoldenReplay, LinearCost, read_golden
 from support.engine_worlds import Ask, Run, World, assert_same_records, serve, settled, worlds
 from support.paths import DATA
 
@@ -34,7 +34,7 @@ def use(engine: Any, policy: MakePolicy, names: BlockNames, plain: bool) -> None
 # -- SGLang's own decisions --------------------------------------------------------------------------------------------
 
 
-def replayed(golden: dict[str, Any], plain: bool) -> Replay:
+def replayed(golden: dict[str, Any], plain: bool) -> GoldenReplay:
     """A golden scenario through our engine."""
     config, latency = golden["config"], golden["config"]["latency"]
     chunk = config["chunked_prefill_size"]
@@ -50,7 +50,7 @@ def replayed(golden: dict[str, Any], plain: bool) -> Replay:
     )
     own = ("schedule_policy", "max_prefill_tokens", "enable_mixed_chunk", "schedule_conservativeness")
     settings = SglangSettings(**{key: config[key] for key in (*own, "max_new_tokens", "ignore_eos")})
-    seen, names, streams = Replay(), BlockNames(1), dict[str, int]()
+    seen, names, streams = GoldenReplay(), BlockNames(1), dict[str, int]()
     cost = LinearCost(latency["base"], latency["per_token"], latency["per_kv_token"])
     engine = Engine(limits, cost, names, plain=plain, observer=seen)
     use(engine, policy_of("sglang", settings), names, plain)

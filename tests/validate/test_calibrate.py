@@ -40,7 +40,7 @@ def test_terms_that_went_in_come_out(folder: Path) -> None:
             assert asdict(found.terms)[name] == pytest.approx(value, rel=0.15), name
 
 
-def test_a_run_left_out_is_foretold(folder: Path) -> None:
+def test_a_run_left_out_is_predicted(folder: Path) -> None:
     crossed = cross_calibrate(read_sources([folder], None))
     found = crossed.held_out[f"{folder}/more"]
     assert not isinstance(found, str)

@@ -19,7 +19,7 @@ def found(request: pytest.FixtureRequest) -> Validation:
     return validate(request.param)
 
 
-def test_real_runs_are_foretold_from_the_profile_alone(found: Validation) -> None:
+def test_real_runs_are_predicted_from_the_profile_alone(found: Validation) -> None:
     for each in found.workloads:
         bounds = {"tpot": 0.15, "e2e": 0.15, "ttft": 0.3}
         for metric, bound in bounds.items():
@@ -36,7 +36,7 @@ def test_most_of_the_truth_lies_in_the_intervals(found: Validation) -> None:
     assert of == 17 * len(found.workloads) and inside / of > 0.8
 
 
-def test_preemptions_of_an_engine_short_of_blocks_are_foretold(found: Validation) -> None:
+def test_preemptions_of_an_engine_short_of_blocks_are_predicted(found: Validation) -> None:
     burst = next(each for each in found.workloads if each.name == "burst").figures["preemptions"]
     if found.folder != SHORT:
         assert burst.measured == burst.simulated == 0
@@ -51,7 +51,7 @@ def test_terms_of_a_real_host_are_found_and_sensible() -> None:
     assert terms.pieces < terms.eager < terms.experts < 3e-3
 
 
-def test_a_run_is_foretold_by_other_runs_of_its_engine() -> None:
+def test_a_run_is_predicted_by_other_runs_of_its_engine() -> None:
     """Within the bars for an engine that was calibrated: 2 % in the mean, 5 % for first tokens."""
     crossed = cross_calibrate(read_sources([RECORDED / "llama-3.1-8b"], None))
     for name in ("batches", "burst", "poisson"):
@@ -72,7 +72,7 @@ def test_batches_that_came_at_once_do_not_mislead() -> None:
 
 
 @pytest.mark.skipif(not GIVEN.exists(), reason="captures of others are not here")
-def test_rollouts_that_share_their_prompts_are_foretold_by_other_runs_of_their_engine() -> None:
+def test_rollouts_that_share_their_prompts_are_predicted_by_other_runs_of_their_engine() -> None:
     """Within the same bars; without what shared blocks gain, tokens and ends came 3 % late."""
     crossed = cross_calibrate(read_sources([GIVEN / "llama-3.1-8b"], "h200"))
     found = crossed.held_out[f"{GIVEN / 'llama-3.1-8b'}/rollout-burst"]

@@ -18,7 +18,7 @@ from steelyard.cli import main
 from steelyard.report.validation import validation_page
 from steelyard.validate.capture import read_capture_folder
 from steelyard.validate.compare import LATENCIES, STATISTICS, Pair, validate
-from steelyard.validate.settings import gpu_of, scenario_of, unheeded
+from steelyard.validate.settings import gpu_of, scenario_of, unsupported_arguments
 from support.paths import SHARED
 
 CAPTURES = SHARED / "h200-vllm-0.26"
@@ -220,7 +220,7 @@ def test_engine_settings_and_arguments_are_taken_over(capture: Path) -> None:
     assert (engine.enforce_eager, engine.policy, engine.gpu_memory_utilization) == (True, "priority", 0.9)
     assert engine.cudagraph_capture_sizes == (1, 2, 4, 8, 16, 24)
     assert scenario.model.quantization is None
-    assert unheeded(read) == ["kw.speculative_config={'method': 'ngram'} is not simulated"]
+    assert unsupported_arguments(read) == ["kw.speculative_config={'method': 'ngram'} is not simulated"]
 
 
 def test_the_gpu_is_asked_for_or_recorded_or_named_by_a_folder(capture: Path) -> None:

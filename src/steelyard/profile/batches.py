@@ -1,4 +1,4 @@
-"""Attention batches to measure: decodes even and uneven, prompts alone and together, and both at once."""
+"""Attention batches to measure: even and uneven decodes, single and several prompts, and mixed batches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_KEYS = 1 << 20  # cached tokens of one measured batch
 
 
 def batch(shape: Shape, queries: list[int], keys: list[int], **more: int) -> Point:
-    """A point: tokens asked with and attended to, by request."""
+    """A point: query and key tokens of each request."""
     heads, kv_heads, dim = shape
     dims = {"op": "attention", "heads": heads, "kv_heads": kv_heads, "dim": dim}
     return {**dims, "queries": queries, "keys": keys, **more}
@@ -29,7 +29,7 @@ def even_decodes(shape: Shape, counts: tuple[int, ...] = COUNTS, lengths: tuple[
 
 
 def uneven_decodes(shape: Shape, counts: tuple[int, ...] = (2, 4, 8, 16, 32, 64, 128, 256)) -> list[Point]:
-    """Lengths as they come, and one request much longer than the rest."""
+    """Random lengths, and one request much longer than the rest."""
     dice = random.Random(f"uneven {shape}")
     found = []
     for n in counts:
@@ -41,7 +41,7 @@ def uneven_decodes(shape: Shape, counts: tuple[int, ...] = (2, 4, 8, 16, 32, 64,
 
 
 def prompts(shape: Shape, new: tuple[int, ...] = NEW, before: tuple[int, ...] = BEFORE) -> list[Point]:
-    """One chunk of a prompt over what came before it."""
+    """One chunk of a prompt with context before it."""
     return [batch(shape, [tokens], [old + tokens]) for tokens in new for old in before]
 
 
@@ -78,7 +78,7 @@ def mixed(shape: Shape, thorough: bool) -> list[Point]:
 
 
 def others(shape: Shape) -> Iterator[Point]:
-    """A wider cache than the batch needs, 8-bit caches and sliding windows."""
+    """A larger cache than the batch needs, 8-bit caches and sliding windows."""
     for n, each in ((8, 1024), (64, 512), (64, 2048), (256, 1024)):
         yield batch(shape, [1] * n, [each] * n, pool=MOST_KEYS)
     for n in (1, 8, 64, 256):
@@ -90,7 +90,7 @@ def others(shape: Shape) -> Iterator[Point]:
 
 
 def windowed(shape: Shape, window: int) -> Iterator[Point]:
-    """Layers that look back over so many tokens only."""
+    """Layers with a sliding window."""
     for n in (1, 8, 64, 256):
         for each in (window // 2, window, 4 * window):
             yield batch(shape, [1] * n, [each] * n, window=window)
@@ -100,7 +100,7 @@ def windowed(shape: Shape, window: int) -> Iterator[Point]:
 
 
 def any_batch(dice: random.Random, shape: Shape, kind: str) -> Point:
-    """A batch at random, of sizes and lengths between those listed above.
+    """A random batch, with sizes and lengths between those listed above.
 
     ``kind`` is "even", "uneven", "prompt", "prompts" or "mixed".
     """
@@ -117,11 +117,11 @@ def any_batch(dice: random.Random, shape: Shape, kind: str) -> Point:
 
 
 def lognormal(dice: random.Random, n: int, median: float, sigma: float) -> list[int]:
-    """Lengths as prompts and answers have them."""
+    """Lengths distributed like prompts and outputs."""
     return [max(16, min(32768, int(dice.lognormvariate(0, sigma) * median))) for _ in range(n)]
 
 
 def _cut(dice: random.Random, total: int, count: int) -> list[int]:
-    """So many tokens in chunks of random sizes."""
+    """``total`` tokens in ``count`` chunks of random sizes."""
     parts = [dice.uniform(0.2, 1.0) for _ in range(count)]
     return [max(2, round(total * part / sum(parts))) for part in parts]

@@ -1,7 +1,7 @@
-"""Element-wise work as an engine runs it: plain tensor expressions that torch compiles to one kernel or two.
+"""Element-wise work as an engine runs it: plain tensor expressions that torch compiles to one or two kernels.
 
-vLLM leaves norms, rotary embeddings and activations to the compiler by default, which also joins what q and k need.
-Like there, each is compiled once for any number of rows, by the example of a large step.
+vLLM leaves norms, rotary embeddings and activations to the compiler by default, which also fuses those of q and k. As
+there, each is compiled once for any number of rows, with a large step as the example.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ torch._dynamo.config.recompile_limit = 64
 
 
 def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function compiled: of (rows, constants), of which only the former have a row per token."""
+    """The compiled function of (rows, constants); only the former have one row per token."""
     compiled = torch.compile(function, options={"combo_kernels": True, "benchmark_combo_kernel": True})
     shapes: set[tuple[Any, ...]] = set()
 
@@ -38,7 +38,7 @@ def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _like(rows: Any) -> Any:
-    """Many rows of the same layout."""
+    """Many rows with the same memory layout."""
     wide = rows.new_zeros(_EXAMPLE_ROWS, *([rows.stride(0)] if rows.dim() > 1 else []))
     example = wide.as_strided((_EXAMPLE_ROWS, *rows.shape[1:]), rows.stride())
     torch._dynamo.mark_dynamic(example, 0)
@@ -53,7 +53,7 @@ def _norm(x: Any, weight: Any) -> Any:
 
 @_kernel
 def add_norm(rows: tuple[Any, Any], weight: Any) -> tuple[Any, Any]:
-    """The residual stream, and its norm."""
+    """The residual sum, and its norm."""
     x, residual = rows
     total = x.float() + residual.float()
     return _norm(total, weight), total.to(x.dtype)
@@ -75,7 +75,7 @@ def gated(rows: tuple[Any]) -> Any:
 
 @_kernel
 def rotate(rows: tuple[Any, Any, Any], table: Any) -> tuple[Any, Any]:
-    """q and k with each pair of a head's halves turned by its position's angles."""
+    """Rotary embedding of q and k: each pair of a head's halves is rotated by its position's angles."""
     q, k, positions = rows
     cos, sin = (part.unsqueeze(1) for part in table.index_select(0, positions).chunk(2, dim=-1))
 

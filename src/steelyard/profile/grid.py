@@ -1,9 +1,9 @@
-"""Which points are measured: shapes of the catalog's models and a generic grid, so that any model can be predicted.
+"""The points to measure: shapes of the catalog's models and a generic grid, so that any model can be predicted.
 
-Points come in runs, and runs in tiers of value; within a tier the families advance together, so that a run of the
-profiler that is cut short has measured something of everything. In a run the load changes little, so that the GPU's
-clocks follow. About one point in thirty is held out: off the grid, at random but the same each time, measured among
-those like it and never used to predict others.
+Points come in series, and series in tiers of value. Within a tier the families advance together, so that an interrupted
+profile has some points of every family. Within a series the load changes little, so that the GPU's clocks stay steady.
+About one point in thirty is held out: off the grid, random but the same each time, measured among similar points and
+never used to predict others. Rows, shapes and sizes of the grid are chosen.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Point = dict[str, Any]
 Experts = tuple[int, int, int, int]
 
 FIRST_MODELS = ("llama-3.1-8b", "qwen3-30b-a3b", "qwen2.5-7b", "qwen3-8b", "llama-3.2-1b", "llama-3.2-3b", "qwen3-4b")
-FITS_BYTES = 140e9  # weights per GPU beyond which a model is not expected there
-# Close where libraries change their tiles, and as far as graphs are captured, which are padded to multiples of 8.
-# Larger steps seldom have such rows, but for limits such as 2,048.
+FITS_BYTES = 140e9  # weights per GPU up to which a model is expected there: the memory of an H200
+# Dense where libraries change their tiles, and as far as graphs are captured, which are padded to multiples of 8.
+# Larger steps rarely have such rows, except for limits such as 2,048.
 SOME_ROWS = (
     *(1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 96, 112, 128, 136, 144, 160, 176, 192, 200, 208, 224, 240, 256),
     *(272, 288, 320, 336, 352, 384, 400, 416, 448, 480, 512, 640, 768, 896, 1024, 1280, 1536, 1792, 2048, 2560, 3072),
@@ -41,7 +41,7 @@ SOME_ROWS = (
 )
 MORE_ROWS = (88, 104, 120, 152, 168, 184, 216, 232, 248, 304, 368, 432, 464, 496)
 ROWS = tuple(sorted((*SOME_ROWS, *MORE_ROWS)))
-# Rows that 8 does not divide run kernels of their own, the same up to the next multiple: one of seven will do.
+# Rows that 8 does not divide have their own kernels, the same up to the next multiple: one of seven suffices.
 ODD_ROWS = (
     *(6, 13, 29, 45, 61, 69, 77, *range(93, 254, 16), *range(269, 510, 16), *range(541, 1022, 32)),
     *(*range(1085, 1790, 64), 1917, 2045, *range(2301, 3582, 256), *range(4093, 8190, 1024)),
@@ -49,13 +49,13 @@ ODD_ROWS = (
 BANDS = (0, 64, 256, 512, 1024, 2048, ROWS[-1])
 FP8_ROWS = (1, 4, 16, 32, 64, 72, 96, 128, 136, 192, 256, 272, 384, 512, 640, 768, 1024, 1280, 1536, 2048, 4096, 8192)
 FEW_ROWS = (1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
-MOST_ROWS_OF_A_HEAD = 1024  # logits are taken of one row per request
+MOST_ROWS_OF_A_HEAD = 1024  # logits have one row per request
 SIDES = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
-ANY_BATCHES = 4  # at random, to every sixteen of the grid
+ANY_BATCHES = 4  # random ones for every sixteen of the grid
 SHAPES = ((32, 8, 128), (32, 4, 128), (28, 4, 128), (64, 8, 128), (8, 1, 128))
 MORE_SHAPES = ((40, 8, 128), (16, 8, 128), (24, 8, 128), (32, 32, 128), (64, 8, 64), (16, 8, 256), (16, 2, 128))
 WINDOWED = (((64, 8, 64), 128), ((16, 8, 256), 1024), ((32, 8, 128), 4096))
-# Experts, chosen, hidden and intermediate size. Fused experts are tuned shape by shape, by rows.
+# Experts, top_k, hidden and intermediate size. Fused experts are tuned for each shape, by rows.
 EXPERTS = ((128, 8, 2048, 768), (8, 2, 4096, 14336), (64, 6, 2048, 1408), (64, 8, 3584, 2560), (32, 4, 2880, 2880))
 EXPERT_ROWS = (
     *(1, 2, 4, 6, 8, 12, 16, 24, 32, 40, 48, 56, 64, 72, 80, 96, 104, 112, 128, 136, 160, 192, 200, 224, 256, 320, 384),
@@ -67,12 +67,12 @@ LAYERS = (
     {"hidden": 2560, "heads": 32, "kv_heads": 8, "dim": 128, "inter": 9728},
 )
 LAYER_ROWS = (1, 4, 8, 16, 32, 64, 96, 128, 192, 256, 512)
-UNKNOWN_MATRICES = 16  # of no model in the catalog, as are the following
+UNKNOWN_MATRICES = 16  # of no model in the catalog, like the following
 UNKNOWN_EXPERTS = ((60, 4, 2048, 1408), (16, 2, 4096, 6400), (128, 8, 2880, 1024), (64, 6, 4096, 1024))
 
 
-class Run(NamedTuple):
-    """Points measured one after the other, each with whether it is held out; those of the lowest tier come first."""
+class Series(NamedTuple):
+    """Points measured in sequence, each with whether it is held out; the lowest tier is measured first."""
 
     tier: int
     points: list[tuple[Point, bool]]
@@ -80,7 +80,7 @@ class Run(NamedTuple):
 
 def points() -> Iterator[tuple[Point, bool]]:
     """Every point and whether it is held out, the most useful first."""
-    placed: list[tuple[float, int, Run]] = []
+    placed: list[tuple[float, int, Series]] = []
     seen: set[str] = set()
     for family in (_small, _gemms, _attention, _experts, _fp8):
         runs = list(family())
@@ -94,18 +94,18 @@ def points() -> Iterator[tuple[Point, bool]]:
                 yield point, held_out
 
 
-def _plain(tier: int, points: Iterable[Point]) -> Run:
-    return Run(tier, [(point, False) for point in points])
+def _plain(tier: int, points: Iterable[Point]) -> Series:
+    return Series(tier, [(point, False) for point in points])
 
 
-def _by_rows(tier: int, rows: Sequence[int], extra: Iterable[int], point: Callable[[int], Point]) -> Run:
-    """Points of one shape, with held-out ones at some more numbers of rows."""
+def _by_rows(tier: int, rows: Sequence[int], extra: Iterable[int], point: Callable[[int], Point]) -> Series:
+    """Points of one shape, with held-out ones at further numbers of rows."""
     held_out = {m for m in extra if m <= rows[-1]} - set(rows)
-    return Run(tier, [(point(m), m in held_out) for m in sorted({*rows, *held_out})])
+    return Series(tier, [(point(m), m in held_out) for m in sorted({*rows, *held_out})])
 
 
 def _catalog(wanted: type[Operator], tiers: Callable[[str, int], int | None]) -> Iterator[tuple[Any, int]]:
-    """Operators of a kind in models that fit their GPUs, each with the lowest tier of those that have it."""
+    """Operators of a kind in models that fit their GPUs, each with the lowest tier of its models."""
     for name in model_names():
         model = load_model(name)
         for tp in (1, 2, 4, 8):
@@ -125,8 +125,8 @@ def _by_parallelism(name: str, tp: int) -> int:
     return 0 if name in FIRST_MODELS and tp == 1 else {1: 1, 2: 2}.get(tp, 3)
 
 
-def _gemms() -> Iterator[Run]:
-    """All shapes at a band of rows, then at the next: those that heat the GPU up are among their like."""
+def _gemms() -> Iterator[Series]:
+    """All shapes at a band of rows, then at the next, so that points with a high load follow each other."""
     tiers = {(n, k): 1 for n in SIDES for k in SIDES if n * k <= 1 << 29}
     tokens = set(tiers)
     for op, tier in _catalog(Gemm, _by_parallelism):
@@ -135,17 +135,17 @@ def _gemms() -> Iterator[Run]:
         if op.per == "token":
             tokens.add(shape)
     dice, more = random.Random("gemm"), random.Random("more gemm")
-    whole: list[Run] = []
+    whole: list[Series] = []
     for (n, k), tier in tiers.items():
         most = ROWS[-1] if (n, k) in tokens else MOST_ROWS_OF_A_HEAD
         rows = sorted(m for m in (*(ROWS if tier < 3 else SOME_ROWS), *ODD_ROWS) if m <= most)
         whole.append(_by_rows(tier, rows, _any_rows(dice, 3) | _any_rows(more, 3), _gemm(n, k)))
     for _ in range(UNKNOWN_MATRICES):
         n, k = (128 * round(2 ** dice.uniform(2.5, 8)) for _ in range(2))
-        whole.append(Run(1, [(_gemm(n, k)(m), True) for m in sorted(_any_rows(dice, 9))]))
+        whole.append(Series(1, [(_gemm(n, k)(m), True) for m in sorted(_any_rows(dice, 9))]))
     for tier, (low, high) in product(range(4), pairwise(BANDS)):
         here = (each for run in whole if run.tier == tier for each in run.points)
-        yield Run(tier, [(point, held_out) for point, held_out in here if low < point["m"] <= high])
+        yield Series(tier, [(point, held_out) for point, held_out in here if low < point["m"] <= high])
 
 
 def _gemm(n: int, k: int) -> Callable[[int], Point]:
@@ -156,7 +156,7 @@ def _any_rows(dice: random.Random, count: int) -> set[int]:
     return {round(2 ** dice.uniform(0, 13)) for _ in range(count)}
 
 
-def _attention() -> Iterator[Run]:
+def _attention() -> Iterator[Series]:
     dice, more = random.Random("attention"), random.Random("more attention")
     for tier, shapes in enumerate((SHAPES, MORE_SHAPES)):
         for shape in shapes:
@@ -190,7 +190,7 @@ def _moe(shape: Experts, zipf: float = 0.0) -> Callable[[int], Point]:
     return lambda m: {**base, "m": m, "zipf": zipf}
 
 
-def _experts() -> Iterator[Run]:
+def _experts() -> Iterator[Series]:
     tiers = dict.fromkeys(EXPERTS, 0)
     for op, tier in _catalog(GroupedGemm, _by_parallelism):
         if op.weight_bytes == 2 and op.name == "experts_gate_up":
@@ -203,10 +203,10 @@ def _experts() -> Iterator[Run]:
         if tier < 2:
             yield _plain(tier, (_moe(shape, zipf)(m) for m in (8, 32, 128, 512, 2048) for zipf in (0.4, 0.8, 1.2)))
     for shape in UNKNOWN_EXPERTS:
-        yield Run(2, [(_moe(shape)(m), True) for m in (1, 7, 40, 150, 600, 2500)])
+        yield Series(2, [(_moe(shape)(m), True) for m in (1, 7, 40, 150, 600, 2500)])
 
 
-def _small() -> Iterator[Run]:
+def _small() -> Iterator[Series]:
     yield _plain(0, [{"op": "tiny"}, *({"op": "copy", "bytes": 1 << bits} for bits in (20, 24, 28, 32))])
     for shape in LAYERS:
         yield _plain(0, ({"op": "layer", "m": m, "cached": 512, **shape} for m in LAYER_ROWS))
@@ -224,7 +224,7 @@ def _small() -> Iterator[Run]:
         yield _plain(0, here)
 
 
-def _fp8() -> Iterator[Run]:
+def _fp8() -> Iterator[Series]:
     shapes: dict[tuple[int, int], None] = {}
     for name in ("llama-3.1-8b", "llama-3.1-70b", "qwen2.5-7b", "qwen3-30b-a3b"):
         model = load_model(name)

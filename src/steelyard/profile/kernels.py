@@ -1,7 +1,7 @@
-"""The operators under measurement, as calls on fresh data; with vLLM's kernels where it is installed.
+"""The measured operators, as calls on fresh data, with vLLM's kernels if it is installed.
 
-Weights and caches rotate through more memory than the GPU's cache holds, as they do in a model; what flows between
-operators stays in the cache.
+Weights and caches rotate through more memory than the GPU's L2 cache holds, as in a model. Activations between
+operators stay in the cache.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Point = dict[str, Any]
 _ROTATE_BYTES = 256 << 20
 _MOST_COPIES = 128
 _BLOCK = 16
-_SPLIT_TOKENS, _SPLITS = 512, 32  # steps that fit a captured graph have their keys split at most so often
+_SPLIT_TOKENS, _SPLITS = 512, 32  # vLLM splits keys at most 32 times in steps that fit a captured graph
 _FP8 = torch.float8_e4m3fn
 _REPEATS = 16
-_POSITIONS = 4096  # of the table of rotary embeddings
+_POSITIONS = 4096  # rows of the table of rotary embeddings; chosen
 
 
 def _vllm() -> Any | None:
-    """vLLM's kernels, or None where it is not installed."""
+    """vLLM's kernels, or None if it is not installed."""
     try:
         import vllm._custom_ops
         import vllm.vllm_flash_attn
@@ -78,7 +78,7 @@ def gemm_fp8(p: Point) -> list[Call]:
 
 
 def quantize(p: Point) -> list[Call]:
-    """m rows to 8 bits, each with a scale of its own."""
+    """m rows to 8 bits, each with its own scale."""
     m, width = p["m"], p["width"]
     rows = [arena().take(m, width) for _ in range(_copies(2.0 * m * width))]
     to_fp8 = _needed()._custom_ops.scaled_fp8_quant
@@ -91,9 +91,9 @@ def quantize(p: Point) -> list[Call]:
 def attention(p: Point) -> list[Call]:
     """One attention call over a paged cache: ``queries`` and ``keys`` tokens for each request.
 
-    Blocks lie in random order in a cache no larger than needed, or of ``pool`` tokens. A token's keys and values lie
-    side by side. ``kv_bytes`` 1 is an 8-bit cache, for which queries are 8-bit too. ``prefixes`` has for each request
-    whose blocks it holds (its own number for none), and for how many tokens.
+    Blocks lie in random order in a cache no larger than needed, or of ``pool`` tokens. A token's keys and values are
+    adjacent. ``kv_bytes`` 1 is an 8-bit cache, with 8-bit queries. ``prefixes`` has, for each request, the request
+    whose blocks it shares (its own number for none), and for how many tokens.
     """
     queries, keys = p["queries"], p["keys"]
     heads, kv_heads, dim = p["heads"], p["kv_heads"], p["dim"]
@@ -121,7 +121,7 @@ def attention(p: Point) -> list[Call]:
 
 
 def _flash(p: Point, q: Any, cache: Any, lengths: Any, tables: Any, batch: dict[str, Any]) -> list[Call]:
-    """One plan for all calls, as for all layers of a model."""
+    """Attention calls with one schedule for all, as for all layers of a model."""
     from vllm.vllm_flash_attn import flash_attn_varlen_func, get_scheduler_metadata
 
     plan = get_scheduler_metadata(
@@ -164,7 +164,8 @@ def _flash(p: Point, q: Any, cache: Any, lengths: Any, tables: Any, batch: dict[
 def moe(p: Point) -> list[Call]:
     """Routed experts over m tokens, from the choices to the layer's output, with a given skew of the routing.
 
-    That is: sort by expert, gate and up, activation, down, sum over the choices, and the copy out of the workspace.
+    This includes sorting by expert, gate and up, activation, down, the sum over choices, and the copy from the
+    workspace.
     """
     from vllm.model_executor.layers.fused_moe import fused_experts
 
@@ -184,7 +185,7 @@ def moe(p: Point) -> list[Call]:
 
 
 def experts_kernel(p: Point) -> str:
-    """Which of the compiled kernels runs the experts of m tokens: the engine has one for each way to tile them."""
+    """The compiled kernel that runs the experts of m tokens: the engine has one for each tiling."""
     from vllm.model_executor.layers.fused_moe.fused_moe import try_get_optimal_moe_config
 
     experts, hidden, inter = p["experts"], p["hidden"], p["inter"]
@@ -193,7 +194,7 @@ def experts_kernel(p: Point) -> str:
 
 
 def topk(p: Point) -> list[Call]:
-    """The choice of experts: softmax over the router's scores of m tokens, and the largest of them."""
+    """The choice of experts: softmax over the router's scores of m tokens, and top-k."""
     m, experts, chosen = p["m"], p["experts"], p["top_k"]
     choose = _needed()._custom_ops.topk_softmax
     weights = torch.empty(m, chosen, device="cuda", dtype=torch.float32)
@@ -233,7 +234,7 @@ def rope(p: Point) -> list[Call]:
 
 
 def _heads(p: Point) -> tuple[Any, Any]:
-    """q and k as parts of one projection's output, as a model has them."""
+    """q and k as slices of one projection's output, as in a model."""
     m, heads, kv_heads, dim = p["m"], p["heads"], p["kv_heads"], p["dim"]
     q, k, _ = _fresh(m, heads + 2 * kv_heads, dim).split([heads, kv_heads, kv_heads], dim=1)
     return q, k
@@ -252,7 +253,7 @@ def kv_write(p: Point) -> list[Call]:
 
 
 def sampler(p: Point) -> list[Call]:
-    """Temperature, softmax, noise and pick over float32 logits of m rows: one after the other."""
+    """Temperature, softmax, noise and argmax over float32 logits of m rows, as separate kernels."""
     m, vocab = p["m"], p["vocab"]
     logits = [arena().take(m, vocab) for _ in range(min(8, _copies(2.0 * m * vocab)))]
     temperatures = torch.ones(m, 1, device="cuda")
@@ -266,7 +267,7 @@ def sampler(p: Point) -> list[Call]:
 
 
 def gumbel(p: Point) -> list[Call]:
-    """The same in one pass, as vLLM's newer model runner does it."""
+    """The same in one pass, as in vLLM's newer model runner."""
     from vllm.v1.worker.gpu.sample.gumbel import gumbel_sample
 
     m, vocab = p["m"], p["vocab"]
@@ -280,7 +281,7 @@ def gumbel(p: Point) -> list[Call]:
 
 
 def greedy(p: Point) -> list[Call]:
-    """The largest of m rows of logits, as for greedy sampling."""
+    """Greedy sampling: the argmax of m rows of logits."""
     m, vocab = p["m"], p["vocab"]
     logits = [arena().take(m, vocab) for _ in range(min(8, _copies(2.0 * m * vocab)))]
     return [lambda x=x: x.float().argmax(dim=-1) for x in logits]  # type: ignore[misc]
@@ -309,7 +310,7 @@ def layer_parts(p: Point) -> list[list[Call]]:
 
 
 def layer(p: Point) -> list[Call]:
-    """The same, one after the other: how operators go together."""
+    """The same operators in sequence, as one call."""
     parts = layer_parts(p)
 
     def run(index: int) -> None:
@@ -320,14 +321,14 @@ def layer(p: Point) -> list[Call]:
 
 
 def copy(p: Point) -> list[Call]:
-    """Read and write a buffer of so many bytes on the GPU."""
+    """Copy a buffer of ``bytes`` on the GPU."""
     source = torch.empty(p["bytes"], device="cuda", dtype=torch.uint8)
     target = torch.empty_like(source)
     return [lambda: target.copy_(source)]
 
 
 def tiny(p: Point) -> list[Call]:
-    """The smallest kernel there is: its time in a graph is the gap between kernels, launched it is the launch."""
+    """The smallest kernel: in a graph its time is the gap between kernels, launched by the host it is the launch."""
     x = torch.zeros(1, device="cuda")
     return [lambda: x.add_(1.0)] * 64
 

@@ -1,4 +1,4 @@
-"""Random numbers in GPU memory, handed out in pieces, so that no measurement waits for its data."""
+"""Random numbers in GPU memory, handed out in pieces, so that no measurement has to generate data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ALIGNED = 128  # elements
 
 
 class Arena:
-    """16-bit random numbers; pieces taken since the last ``reset`` do not overlap. Read-only by custom."""
+    """16-bit random numbers; pieces taken since the last ``reset`` do not overlap and must not be written to."""
 
     def __init__(self) -> None:
         size = min(_MOST_BYTES, int(_SHARE * torch.cuda.get_device_properties(0).total_memory))
@@ -25,7 +25,7 @@ class Arena:
         self._next = 0
 
     def reset(self) -> None:
-        """Everything may be handed out again."""
+        """Make all memory available again."""
         self._next = 0
 
     def take(self, *shape: int) -> Any:
@@ -39,5 +39,5 @@ class Arena:
 
 @cache
 def arena() -> Arena:
-    """The one of this process."""
+    """The arena of this process."""
     return Arena()

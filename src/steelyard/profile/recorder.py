@@ -1,4 +1,4 @@
-"""A recorder to load into your own vLLM: it writes down what the engine was asked, and what it did when.
+"""A recorder for your own vLLM: it records the requests, and what the engine did when.
 
 Install steelyard beside vLLM and start the server with ``STEELYARD_RECORD=FOLDER`` in its environment; vLLM loads
 this module as a plugin in each of its processes. The folder then is a capture: `steelyard validate FOLDER` compares
@@ -28,7 +28,7 @@ _FLUSH_SECONDS = 1.0
 
 
 def install() -> None:
-    """Entry point of the plugin: record if the environment names a folder, else leave vLLM as it is."""
+    """Entry point of the plugin: record if the environment names a folder, else do nothing."""
     folder = os.environ.get(FOLDER_VARIABLE)
     if not folder:
         return
@@ -41,7 +41,7 @@ def install() -> None:
 
 
 class Lines:
-    """One JSON object a line, written out at least every second and when the process ends."""
+    """One JSON object per line, flushed at least every second and when the process ends."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ def _file(folder: Path, kind: str) -> Path:
 
 
 def _with_steps(start: Callable[..., None], folder: Path) -> Callable[..., None]:
-    """EngineCore's constructor, which then has its scheduler and executor watched."""
+    """EngineCore's constructor, extended to watch its scheduler and executor."""
 
     def __init__(self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
         start(self, vllm_config, *args, **kwargs)
@@ -84,7 +84,7 @@ def _with_steps(start: Callable[..., None], folder: Path) -> Callable[..., None]
 
 
 class Steps:
-    """What is known of the steps in flight, and where finished ones are written."""
+    """The steps in flight, and the file for finished ones."""
 
     def __init__(self, scheduler: Any, lines: Lines) -> None:
         self._scheduler = scheduler
@@ -93,7 +93,7 @@ class Steps:
         self._newest: dict[str, Any] = {}
 
     def watched_schedule(self, schedule: Callable[..., Any]) -> Callable[..., Any]:
-        """The scheduler's decision, noted with its time."""
+        """The scheduler's decision, recorded with its time."""
 
         def scheduled(*args: Any, **kwargs: Any) -> Any:
             began = time.monotonic()
@@ -107,7 +107,7 @@ class Steps:
         return scheduled
 
     def watched_launch(self, launch: Callable[..., Any]) -> Callable[..., Any]:
-        """The model's launch: when the last call for a step returns, everything is on its way to the GPU."""
+        """The model's launch: when the last call for a step returns, everything has been launched."""
 
         def launched(*args: Any, **kwargs: Any) -> Any:
             result = launch(*args, **kwargs)
@@ -117,7 +117,7 @@ class Steps:
         return launched
 
     def watched_update(self, update: Callable[..., Any]) -> Callable[..., Any]:
-        """The processing of a step's result, which closes the step."""
+        """The processing of a step's result, which ends the step."""
 
         def updated(output: Any, *args: Any, **kwargs: Any) -> Any:
             began = time.monotonic()
@@ -157,7 +157,7 @@ class Steps:
 
 
 def _settings(config: Any) -> dict[str, Any]:
-    """The engine's effective settings, by the names a capture uses."""
+    """The engine's effective settings, under the names of a capture."""
     import vllm
 
     scheduler, cache, compilation = config.scheduler_config, config.cache_config, config.compilation_config
@@ -198,7 +198,7 @@ def _gpu() -> str:
 
 
 def _with_answers(generate: Callable[..., AsyncIterator[Any]], folder: Path) -> Callable[..., AsyncIterator[Any]]:
-    """AsyncLLM.generate, with the time of every token noted as the caller gets it."""
+    """AsyncLLM.generate, with the time at which the caller gets each token recorded."""
     opened: list[Lines] = []
 
     async def recorded(self: Any, prompt: Any, sampling_params: Any, request_id: str, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Measure a list of points, one line each as it is done, so that an interrupted run goes on where it stopped."""
+"""Measures a list of points and writes each as it is done, so that an interrupted run can be resumed."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Point = dict[str, Any]
 _LAUNCH_TOO = ("tiny", "gemm", "attention", "moe", "norm")  # families whose launch-inclusive time is kept as well
 _LAUNCH_ROWS = (1, 64)
 _LAUNCH_CACHED = 1024  # tokens of the cache
-_SETTLE_SECONDS = 0.1  # of a point that does not follow one of its like
-_COMPILING = 0.1  # seconds of a first call from which on a kernel was compiled in it, and not just loaded
-_LIGHT_ROWS, _STEP = 64, 8  # so few rows load the GPU little, so many times as many are another load
+_SETTLE_SECONDS = 0.1  # warm-up of a point unlike the previous one: clocks take tens of milliseconds (docs/profiles.md)
+_COMPILING = 0.1  # seconds of a first call above which it compiled a kernel instead of just loading it; chosen
+_LIGHT_ROWS, _STEP = 64, 8  # rows up to which the load is light, and the factor in rows that makes another load; chosen
 
 
 def about() -> dict[str, Any]:
@@ -45,9 +45,9 @@ def key_of(point: Point) -> str:
 def measure(
     points: Iterable[tuple[Point, bool]], out: Path, deadline_s: float, progress: Callable[[int], None] | None = None
 ) -> int:
-    """Measure every point that the file does not have yet, until the time is up; returns how many were added.
+    """Measure every point that the file lacks, until the time is up; returns how many were added.
 
-    Each comes with whether it is held out: kept from those that interpolate, to tell how well they do.
+    Each point comes with whether it is held out, to measure how well the others predict it.
     """
     done = _done(out)
     began = time.monotonic()
@@ -74,7 +74,7 @@ def measure(
 
 
 def _done(out: Path) -> set[str]:
-    """What the file has; a new one is begun with the line that says where its points come from."""
+    """The points in the file; a new file gets a first line about the machine."""
     if not out.exists():
         out.write_text(json.dumps({"about": about()}) + "\n")
     _, *lines = out.read_text().splitlines()
@@ -97,12 +97,12 @@ def _measured(point: Point, settle_s: float) -> dict[str, Any]:
         if _with_launch(point):
             row["launch_us"] = round(launched_time(calls).seconds * 1e6, 4)
         return row
-    except Exception as error:  # whatever a kernel cannot do is noted, and the next point measured
+    except Exception as error:  # a kernel's failure is recorded, and the next point measured
         return {"error": f"{type(error).__name__}: {str(error)[:200]}"}
 
 
 def _seconds(call: Call) -> float:
-    """Of one call by itself."""
+    """Seconds of a single call."""
     began = time.monotonic()
     call()
     torch.cuda.synchronize()
@@ -110,7 +110,7 @@ def _seconds(call: Call) -> float:
 
 
 def _alike(point: Point, other: Point) -> bool:
-    """Whether two points of a family ask about as much power of the GPU: by their rows, or by their shape."""
+    """Whether two points of a family load the GPU similarly, by their rows or their shape."""
     if point["op"] != other.get("op"):
         return False
     if "m" in point:
@@ -120,6 +120,6 @@ def _alike(point: Point, other: Point) -> bool:
 
 
 def _with_launch(point: Point) -> bool:
-    """Launches hardly depend on sizes: a few points of each family tell."""
+    """Whether to time launches too: they hardly depend on sizes, so a few points of each family suffice."""
     few = sum(point["keys"]) <= _LAUNCH_CACHED if "keys" in point else point.get("m", 1) in _LAUNCH_ROWS
     return point["op"] in _LAUNCH_TOO and few

@@ -30,8 +30,8 @@ class Timing:
 def kernel_time(calls: Sequence[Call], settle_s: float = 0.0) -> Timing:
     """One call inside a captured graph. Give several calls on different data, so that no cache stays warm.
 
-    A GPU at its power limit lowers its clocks within some tens of milliseconds, by up to a quarter, and takes as long
-    to raise them again: calls unlike those before must first run for a while (``settle_s``).
+    A GPU at its power limit lowers its clocks within some tens of milliseconds, by up to a quarter, and raises them as
+    slowly. So calls unlike the previous ones must first run for a while (``settle_s``).
     """
     graph = _captured(calls, _anchor().pool())
     _settle(graph.replay, settle_s)
@@ -52,9 +52,9 @@ def launched_time(calls: Sequence[Call]) -> Timing:
 
 
 def _captured(calls: Sequence[Call], *pool: Any) -> Any:
-    """A graph of the calls, each run once before, since many kernels are chosen or compiled on first use.
+    """A graph of the calls; each runs once before, since many kernels are chosen or compiled on first use.
 
-    `torch.cuda.graph` would hand all cached memory back first, which takes longer than most measurements.
+    `torch.cuda.graph` would first free all cached memory, which takes longer than most measurements.
     """
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
@@ -86,13 +86,13 @@ def _stream() -> Any:
 
 @cache
 def _anchor() -> Any:
-    """A graph that is never reset, and so keeps the memory that all graphs share from being freed between them."""
+    """A graph that is never reset, so that the memory shared by all graphs is not freed between them."""
     x = torch.zeros(1, device="cuda")
     return _captured([lambda: x.add_(1.0)])
 
 
 def _steady(run: Callable[[], object]) -> Timing:
-    """Repeat until the groups agree, or give the best of a few tries."""
+    """Repeat until the groups agree; returns the best of a few tries."""
     run()
     torch.cuda.synchronize()
     repeats = max(1, int(_GROUP_SECONDS / max(_timed(run, 1), 1e-6)))

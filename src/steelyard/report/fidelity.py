@@ -9,7 +9,7 @@ from pathlib import Path
 
 from steelyard.report.validation import signed_percent
 from steelyard.sim.intervals import STATED
-from steelyard.validate.compare import LATENCIES, STATISTICS, Comparison, Pair, Validation
+from steelyard.validate.compare import LATENCIES, STATISTICS, Pair, Validation, WorkloadComparison
 from steelyard.validate.silicon import METRICS, Errors, SiliconValidation, Who
 from steelyard.validate.survey import Survey
 
@@ -86,11 +86,11 @@ def _table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> Iterator[str]:
     yield ""
 
 
-def _errors(runs: Iterator[tuple[str, Comparison]]) -> Iterator[str]:
+def _errors(runs: Iterator[tuple[str, WorkloadComparison]]) -> Iterator[str]:
     shown = [(metric, statistic) for metric in LATENCIES for statistic in ("mean", "p50", "p99")]
     head = ["run", *(f"{_SHORT[metric]} {statistic}" for metric, statistic in shown), "tokens/s"]
 
-    def cells(each: Comparison) -> Iterator[str]:
+    def cells(each: WorkloadComparison) -> Iterator[str]:
         for metric, statistic in shown:
             yield signed_percent(each.latency[metric][statistic].error)
         yield signed_percent(each.figures["throughput"].error)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from steelyard.report.words import count, percent, seconds
 
 if TYPE_CHECKING:
-    from steelyard.validate.capture import Load
+    from steelyard.validate.capture import QueueLoad
 
 Floats = NDArray[np.float64]
 
@@ -31,7 +31,7 @@ def overlaid_cdf(measured: Floats, simulated: Floats) -> str:
     return _svg(lines, (seconds(right / 2), seconds(right)), (percent(0.5), percent(1.0)))
 
 
-def overlaid_load(load: tuple[Load, Load], queue: Literal["running", "waiting"]) -> str:
+def overlaid_load(load: tuple[QueueLoad, QueueLoad], queue: Literal["running", "waiting"]) -> str:
     """A queue's length over time, each side counted from its own first step."""
     known = [side for side in load if len(side.start)]
     if not known:
@@ -44,7 +44,7 @@ def overlaid_load(load: tuple[Load, Load], queue: Literal["running", "waiting"])
     return _svg(lines, (seconds(right / 2), seconds(right)), (count(top / 2), count(top)))
 
 
-def _length(side: Load, queue: Literal["running", "waiting"], moments: Floats) -> Floats:
+def _length(side: QueueLoad, queue: Literal["running", "waiting"], moments: Floats) -> Floats:
     """The queue's length at each moment: that of the newest step, nothing once its result was there."""
     if not len(side.start):
         return np.zeros(len(moments))

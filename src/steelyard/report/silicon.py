@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from steelyard.report.words import UNKNOWN
-from steelyard.validate.silicon import METRICS, Errors, Regret, Replay, SiliconValidation, Who
+from steelyard.validate.silicon import METRICS, Errors, PointReplay, Regret, SiliconValidation, Who
 
 _SIDES: tuple[Who, ...] = ("ours", "theirs")
 _NAMES = {"ours": "Steelyard", "theirs": "AIConfigurator"}
@@ -49,7 +49,7 @@ def _errors(validation: SiliconValidation) -> Table:
     return table
 
 
-def _cells(replays: Sequence[Replay]) -> list[str]:
+def _cells(replays: Sequence[PointReplay]) -> list[str]:
     cells = [str(len(replays))]
     for who in _SIDES:
         errors = Errors.of(replays, who)

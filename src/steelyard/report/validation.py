@@ -19,7 +19,7 @@ from steelyard.report.folder import write_whole
 from steelyard.report.overlay import overlaid_cdf, overlaid_load
 from steelyard.report.words import UNKNOWN, count, seconds, significant
 from steelyard.sim.intervals import STATED
-from steelyard.validate.compare import LATENCIES, STATISTICS, Comparison, Pair, Validation
+from steelyard.validate.compare import LATENCIES, STATISTICS, Pair, Validation, WorkloadComparison
 
 _TITLES = {"ttft": "Time to first token", "tpot": "Time per output token", "e2e": "End to end"}
 _SHORT = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
@@ -110,7 +110,7 @@ class _Row:
         )
 
 
-def _rows(each: Comparison) -> Iterator[_Row]:
+def _rows(each: WorkloadComparison) -> Iterator[_Row]:
     for metric in LATENCIES:
         for statistic in STATISTICS:
             yield _Row.of(f"{_SHORT[metric]} {statistic}", each.latency[metric][statistic], seconds)
@@ -118,7 +118,7 @@ def _rows(each: Comparison) -> Iterator[_Row]:
         yield _Row.of(title, each.figures[name], write)
 
 
-def _section(number: int, each: Comparison) -> str:
+def _section(number: int, each: WorkloadComparison) -> str:
     cdfs = (_figure(_TITLES[name], overlaid_cdf(*each.samples[name])) for name in LATENCIES)
     loads = (
         _figure("Requests running", overlaid_load(each.load, "running")),
@@ -140,7 +140,7 @@ def _figure(title: str, plot: str) -> str:
     )
 
 
-def _table(each: Comparison) -> str:
+def _table(each: WorkloadComparison) -> str:
     rows = "".join(
         f"<tr><th>{escape(row.name)}</th><td>{row.measured}</td><td>{row.simulated}</td>"
         f"<td{' class=off' if row.far_off else ''}>{row.error}</td>"

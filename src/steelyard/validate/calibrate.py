@@ -1,8 +1,10 @@
-"""The host's terms from captures of a user's own engine.
+"""Fits the host terms to captures of a user's own engine.
 
-Everything else about a step is predicted from operators; what a profile of a GPU cannot know is the host beside it.
-Each term is a thing an engine is seen doing, so each is read off where it shows: launches from steps whose launch the
-engine waited for, delays of clients from requests that met an idle engine and from tokens after their step's result.
+Everything else about a step is predicted from operators, but a GPU profile does not know the host. Each term is
+something that an engine does, and is fitted where it can be observed: launches in steps whose launch the engine waited
+for, client delays in requests that found an idle engine and in tokens after their step's result.
+
+The constants below are chosen; docs/calibration.md says how fits with them come out on held-out runs.
 """
 
 from __future__ import annotations
@@ -25,16 +27,16 @@ Floats = NDArray[np.float64]
 
 _LAUNCH_TERMS = ("step", "request", "prompt", "pieces", "eager", "experts")
 _FEWEST = 5  # observations of a term, below which it keeps its default
-_STALL = 1.8  # times the median of its kind: no launch but a stall, such as a kernel compiled on first use
-_UNLIKE = 0.1  # of the time to compile a kernel, less what its tiles explain, from one to the next
-_VAGUE = 0.4  # of a term: with a larger standard error the captures do not tell it
-_TOGETHER = 0.9  # correlation of two estimates from which on only their sum is known
-_IDLE = 5e-3  # a request that finds the engine idle for so long is seen at once
-_SCATTER = 0.05  # of a launch's time, at the least: no host is steadier
-_DRIFT = 0.08  # of a launch's time, from one run of the same engine to the next; between hosts as terms are spread
-_SPREAD = {"request": 0.4, "prompt": 0.4}  # of a term, from host to host, about its default
+_STALL = 1.8  # times the median of its kind: above, it is a stall, such as a kernel compiled on first use
+_UNLIKE = 0.1  # relative spread of compile times that tile sizes do not explain
+_VAGUE = 0.4  # relative standard error above which the captures do not determine a term
+_TOGETHER = 0.9  # correlation of two estimates above which only their sum is determined
+_IDLE = 5e-3  # a request that finds the engine idle for so long is scheduled at once
+_SCATTER = 0.05  # smallest relative scatter of launch times
+_DRIFT = 0.08  # relative change of launch times from one run of the same engine to the next
+_SPREAD = {"request": 0.4, "prompt": 0.4}  # relative spread of a term from host to host
 _USUAL_SPREAD = 0.2
-_MINOR = ("prompt",)  # keeps its default rather than being a reason to refuse
+_MINOR = ("prompt",)  # keeps its default instead of causing a refusal
 _SHOWS = {
     "request": "steps with few and with many requests",
     "pieces": "short prompts among running requests",
@@ -46,7 +48,7 @@ _SHOWS = {
 
 @dataclass(frozen=True)
 class Fit:
-    """A term as fitted: seconds, their standard error, and what they rest on."""
+    """A fitted term: seconds, standard error, and number of observations."""
 
     seconds: float
     error: float
@@ -55,7 +57,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The terms of a host. Those that the captures say nothing about keep their defaults."""
+    """The terms of a host. Terms that the captures do not determine keep their defaults."""
 
     terms: HostTerms
     fits: dict[str, Fit]
@@ -76,9 +78,9 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What one captured run says: waits for the host, requests that met an idle engine, tokens on their way."""
+    """Observations of one captured run: waits for the host, requests that found an idle engine, delays of tokens."""
 
-    engine: str  # that was captured
+    engine: str  # the captured one
     waits: tuple[tuple[HostWait, Launch], ...]
     layers: int
     expert_layers: int
@@ -87,7 +89,7 @@ class Evidence:
 
 
 def evidence(capture: Capture, run: CapturedRun, gpu: str, terms: HostTerms) -> Evidence:
-    """Read one run of a capture; ``terms`` tell host and GPU apart well enough to begin with."""
+    """Read one run of a capture; ``terms`` are a first guess that separates host and GPU."""
     scenario = scenario_of(capture, run, gpu, warm_up=ran_before(capture, run, gpu))
     cost = set_up(scenario, terms).pools[0].cost
     if isinstance(cost, SpeculativeCost):
@@ -105,25 +107,25 @@ def evidence(capture: Capture, run: CapturedRun, gpu: str, terms: HostTerms) -> 
 
 
 def _undisturbed(wait: HostWait, run: CapturedRun) -> bool:
-    """Whether nobody came meanwhile: the engine's process reads requests while it launches, and launches wait for that.
+    """Whether no request arrived meanwhile: the engine's process also reads requests, which delays launches.
 
-    What a kernel took to compile is so much longer that it does not matter there.
+    Compile times are so much longer that this does not matter for them.
     """
     at = run.answers.at
     return bool(wait.kernels) or not np.any((at >= wait.since) & (at < wait.since + wait.seconds))
 
 
 def ran_before(capture: Capture, run: CapturedRun, gpu: str) -> set[int]:
-    """Tokens of the steps that the engine had run kernel by kernel when a workload came."""
+    """Tokens of the steps that the engine had run kernel by kernel before a workload."""
     graphs = graph_plan(scenario_of(capture, run, gpu).engine)
     return {tokens for each in capture.before(run) for tokens in kernel_by_kernel(read_steps(each.stepped), graphs)}
 
 
 def calibrate(found: Sequence[Evidence]) -> Calibration:
-    """Fit the terms that the evidence shows; refuses where it shows two of them only together."""
+    """Fit the terms that the evidence determines; refuses if it only determines the sum of two."""
     fits = _launches(found)
     step = fits.get("step")
-    if step is not None:  # what was seen is the step with its sampling, which no record splits
+    if step is not None:  # observed with sampling included, which no record separates
         fits["step"] = replace(step, seconds=max(step.seconds - HostTerms().sample, 0.0))
     fits |= _compiling(found) | _ingest(found) | _output(found)
     values = {name: fit.seconds for name, fit in fits.items()}
@@ -161,7 +163,7 @@ def _launches(found: Sequence[Evidence]) -> dict[str, Fit]:
 def _check_known(
     table: Floats, times: Floats, of_kind: NDArray[np.str_], fitted: Sequence[int], defaults: Floats
 ) -> None:
-    """Refuse captures that by themselves show two terms only together; what is lost among scatter may stay vague."""
+    """Refuse captures that by themselves only determine the sum of two terms; terms lost in scatter may stay vague."""
     fitted = list(fitted)
     while fitted:
         rest = [i for i in range(len(_LAUNCH_TERMS)) if i not in fitted]
@@ -195,9 +197,11 @@ def _observations(found: Sequence[Evidence]) -> tuple[list[list[float]], list[fl
 
 
 def _compiling(found: Sequence[Evidence]) -> dict[str, Fit]:
-    """What the first use of a kernel adds to a launch, where that is seen to stall."""
+    """What the first use of a kernel adds to a launch, from launches that stalled."""
     waits = [wait for each in found for wait, _ in each.waits if wait.kernels]
-    stalls = [(wait.seconds - wait.foretold) / wait.kernels for wait in waits if wait.seconds > _STALL * wait.foretold]
+    stalls = [
+        (wait.seconds - wait.predicted) / wait.kernels for wait in waits if wait.seconds > _STALL * wait.predicted
+    ]
     if not stalls:
         return {}
     mean = float(np.mean(stalls))
@@ -205,7 +209,7 @@ def _compiling(found: Sequence[Evidence]) -> dict[str, Fit]:
 
 
 def _launched(found: Evidence, kind: str, alone: bool) -> tuple[float, float, float]:
-    """Layers launched as pieces, kernel by kernel, and kernel by kernel with experts."""
+    """Layers launched piecewise, kernel by kernel, and kernel by kernel with experts."""
     if kind == "pieces":
         return found.layers, 0.0, 0.0
     share = 0.0 if kind == "whole" else 1.0 - HINDERED if alone else 1.0
@@ -213,7 +217,7 @@ def _launched(found: Evidence, kind: str, alone: bool) -> tuple[float, float, fl
 
 
 def _check_apart(vague: int, names: Sequence[str], solution: Floats, covariance: Floats) -> None:
-    """Refuse a term of which the captures know no more than its sum with another."""
+    """Refuse a term of which the captures only determine the sum with another."""
     errors = np.sqrt(np.diag(covariance))
     together = np.abs(covariance[vague]) / (errors[vague] * np.maximum(errors, 1e-12))
     together[[vague, *(i for i, name in enumerate(names) if name in _MINOR)]] = 0.0
@@ -229,8 +233,7 @@ def _check_apart(vague: int, names: Sequence[str], solution: Floats, covariance:
 
 @dataclass(frozen=True)
 class Known:
-    """What other hosts say of terms: their mean, and how far one host is from it; and by which share of a launch's time
-    runs differ from each other."""
+    """Prior knowledge of terms from other hosts: their mean and spread, and the relative difference between runs."""
 
     mean: Floats
     spread: Floats
@@ -240,14 +243,13 @@ class Known:
 def _weighted(
     design: Floats, times: Floats, less: Floats, kinds: NDArray[np.str_], known: Known | None = None
 ) -> tuple[Floats, Floats]:
-    """Least squares, where slow kinds of launch scatter more and so count less; and the covariance of the terms.
+    """Weighted least squares and the covariance of the terms; slow kinds of launch scatter more and weigh less.
 
-    ``less`` is what terms that are not fitted take of each launch.
+    ``less`` is the part of each launch that is due to terms which are not fitted.
 
-    With what is ``known`` of other hosts, that counts like one more observation of each term. And launches of a kind in
-    one run are slow or quick together, all the more where several engines were captured: so their mean, of which a part
-    is taken off, counts as one observation and no more, however many they are. Thus neither few observations in a
-    corner nor many that are alike carry a term to where no host is.
+    What is ``known`` of other hosts counts like one more observation of each term. Launches of one kind in one run are
+    slow or fast together, especially across engines, so their mean counts as one observation, however many there are.
+    This keeps a few extreme or many similar observations from moving a term beyond any host's value.
     """
     own = np.zeros(design.shape[1]) if known is None else 1.0 / known.spread
     mean = np.zeros(design.shape[1]) if known is None else known.mean
@@ -265,7 +267,9 @@ def _weighted(
             common = (1.0 - scatter / np.hypot(scatter, np.sqrt(count) * drift)) * np.mean(columns[of_kind], axis=0)
             whitened[of_kind] = (columns[of_kind] - common) / scatter
     information = whitened[:, :-1].T @ whitened[:, :-1] + np.diag(own**2)
-    barely = 1e-12 * np.trace(information) * np.eye(len(information))  # what cannot be told at all becomes very vague
+    barely = (
+        1e-12 * np.trace(information) * np.eye(len(information))
+    )  # regularises undetermined terms, which get a large error
     covariance: Floats = np.linalg.inv(information + barely)
     return solution, covariance
 
@@ -274,7 +278,7 @@ def _weighted(
 
 
 def _ingests(steps: Sequence[RecordedStep], run: CapturedRun) -> list[tuple[int, float]]:
-    """Requests that came while nothing ran: the next step is scheduled as soon as the scheduler sees them."""
+    """Delays of requests that arrived while nothing ran: the next step is scheduled when the scheduler sees them."""
     starts = np.array([step.scheduled for step in steps])
     ends = np.maximum.accumulate(np.array([step.updated for step in steps]))
     found = []
@@ -289,7 +293,7 @@ def _ingests(steps: Sequence[RecordedStep], run: CapturedRun) -> list[tuple[int,
 
 
 def _outputs(steps: Sequence[RecordedStep], run: CapturedRun) -> list[tuple[float, float]]:
-    """First and last tokens against the result they came with, step by step."""
+    """Delays of first and last tokens after their step's result, step by step."""
     ends = np.array([step.updated for step in steps])
     shown = np.concatenate([run.answers.at + run.answers.ttft, run.answers.at + run.answers.e2e])
     at = np.searchsorted(ends, shown) - 1
@@ -306,7 +310,7 @@ def _ingest(found: Sequence[Evidence]) -> dict[str, Fit]:
     if fits is None or fits[1].error > _VAGUE * fits[1].seconds:
         return {}
     base, slope = fits
-    known = HostTerms()  # a request that meets an idle engine shows the sum of three delays
+    known = HostTerms()  # a request that finds an idle engine shows the sum of three delays
     return {"ingest": replace(base, seconds=max(base.seconds - known.submit - known.wake, 0.0)), "ingest_token": slope}
 
 
@@ -316,7 +320,7 @@ def _output(found: Sequence[Evidence]) -> dict[str, Fit]:
 
 
 def _line(pairs: Sequence[tuple[float, float]]) -> tuple[Fit, Fit] | None:
-    """A straight line through what is not a stall; None where all points are at one place or too few."""
+    """A linear fit without stalls; None if there are too few points or all have the same x."""
     if len(pairs) < 2 * _FEWEST:
         return None
     x, y = np.array(pairs, dtype=np.float64).T

@@ -1,13 +1,13 @@
-"""A capture of a live engine: what it was told to be, what it was asked, and what it did.
+"""A capture of a live engine: its settings, its requests, and what it did.
 
 A folder holds ``meta.json`` (effective settings), ``config.json`` (the model's) and per workload ``NAME.workload.json``
-(asked), ``NAME.requests.jsonl.gz`` (answered, token by token) and ``NAME.steps.jsonl.gz`` (every engine step). The
-recorder of `steelyard.profile.recorder` leaves the last two unpacked and without the first: what was asked then is
-what its lines of requests say.
+(requests), ``NAME.requests.jsonl.gz`` (their tokens and times) and ``NAME.steps.jsonl.gz`` (every engine step). The
+recorder of `steelyard.profile.recorder` writes the last two uncompressed and not the first: the requests are then those
+of its own lines.
 
-One engine served all workloads of a folder one after the other: by the clock where they share one, else
-``calib-prefill`` first, ``calib-decode`` next, and the others by name. ``fresh`` in ``meta.json`` says whether it had
-been started for them; where nothing is said it is taken to have been if the one that comes first is there.
+One engine served all workloads of a folder in sequence: by time if they share a clock, else ``calib-prefill`` first,
+``calib-decode`` next, and the others by name. ``fresh`` in ``meta.json`` says whether it was started for them; without
+it, the engine counts as fresh if the first workload is in the folder.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FIRST = ("calib-prefill", "calib-decode")
 
 
 @dataclass(frozen=True)
-class Answers:
+class ClientTimes:
     """What clients saw, one row per request; tpot is NaN for an output of one token."""
 
     at: Floats
@@ -43,7 +43,7 @@ class Answers:
     tpot: Floats
     e2e: Floats
     output: Ints
-    cached: Ints | None  # prompt tokens found in the prefix cache; None where nobody recorded that
+    cached: Ints | None  # prompt tokens found in the prefix cache; None if not recorded
 
     @property
     def makespan(self) -> float:
@@ -52,8 +52,8 @@ class Answers:
 
 
 @dataclass(frozen=True)
-class Load:
-    """The engine's queues over time, a row per step (from its scheduling until its result was there) or per sample."""
+class QueueLoad:
+    """The engine's queues over time, one row per step (from scheduling to result) or per sample."""
 
     start: Floats
     end: Floats
@@ -64,20 +64,20 @@ class Load:
 
 @dataclass(frozen=True)
 class CapturedRun:
-    """One workload as it went."""
+    """One captured workload."""
 
     name: str
     asked: Path
     answered: Path
     stepped: Path
-    answers: Answers
-    load: Load
-    preemptions: int | None  # None where nobody recorded them
+    answers: ClientTimes
+    load: QueueLoad
+    preemptions: int | None  # None if not recorded
 
 
 @dataclass(frozen=True)
 class Capture:
-    """One engine configuration and the workloads it was given, in that order."""
+    """One engine configuration and its workloads, in order."""
 
     folder: Path
     meta: dict[str, Any]
@@ -85,21 +85,21 @@ class Capture:
 
     @property
     def fresh(self) -> bool:
-        """Whether the engine had served nothing before the first of them."""
+        """Whether the engine had served nothing before the first workload."""
         return bool(self.meta.get("fresh", self.runs[0].name == _FIRST[0]))
 
     def before(self, run: CapturedRun) -> tuple[CapturedRun, ...]:
-        """What the engine had served when a workload came."""
+        """The workloads that the engine served before this one."""
         return self.runs[: self.runs.index(run)]
 
     @property
     def meta_file(self) -> Path:
-        """Where the settings stand, for messages about them."""
+        """The file with the settings, for error messages."""
         return self.folder / "meta.json"
 
 
 def read_capture_folder(folder: Path) -> Capture:
-    """Everything in a capture folder; refuses one that is not whole."""
+    """Everything in a capture folder; refuses an incomplete one."""
     if not folder.is_dir():
         raise UserError(f"{folder}: {'not a folder' if folder.exists() else 'no such folder'}; give a capture folder")
     if not (folder / "meta.json").is_file():
@@ -114,7 +114,7 @@ def read_capture_folder(folder: Path) -> Capture:
 
 
 def _in_order(runs: Sequence[CapturedRun]) -> tuple[CapturedRun, ...]:
-    """As the engine served them."""
+    """Runs in the order in which the engine served them."""
     spans = {
         run.name: (run.answers.at.min(initial=np.inf), (run.answers.at + run.answers.e2e).max(initial=-np.inf))
         for run in runs
@@ -127,7 +127,7 @@ def _in_order(runs: Sequence[CapturedRun]) -> tuple[CapturedRun, ...]:
 
 
 def _recorded(folder: Path) -> set[str]:
-    """Names of what a recorder wrote down without having been told what would be asked."""
+    """Names of runs that a recorder wrote without a workload file."""
     return {path.name.partition(_ANSWERED)[0] for path in folder.glob(f"*{_ANSWERED}*")}
 
 
@@ -155,7 +155,7 @@ def _packed_or_not(path: Path) -> Path:
 
 
 def _ids(asked: Path) -> list[str]:
-    """The requests' ids in order; whatever else is wrong with the file its own reader will say."""
+    """The requests' ids in order; other mistakes in the file are reported by its reader."""
     if not asked.name.endswith(ASKED):
         return [str(required(row, "id", where)) for where, row in json_lines(asked, None)]
     rows = json_object(asked).get("requests")
@@ -164,8 +164,8 @@ def _ids(asked: Path) -> list[str]:
     return [str(row.get("id", i)) for i, row in enumerate(rows)]
 
 
-def _answers(path: Path, ids: Sequence[str]) -> Answers:
-    """One row per request asked, in that order; a record that lacks some would compare different loads."""
+def _answers(path: Path, ids: Sequence[str]) -> ClientTimes:
+    """One row per request of the workload, in its order; refuses a record with missing requests."""
     found: dict[str, tuple[float, float, float, int, int]] = {}
     asked = set(ids)
     for where, row in json_lines(path, None):
@@ -181,7 +181,7 @@ def _answers(path: Path, ids: Sequence[str]) -> Answers:
     table = np.array([found[name] for name in ids], dtype=np.float64).reshape(-1, 5).T
     first, last, output = table[1], table[2], table[3]
     tpot = np.divide(last - first, output - 1, out=np.full(len(ids), np.nan), where=output > 1)
-    return Answers(
+    return ClientTimes(
         at=table[0], ttft=first, tpot=tpot, e2e=last, output=output.astype(np.int64), cached=table[4].astype(np.int64)
     )
 
@@ -195,7 +195,7 @@ def _token_times(value: Any, where: str) -> tuple[float, float, int]:
     return first, last, len(value)
 
 
-def _load(path: Path) -> tuple[Load, int]:
+def _load(path: Path) -> tuple[QueueLoad, int]:
     """The queues at every step, and the preemptions of all steps."""
     spans: list[tuple[float, float]] = []
     queues: list[tuple[int, int]] = []
@@ -208,4 +208,4 @@ def _load(path: Path) -> tuple[Load, int]:
         preemptions += tokens(row.get("preempted", 0), "preempted", where)
     start_end = np.array(spans, dtype=np.float64).reshape(-1, 2)
     queued = np.array(queues, dtype=np.int64).reshape(-1, 2)
-    return Load(start_end[:, 0], start_end[:, 1], queued[:, 0], queued[:, 1]), preemptions
+    return QueueLoad(start_end[:, 0], start_end[:, 1], queued[:, 0], queued[:, 1]), preemptions

@@ -1,4 +1,4 @@
-"""Replays of captured workloads, and how far they are from what was measured."""
+"""Replays captured workloads and compares them with the measurements."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from steelyard.sim import Result, simulate
 from steelyard.sim.intervals import STATED, figures, intervals
 from steelyard.sim.spread import PERCENTILES, spread_of
 from steelyard.sim.summary import FirstUseFigures, Interval, Summary
-from steelyard.validate.capture import Capture, CapturedRun, Load, read_capture_folder
-from steelyard.validate.settings import gpu_of, scenario_of, unheeded
+from steelyard.validate.capture import Capture, CapturedRun, QueueLoad, read_capture_folder
+from steelyard.validate.settings import gpu_of, scenario_of, unsupported_arguments
 from steelyard.validate.steps import kernel_by_kernel, read_steps
 
 LATENCIES = ("ttft", "tpot", "e2e")
@@ -30,9 +30,9 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Pair:
-    """A figure as measured and as simulated; None where one side has no such figure.
+    """A figure as measured and as simulated; None if one side lacks it.
 
-    ``interval`` is where the simulation says that the truth most likely lies.
+    ``interval`` is the interval that the simulation states for it.
     """
 
     measured: float | None
@@ -41,7 +41,7 @@ class Pair:
 
     @property
     def error(self) -> float | None:
-        """Simulated over measured, less one; None where that has no meaning."""
+        """Simulated over measured, less one; None if undefined."""
         if self.measured is None or self.simulated is None:
             return None
         if self.measured == 0:
@@ -50,7 +50,7 @@ class Pair:
 
     @property
     def inside(self) -> bool | None:
-        """Whether the truth lies in the interval; None where either is not known."""
+        """Whether the measured value lies in the interval; None if either is unknown."""
         if self.interval is None or self.measured is None:
             return None
         return self.interval[0] <= self.measured <= self.interval[1]
@@ -64,20 +64,20 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """One workload, measured and simulated: figures, and the columns to draw them from."""
+class WorkloadComparison:
+    """One workload, measured and simulated: figures, and the columns behind them."""
 
     name: str
     latency: dict[str, dict[str, Pair]]  # by metric and statistic
     figures: dict[str, Pair]
     samples: dict[str, tuple[Floats, Floats]] = field(repr=False)  # by metric: measured, simulated
-    load: tuple[Load, Load] = field(repr=False)
+    load: tuple[QueueLoad, QueueLoad] = field(repr=False)
     provenance: dict[str, float]
     notes: tuple[str, ...] = ()
 
     @property
     def stated(self) -> list[bool]:
-        """Of every figure with an interval, whether the truth lies in it."""
+        """For every figure with an interval, whether the measured value lies in it."""
         pairs = [*(pair for pairs in self.latency.values() for pair in pairs.values()), *self.figures.values()]
         return [pair.inside for pair in pairs if pair.inside is not None]
 
@@ -93,15 +93,15 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Validation:
-    """All workloads of a capture folder against our own prediction of them."""
+    """All workloads of a capture folder against our prediction."""
 
     folder: Path
     gpu: str
-    workloads: tuple[Comparison, ...]
+    workloads: tuple[WorkloadComparison, ...]
 
     @property
     def coverage(self) -> tuple[int, int]:
-        """How many figures lie in the interval stated for them, and how many there are."""
+        """How many figures lie in their stated interval, and how many have one."""
         stated = [inside for each in self.workloads for inside in each.stated]
         return sum(stated), len(stated)
 
@@ -126,13 +126,13 @@ def validate(
 ) -> Validation:
     """Replay every workload of a capture folder from what was known before it ran, and compare.
 
-    What earlier workloads left in the engine (kernels they were the first to need) is simulated too; with
-    ``given_cache`` that, and what each prompt found in the prefix cache, is taken from the record.
-    ``progress`` is called with (workloads replayed, workloads in all).
+    Kernels that earlier workloads caused the engine to compile are simulated, too; with ``given_cache`` these, and the
+    cached tokens of each prompt, are taken from the record. ``progress`` is called with (workloads replayed, workloads
+    in all).
     """
     capture = read_capture_folder(folder)
     name = gpu_of(capture, gpu)
-    compared: list[Comparison] = []
+    compared: list[WorkloadComparison] = []
     ran: set[int] = set()
     for run in capture.runs:
         result = simulate(scenario_of(capture, run, name, given_cache=given_cache, cost=cost, warm_up=ran))
@@ -146,29 +146,29 @@ def validate(
 
 def compare_run(
     capture: Capture, run: CapturedRun, result: Result, stated: Mapping[str, Interval] | None = None
-) -> Comparison:
-    """A captured workload beside its simulation, and the intervals ``stated`` for its figures."""
+) -> WorkloadComparison:
+    """A captured workload and its simulation, with the intervals ``stated`` for its figures."""
     widths = _widths(result, stated or {})
     requests = result.requests
     finished = requests["status"] == "finished"
-    late = requests["taken"] - requests["arrival"]  # the recording client's clock starts when it gets round to sending
+    late = requests["taken"] - requests["arrival"]  # the recording client's clock starts when it sends
     simulated = {"ttft": requests["ttft"] - late, "tpot": requests["tpot"], "e2e": requests["e2e"] - late}
     measured = {"ttft": run.answers.ttft, "tpot": run.answers.tpot, "e2e": run.answers.e2e}
     samples = {name: (_known(measured[name]), _known(simulated[name][finished])) for name in LATENCIES}
     steps = result.steps
-    return Comparison(
+    return WorkloadComparison(
         name=run.name,
         latency={name: _statistics(name, *pair, widths) for name, pair in samples.items()},
         figures=_figures(capture, run, result, widths),
         samples=samples,
-        load=(run.load, Load(steps["start"], steps["end"], steps["running"], steps["waiting"])),
+        load=(run.load, QueueLoad(steps["start"], steps["end"], steps["running"], steps["waiting"])),
         provenance=result.summary.provenance.to_dict(),
-        notes=(*unheeded(capture), *_stalls(run.load, result.summary), *result.notes),
+        notes=(*unsupported_arguments(capture), *_stalls(run.load, result.summary), *result.notes),
     )
 
 
 def _ran(run: CapturedRun, result: Result, recorded: bool) -> set[int]:
-    """Tokens of the steps that a workload ran kernel by kernel, as recorded or as simulated."""
+    """Tokens of the steps that ran kernel by kernel in a workload, as recorded or simulated."""
     graphs, steps = graph_plan(result.scenario.engine), result.steps
     if recorded:
         return kernel_by_kernel(read_steps(run.stepped), graphs)
@@ -177,8 +177,8 @@ def _ran(run: CapturedRun, result: Result, recorded: bool) -> set[int]:
     return {count for count, alone in kinds if graphs.launch(count, decode_only=alone) == "eager"}
 
 
-def _stalls(load: Load, summary: Summary) -> list[str]:
-    """Launches of half a second and more, in which an engine compiles a kernel, and how many were simulated."""
+def _stalls(load: QueueLoad, summary: Summary) -> list[str]:
+    """Notes on launches of half a second and more, in which an engine compiles kernels, and how many were simulated."""
     in_flight = np.append(False, load.start[1:] < load.end[:-1])
     before, after = np.append(0.0, load.end[:-1]), np.append(load.start[1:], np.inf)
     # The result of a step waits for the launch of the next; with none in flight the next step does.
@@ -189,7 +189,7 @@ def _stalls(load: Load, summary: Summary) -> list[str]:
         return []
     return [
         f"stalls in launches: {len(stalls)} of {stalls.sum():.1f} s in all in the capture, "
-        f"{found.kernels} of {found.seconds:.1f} s foretold (kernels compiled on first use)"
+        f"{found.kernels} of {found.seconds:.1f} s predicted (kernels compiled on first use)"
     ]
 
 
@@ -198,7 +198,7 @@ def _known(values: Floats) -> Floats:
 
 
 def _widths(result: Result, stated: Mapping[str, Interval]) -> dict[str, Interval]:
-    """Intervals as shares of the figures they belong to, which are not counted quite as the summary does."""
+    """Intervals relative to their figures, since validation computes some figures differently from the summary."""
     base = figures(result.summary)
     return {name: (low / base[name], high / base[name]) for name, (low, high) in stated.items() if base[name]}
 
@@ -215,7 +215,7 @@ def _statistics(metric: str, measured: Floats, simulated: Floats, widths: Mappin
 
 
 def _figures(capture: Capture, run: CapturedRun, result: Result, widths: Mapping[str, Interval]) -> dict[str, Pair]:
-    """What a workload has one of."""
+    """Figures of a workload as a whole."""
     summary, answers = result.summary, run.answers
     blocks = capture.meta.get("num_gpu_blocks")
     makespan = answers.makespan

@@ -1,4 +1,4 @@
-"""Calibration tried on what it has not seen: each captured run in turn is predicted from the others."""
+"""Cross-validation of calibration: each captured run in turn is predicted from the others."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from steelyard.errors import UserError
 from steelyard.sim import simulate
 from steelyard.validate.calibrate import Calibration, Evidence, calibrate, evidence, ran_before
 from steelyard.validate.capture import Capture, CapturedRun, read_capture_folder
-from steelyard.validate.compare import Comparison, compare_run
+from steelyard.validate.compare import WorkloadComparison, compare_run
 from steelyard.validate.settings import gpu_of, scenario_of
 
-_ROUNDS = 2  # the second tells host from GPU by what the first found
+_ROUNDS = 2  # the second separates host and GPU with the terms of the first
 
 
 @dataclass(frozen=True)
@@ -28,20 +28,20 @@ class Source:
 
     @property
     def name(self) -> str:
-        """The run's folder, as it was given, and name."""
+        """The run's folder as given, and its name."""
         return f"{self.capture.folder}/{self.run.name}"
 
 
 @dataclass(frozen=True)
 class Crossed:
-    """The calibration from everything, and each run as the others predict it (or why they cannot)."""
+    """The calibration from all runs, and each run as the others predict it (or why they cannot)."""
 
     calibration: Calibration
     sources: tuple[Source, ...]
-    held_out: dict[str, Comparison | str]
+    held_out: dict[str, WorkloadComparison | str]
 
     def as_dict(self) -> dict[str, Any]:
-        """What a calibration file holds."""
+        """The content of a calibration file."""
         return {
             **self.calibration.as_dict(),
             "captures": [source.name for source in self.sources],
@@ -52,8 +52,8 @@ class Crossed:
         }
 
 
-def headline(found: Comparison) -> dict[str, Any]:
-    """The figures that calibration is judged by."""
+def headline(found: WorkloadComparison) -> dict[str, Any]:
+    """The main figures of a comparison."""
     means = {metric: found.latency[metric]["mean"] for metric in ("ttft", "tpot", "e2e")}
     return {**means, "throughput": found.figures["throughput"]}
 
@@ -67,7 +67,7 @@ def read_sources(folders: Sequence[Path], gpu: str | None) -> tuple[Source, ...]
 def cross_calibrate(sources: Sequence[Source], progress: Callable[[int, int], None] | None = None) -> Crossed:
     """Calibrate on all runs, and on all but each one to predict that one."""
     calibration = _fit(sources)
-    held_out: dict[str, Comparison | str] = {}
+    held_out: dict[str, WorkloadComparison | str] = {}
     if len(sources) > 1:
         for i, source in enumerate(sources):
             held_out[source.name] = _predicted(source, [other for other in sources if other is not source])
@@ -85,13 +85,13 @@ def _fit(sources: Sequence[Source]) -> Calibration:
     return calibration
 
 
-def _predicted(source: Source, others: Sequence[Source]) -> Comparison | str:
+def _predicted(source: Source, others: Sequence[Source]) -> WorkloadComparison | str:
     try:
         terms = _fit(others).terms
     except UserError as error:
         return str(error)
-    cached = source.run.answers.cached  # what an earlier run had left in the cache is not the host's doing
+    cached = source.run.answers.cached  # the cache of earlier runs does not depend on the host
     given = cached is not None and bool(cached.any())
-    ran = ran_before(source.capture, source.run, source.gpu)  # nor is what an earlier run had compiled
+    ran = ran_before(source.capture, source.run, source.gpu)  # nor do kernels that earlier runs compiled
     scenario = scenario_of(source.capture, source.run, source.gpu, given_cache=given, warm_up=ran)
     return compare_run(source.capture, source.run, simulate(scenario, host=terms))

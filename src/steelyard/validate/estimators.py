@@ -1,8 +1,8 @@
-"""How well an estimator foretells what is left, on tasks it has not seen.
+"""How well an estimator predicts the remaining tokens, on tasks it has not seen.
 
-Tasks are dealt into folds; for each, an estimator learns the trajectories of all others, in a fixed mixed order, and
-is then asked at every tool return of this one. Forecasts of all folds are judged together. An estimator sees
-histories only, neither the policy's name nor the task's.
+Tasks are divided into folds. For each fold, an estimator learns the trajectories of all others, in a fixed shuffled
+order, and then predicts at every tool return of this one. Predictions of all folds are scored together. An estimator
+only sees histories, neither the policy's name nor the task's.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from steelyard.workload.trajectories import read_trajectories
 
 Array = npt.NDArray[np.float64]
 
-LONGEST = 0.2  # share of tool returns that AUC asks for
+LONGEST = 0.2  # share of tool returns with most tokens left, which AUC separates from the rest; chosen
 DEFAULT = "suffix"
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One estimator's forecasts against what was left, over all tool returns."""
+    """One estimator's predictions against the truth, over all tool returns."""
 
     estimator: str
-    auc: float  # chance that one of the longest fifth is foretold more than one of the others
+    auc: float  # probability that one of the longest fifth is predicted longer than one of the others
     r2: float  # of mean on tokens left
     r2_log: float  # the same on log(1 + tokens)
     coverage_p90: float  # share of tool returns with no more left than p90
@@ -42,7 +42,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Scores, and what they were taken on."""
+    """Scores, and the data they were computed on."""
 
     file: str
     folds: int
@@ -70,7 +70,7 @@ class Evaluation:
 
 
 def evaluate_file(path: Path, names: list[str], folds: int) -> Evaluation:
-    """Judge the named estimators on a trajectory file."""
+    """Score the named estimators on a trajectory file."""
     for name in names:
         if name not in ESTIMATORS:
             raise UserError(f"--estimator {name!r} is not known; {did_you_mean(name, ESTIMATORS)}")
@@ -127,7 +127,7 @@ def _score(name: str, parts: list[list[Trajectory]], left: Array) -> Score:
 
 
 def auc(scores: Array, chosen: npt.NDArray[np.bool_]) -> float:
-    """The chance that a chosen one scores above one that is not; equal scores count half."""
+    """The probability that a chosen item scores above one that is not; ties count half."""
     _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
     rank = (np.cumsum(counts) - (counts - 1) / 2)[place]
     inside = int(chosen.sum())
@@ -135,5 +135,5 @@ def auc(scores: Array, chosen: npt.NDArray[np.bool_]) -> float:
 
 
 def r2(forecast: Array, truth: Array) -> float:
-    """The share of the truth's variance that is foretold; below 0, the mean of all would have done better."""
+    """The share of the truth's variance that is explained; below 0, the mean would predict better."""
     return float(1 - np.sum((truth - forecast) ** 2) / np.sum((truth - truth.mean()) ** 2))

@@ -1,10 +1,10 @@
 """Bench folders of LLMServingSim (``bench/HW/MODEL``): a real vLLM's answers to one workload.
 
 ``vllm/meta.json`` has the engine's arguments, ``vllm/requests.jsonl`` the times of every request, ``config.json`` the
-GPUs and ``vllm/timeseries.csv`` the queues by the second. What was asked is not in there: the workload is given beside.
+GPUs and ``vllm/timeseries.csv`` the queues by the second. The workload is not in the folder and is given separately.
 
-Latencies count from ``queued_ts``, when the engine took a request up. ``arrival_time`` is of another clock, and it is
-from ``queued_ts`` that the project's own summaries count.
+Latencies count from ``queued_ts``, when the engine received a request, as in the project's own summaries.
+``arrival_time`` is of another clock.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from steelyard.records.lines import json_lines, json_object, required
 from steelyard.scenario import Scenario, scenario_from_dict
 from steelyard.sim import simulate
 from steelyard.sim.intervals import intervals
-from steelyard.validate.capture import Answers, Capture, CapturedRun, Load
+from steelyard.validate.capture import Capture, CapturedRun, ClientTimes, QueueLoad
 from steelyard.validate.compare import Validation, compare_run
 from steelyard.workload.traces import read_trace
 from steelyard.workload.traces.lines import seconds, tokens
@@ -38,14 +38,14 @@ _TIMES = ("queued_ts", "first_token_ts", "last_token_ts")
 
 
 def is_bench_folder(folder: Path) -> bool:
-    """Whether a folder is such a bench, rather than a capture of our own layout."""
+    """Whether a folder is such a bench, not a capture in our own format."""
     return (folder / "vllm" / "requests.jsonl").is_file()
 
 
 def validate_bench(
     folder: Path, profile: Path | None, trace: Path, *, gpu: str | None = None, calibration: Path | None = None
 ) -> Validation:
-    """Replay a bench's workload and compare; operator and host times come from files where they are given."""
+    """Replay a bench's workload and compare; operator and host times come from the given files, if any."""
     capture = read_llmservingsim_bench(folder, trace)
     name = _gpu(capture) if gpu is None else find_gpu(gpu).name
     run = capture.runs[0]
@@ -56,7 +56,7 @@ def validate_bench(
 
 
 def read_llmservingsim_bench(folder: Path, trace: Path) -> Capture:
-    """A bench folder as a capture; refuses one that answers another workload."""
+    """A bench folder as a capture; refuses one of another workload."""
     if not is_bench_folder(folder):
         raise UserError(f"{folder}: no vllm/requests.jsonl in it; a bench of LLMServingSim is a folder bench/HW/MODEL")
     meta = json_object(folder / "vllm" / "meta.json")
@@ -76,7 +76,7 @@ def read_llmservingsim_bench(folder: Path, trace: Path) -> Capture:
 
 
 def bench_scenario(capture: Capture, run: CapturedRun, gpu: str, cost: dict[str, str]) -> Scenario:
-    """What a user would have known before the bench ran: arguments, model, GPU and workload."""
+    """The scenario as known before the bench ran: arguments, model, GPU and workload."""
     arguments = _arguments(capture.meta, capture.folder)
     engine = {ours: arguments[theirs] for theirs, ours in _KNOWN.items() if arguments.get(theirs) is not None}
     return scenario_from_dict(
@@ -97,7 +97,7 @@ def bench_scenario(capture: Capture, run: CapturedRun, gpu: str, cost: dict[str,
 
 
 def _layout(arguments: dict[str, Any]) -> dict[str, Any]:
-    """How the engine lay over its GPUs. vLLM sends each request to the rank with the fewest unfinished ones."""
+    """The engine's layout. vLLM sends each request to the rank with the fewest unfinished ones."""
     ranks = arguments.get("data_parallel_size") or 1
     return {
         "tp": arguments.get("tensor_parallel_size") or 1,
@@ -108,7 +108,7 @@ def _layout(arguments: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _answers(path: Path, trace: Path) -> Answers:
+def _answers(path: Path, trace: Path) -> ClientTimes:
     """One row per request of the workload, in its order."""
     asked = read_trace(trace, "vllm-bench")
     found: dict[int, list[float]] = {}
@@ -128,7 +128,7 @@ def _answers(path: Path, trace: Path) -> Answers:
         raise UserError(f"{path}: answers {len(found)} of the {len(asked)} requests of {trace}")
     queued, first, last = np.array([found[i] for i in range(len(asked))]).T
     after = asked.output - 1
-    return Answers(
+    return ClientTimes(
         at=queued - queued.min(),
         ttft=first - queued,
         tpot=np.divide(last - first, after, out=np.full(len(asked), np.nan), where=after > 0),
@@ -138,19 +138,19 @@ def _answers(path: Path, trace: Path) -> Answers:
     )
 
 
-def _load(path: Path) -> Load:
-    """The queues, a row per tick: each tells the state at its end."""
+def _load(path: Path) -> QueueLoad:
+    """The queues, one row per tick, with the state at its end."""
     rows = [
         (number(row, "t", where), whole(row, "running", where), whole(row, "waiting", where))
         for where, row in csv_rows(path, ("t", "running", "waiting"))
     ]
     end, running, waiting = np.array(rows, dtype=np.float64).reshape(-1, 3).T
     start = np.concatenate([[0.0], end[:-1]])[: len(end)]
-    return Load(start, end, running.astype(np.int64), waiting.astype(np.int64), by_step=False)
+    return QueueLoad(start, end, running.astype(np.int64), waiting.astype(np.int64), by_step=False)
 
 
 def _gpu(capture: Capture) -> str:
-    """The catalog's name of the GPU that the bench's topology names, else of the folder that the bench is in."""
+    """The catalog's name of the GPU, from the bench's topology or else from its folder."""
     for instance in _instances(capture.folder):
         if isinstance(instance.get("hardware"), str):
             return find_gpu(instance["hardware"]).name
@@ -166,7 +166,7 @@ def _utilization(folder: Path) -> float:
 
 
 def _instances(folder: Path) -> Iterator[dict[str, Any]]:
-    """Engines of the bench's topology, where it has one."""
+    """Engines of the bench's topology, if it has one."""
     path = folder / "config.json"
     nodes = json_object(path).get("nodes") if path.is_file() else None
     for node in nodes if isinstance(nodes, list) else ():

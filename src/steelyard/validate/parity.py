@@ -1,4 +1,4 @@
-"""Replays of what vLLM's own scheduler decided, compared step by step."""
+"""Replays decisions of vLLM's own scheduler and compares them step by step."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LinearCost:
 
 
 @dataclass
-class Replay:
+class GoldenReplay:
     """What our engine did with a golden scenario."""
 
     steps: list[Step] = field(default_factory=list)
@@ -50,13 +50,13 @@ class Replay:
         self.steps.append((scheduled_at, 0.0, tokens, preempted, free))
 
     def ended(self, ends: Sequence[float]) -> None:
-        """Put in the ends of all steps, which are known once the run is over."""
+        """Add the ends of all steps, which are known after the run."""
         self.steps = [(step[0], end, *step[2:]) for step, end in zip(self.steps, ends, strict=True)]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A scenario's name and its first difference, or None when all is identical."""
+    """A scenario's name and its first difference, or None if there is none."""
 
     name: str
     difference: str | None
@@ -69,7 +69,7 @@ def read_golden(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def limits_of(golden: dict[str, Any]) -> Limits:
-    """Engine settings of a golden scenario; refuses those our engine does not have."""
+    """Engine settings of a golden scenario; refuses settings that our engine lacks."""
     config = golden["config"]
     for key, plain in (
         ("sliding_window", None),
@@ -103,13 +103,13 @@ def limits_of(golden: dict[str, Any]) -> Limits:
     )
 
 
-def replay(golden: dict[str, Any], *, plain: bool = False) -> Replay:
-    """Run a golden scenario through our engine; of several stages each takes the same part of a step."""
+def replay(golden: dict[str, Any], *, plain: bool = False) -> GoldenReplay:
+    """Run a golden scenario through our engine; all pipeline stages take an equal part of a step."""
     limits = limits_of(golden)
     latency = golden["config"]["latency"]
     terms = (latency["base"], latency.get("per_token", 0.0), latency.get("per_kv_token", 0.0))
     cost = LinearCost(*(each / limits.stages for each in terms))
-    seen = Replay()
+    seen = GoldenReplay()
     names = BlockNames(limits.block_size)
     engine = (
         Engine(limits, cost, names, plain=plain, observer=seen)
@@ -122,7 +122,9 @@ def replay(golden: dict[str, Any], *, plain: bool = False) -> Replay:
         engine.advance(r.arrival)
         abort = aborts.get(name, float("inf"))
         seen_at = max(engine.clock, r.arrival)
-        engine.submit(r, r.arrival, abort if abort > seen_at else float("inf"))  # the driver drops early ones
+        engine.submit(
+            r, r.arrival, abort if abort > seen_at else float("inf")
+        )  # the goldens' driver ignores earlier aborts
     engine.advance(float("inf"))
     ends = engine.log.ends
     seen.ended(engine.log.steps()["end"].tolist())
@@ -156,7 +158,7 @@ def _requests(golden: dict[str, Any], names: BlockNames, caching: bool) -> list[
 
 
 def compare(golden: dict[str, Any], *, plain: bool = False) -> Verdict:
-    """Replay one golden scenario and find the first thing that differs."""
+    """Replay one golden scenario and find the first difference."""
     name = str(golden.get("name", "without a name"))
     try:
         difference = _first_difference(golden, replay(golden, plain=plain))
@@ -167,7 +169,7 @@ def compare(golden: dict[str, Any], *, plain: bool = False) -> Verdict:
         raise UserError(f"scenario {name}: not as a golden file should be: {error}") from None
 
 
-def _first_difference(golden: dict[str, Any], seen: Replay) -> str | None:
+def _first_difference(golden: dict[str, Any], seen: GoldenReplay) -> str | None:
     ids = [str(r["id"]) for r in golden["requests"]]
     for i, expected in enumerate(golden["steps"]):
         if i >= len(seen.steps):
@@ -186,7 +188,7 @@ def _first_difference(golden: dict[str, Any], seen: Replay) -> str | None:
         ):
             theirs = golden[key].get(name)
             if name in gone and (key == "finish" or theirs is None):
-                continue  # an abort's end is the caller's, and it may come before anything happened
+                continue  # an abort's end is up to the caller, and may precede all steps
             mine = ours.get(index)
             if theirs is None and mine is None:
                 continue

@@ -1,6 +1,6 @@
-"""What AIConfigurator itself predicts for a point, for its errors to stand beside ours.
+"""AIConfigurator's own predictions, to compare its errors with ours.
 
-Its Python interface changes with every minor release, so only the release this was written for is asked.
+Its Python interface changes with every minor release, so only the release this was written for is used.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ _KNOWN_AS = {
 
 @dataclass(frozen=True)
 class Rival:
-    """AIConfigurator, or why it is not asked."""
+    """AIConfigurator, or why it is not used."""
 
     ask: Callable[..., Any] | None
     note: str
 
     def predict(self, point: Point) -> tuple[float, float] | None:
-        """Mean seconds to the first and between later tokens, or None where it has no answer.
+        """Mean TTFT and TPOT in seconds, or None if it has no prediction.
 
-        It is asked with the sample's names for the weights' types, and where it refuses those, with its own choice.
+        It is asked with the sample's data types, and if it refuses those, with its own choice.
         """
         name = _KNOWN_AS.get(point.model, point.model)
         package, database = package_folder(), find_database(point.gpu, point.engine)
         if self.ask is None or package is None or database is None:
             return None
         if not (package / "model_configs" / f"{name.replace('/', '--')}_config.json").is_file():
-            return None  # it would look for the model on the network
+            return None  # it would download the model
         layout = point.layout
         asked: dict[str, Any] = {
             "model_path": name,
@@ -61,13 +61,13 @@ class Rival:
         assert self.ask is not None
         try:
             found = self.ask(**asked)
-        except (ValueError, RuntimeError, KeyError):  # no data for it, or no room on the GPU: all its refusals
+        except (ValueError, RuntimeError, KeyError):  # its refusals: no data, or no room on the GPU
             return None
         return found.ttft * 1e-3, found.tpot * 1e-3
 
 
 def find_rival() -> Rival:
-    """AIConfigurator where the release we know is installed."""
+    """AIConfigurator, if the supported release is installed."""
     try:
         installed = version("aiconfigurator")
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""What a user would have known before a captured run: the scenario to predict it from, and nothing it measured."""
+"""The scenario of a captured run, with nothing that was measured in it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from steelyard.hardware import find_gpu
 from steelyard.scenario import CostSpec, Scenario, scenario_from_dict
 from steelyard.validate.capture import Capture, CapturedRun
 
-# Keys of meta.json, and vLLM's own names for arguments it was started with, by what a scenario calls them.
+# Names in a scenario, and the corresponding keys of meta.json and arguments of vLLM.
 _EFFECTIVE = {
     "block_size": "block_size",
     "max_num_seqs": "max_num_seqs",
@@ -33,7 +33,7 @@ _ARGUMENTS = {
     "disable_hybrid_kv_cache_manager": "disable_hybrid_kv_cache_manager",
 }
 _MODEL = {"dtype": "dtype", "quantization": "quantization"}
-# Arguments that meta.json repeats as effective settings, or that change nothing a client could time.
+# Arguments that meta.json repeats as effective settings, or that do not affect latencies.
 _OF_NO_EFFECT = {
     *("max_num_seqs", "max_num_batched_tokens", "block_size", "gpu_memory_utilization", "enable_prefix_caching"),
     *("async_scheduling", "skip_tokenizer_init", "load_format", "disable_log_stats", "seed", "model", "tokenizer"),
@@ -49,15 +49,17 @@ def scenario_of(
     cost: CostSpec | None = None,
     warm_up: Iterable[int] = (),
 ) -> Scenario:
-    """The scenario of one captured workload: model, engine settings and requests (those of the same second in the order
-    in which the client sent them); no measured figure but, where asked for, what each prompt found in the prefix cache.
-    Paths of ``cost`` start from the current folder. ``warm_up`` are tokens of steps that the engine ran before."""
+    """The scenario of one captured workload: model, engine settings and requests, in order of submission.
+
+    It has no measured figure except, on request, the cached tokens of each prompt. Paths of ``cost`` are relative to
+    the current folder. ``warm_up`` are tokens of steps that the engine ran before.
+    """
     meta = capture.meta
     arguments = _arguments(capture)
     engine = {ours: meta[theirs] for theirs, ours in _EFFECTIVE.items() if meta.get(theirs) is not None}
     engine |= {ours: arguments[theirs] for theirs, ours in _ARGUMENTS.items() if arguments.get(theirs) is not None}
     if str(engine.get("kv_cache_dtype", "")).startswith("fp8"):
-        engine["kv_cache_dtype"] = "fp8"  # vLLM tells e4m3 from e5m2, which take as long
+        engine["kv_cache_dtype"] = "fp8"  # vLLM distinguishes e4m3 and e5m2, which take equally long
     if "cudagraph" in meta:
         engine["cudagraph"] = str(meta["cudagraph"]).rpartition(".")[2].lower()
     engine["fresh"] = capture.fresh
@@ -82,20 +84,20 @@ def scenario_of(
 
 
 def _absolute(cost: CostSpec) -> dict[str, Any]:
-    """A cost whose files are found from any folder."""
+    """A cost with absolute paths."""
     given = cost.model_dump()
     files = {key: str(Path(given[key]).resolve()) for key in ("profile", "calibration") if given[key] is not None}
     return given | files
 
 
-def unheeded(capture: Capture) -> list[str]:
-    """Arguments of the engine that no scenario can say, which may explain a difference."""
+def unsupported_arguments(capture: Capture) -> list[str]:
+    """Arguments of the engine that a scenario cannot express, which may explain a difference."""
     known = {*_ARGUMENTS, *_MODEL, *_OF_NO_EFFECT, "tensor_parallel_size"}
     return [f"kw.{name}={value} is not simulated" for name, value in _arguments(capture).items() if name not in known]
 
 
 def gpu_of(capture: Capture, wanted: str | None) -> str:
-    """The GPU to simulate: the one asked for, else the capture's own, else the one its folders are named after."""
+    """The GPU to simulate: the one given, else the capture's own, else the one in its folders' names."""
     if wanted is not None:
         return find_gpu(wanted).name
     if capture.meta.get("gpu") is not None:
@@ -111,7 +113,7 @@ def gpu_of(capture: Capture, wanted: str | None) -> str:
 
 
 def _gpu_leading(folder: Path) -> str | None:
-    """The GPU that a folder's name starts with, as h200 does h200-vllm-0.26."""
+    """The GPU that a folder's name starts with, such as h200 of h200-vllm-0.26."""
     words = folder.name.split("-")
     for count in range(len(words), 0, -1):
         try:
@@ -122,7 +124,7 @@ def _gpu_leading(folder: Path) -> str | None:
 
 
 def _arguments(capture: Capture) -> dict[str, Any]:
-    """The engine's arguments, which captures keep as Python writes them."""
+    """The engine's arguments, which captures store as Python literals."""
     given = capture.meta.get("kw") or {}
     if not isinstance(given, dict):
         raise UserError(f"{capture.meta_file}: kw must be an object of engine arguments (found {str(given)[:40]!r})")
@@ -130,7 +132,7 @@ def _arguments(capture: Capture) -> dict[str, Any]:
 
 
 def _value(written: Any) -> Any:
-    """The value a text stands for, or the text itself."""
+    """The value of a literal, or the text itself."""
     if not isinstance(written, str):
         return written
     try:

@@ -1,4 +1,4 @@
-"""Replays of AIConfigurator's end-to-end points: errors by GPU and model, and what they would do to a decision."""
+"""Replays AIConfigurator's end-to-end points: errors by GPU and model, and the regret of decisions based on them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from steelyard.sim import simulate
 from steelyard.validate.rival import Rival, find_rival
 from steelyard.validate.silicon_points import Point, read_points, scenario_of, why_not
 
-Times = tuple[float, float]  # mean seconds to the first token and between later ones
+Times = tuple[float, float]  # mean TTFT and TPOT, seconds
 Who = Literal["ours", "theirs"]
 METRICS = ("ttft", "tpot")
 
 
 @dataclass(frozen=True)
-class Replay:
-    """A measured point, what we predict for it, and what AIConfigurator does (None where it does not)."""
+class PointReplay:
+    """A measured point, our prediction, and AIConfigurator's (None without one)."""
 
     point: Point
     ours: Times
@@ -32,13 +32,13 @@ class Replay:
         return self.point.ttft, self.point.tpot
 
     def predicted(self, who: Who) -> Times:
-        """One side's figures; theirs must be there."""
+        """One side's prediction, which must exist."""
         times = self.ours if who == "ours" else self.theirs
         assert times is not None
         return times
 
     def throughput(self, times: Times) -> float:
-        """Output tokens per second and GPU that users who wait for their answers then get."""
+        """Output tokens per second and GPU with these times, in a closed loop."""
         ttft, tpot = times
         point = self.point
         return point.concurrency * point.osl / (ttft + (point.osl - 1) * tpot) / point.layout.tp
@@ -55,8 +55,8 @@ class Errors:
     mean_bias: dict[str, float]
 
     @classmethod
-    def of(cls, replays: Sequence[Replay], who: Who) -> Errors | None:
-        """None where that side answered none of them."""
+    def of(cls, replays: Sequence[PointReplay], who: Who) -> Errors | None:
+        """Errors of one side, or None without predictions."""
         answered = [each for each in replays if who == "ours" or each.theirs is not None]
         if not answered:
             return None
@@ -88,10 +88,10 @@ class Errors:
 
 @dataclass(frozen=True)
 class Regret:
-    """How much throughput per GPU the chosen configurations give away, over groups that offer a choice.
+    """How much throughput per GPU the chosen configurations lose, over groups with a choice.
 
-    ``free`` chooses among all of a group, ``limited`` among those predicted to keep the group's median time per output
-    token; ``kept`` is the share of those choices that do keep it.
+    ``free`` chooses among all of a group, ``limited`` among those predicted to meet the group's median TPOT; ``kept``
+    is the share of those choices that do meet it.
     """
 
     groups: int
@@ -103,24 +103,24 @@ class Regret:
 
 @dataclass(frozen=True)
 class SiliconValidation:
-    """All replays, and how many points were left out for what reason."""
+    """All replays, and the number of skipped points by reason."""
 
     source: str
-    replays: tuple[Replay, ...]
+    replays: tuple[PointReplay, ...]
     skipped: dict[str, int]
     rival: str
 
-    def by_gpu(self) -> dict[tuple[Any, ...], list[Replay]]:
+    def by_gpu(self) -> dict[tuple[Any, ...], list[PointReplay]]:
         """Replays by GPU and engine."""
         return group(self.replays, lambda point: (point.gpu, point.engine))
 
-    def by_model(self) -> dict[tuple[Any, ...], list[Replay]]:
+    def by_model(self) -> dict[tuple[Any, ...], list[PointReplay]]:
         """Replays by GPU, engine and model."""
         return group(self.replays, lambda point: (point.gpu, point.engine, point.model))
 
     @property
-    def answered_by_both(self) -> list[Replay]:
-        """The replays to compare both sides on."""
+    def answered_by_both(self) -> list[PointReplay]:
+        """The replays that both sides predicted."""
         return [each for each in self.replays if each.theirs is not None]
 
     def as_dict(self) -> dict[str, Any]:
@@ -140,7 +140,7 @@ class SiliconValidation:
         }
 
     def regrets(self) -> dict[Who, Regret | None]:
-        """Of both sides over the replays that both answered; of ours alone over all where the other was not asked."""
+        """Regrets of both sides over the replays that both predicted, or of ours alone over all replays."""
         both = self.answered_by_both
         return {"ours": regret(both or self.replays, "ours"), "theirs": regret(both, "theirs")}
 
@@ -152,18 +152,18 @@ def validate_silicon(
     rival: Rival | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> SiliconValidation:
-    """Replay every point that can be, on the given GPUs (all if none is), with a cost source.
+    """Replay all possible points, on the given GPUs (all by default), with a cost source.
 
-    Points that repeat a measurement count once. ``progress`` is called with (points looked at, points in all).
+    Repeated measurements count once. ``progress`` is called with (points processed, points in all).
     """
     rival = rival or find_rival()
     points = [point for point in read_points() if not gpus or point.gpu in gpus]
     skipped: Counter[str] = Counter()
-    replays: list[Replay] = []
+    replays: list[PointReplay] = []
     simulated: dict[tuple[object, ...], Times | str] = {}
     seen: set[tuple[object, ...]] = set()
     for count, point in enumerate(points, 1):
-        measurement = (*point.run, round(point.ttft, 5), round(point.tpot, 5))  # some are repeated in fewer digits
+        measurement = (*point.run, round(point.ttft, 5), round(point.tpot, 5))  # some are repeated with fewer digits
         reason = why_not(point) or ("the same measurement again" if measurement in seen else None)
         seen.add(measurement)
         if reason is None:
@@ -173,7 +173,7 @@ def validate_silicon(
             if isinstance(found, str):
                 reason = found
             else:
-                replays.append(Replay(point, found, rival.predict(point)))
+                replays.append(PointReplay(point, found, rival.predict(point)))
         if reason is not None:
             skipped[reason] += 1
         if progress is not None:
@@ -182,7 +182,7 @@ def validate_silicon(
 
 
 def _simulate(point: Point, source: str) -> Times | str:
-    """Our means over all requests of the run, or why it cannot be simulated."""
+    """Our mean TTFT and TPOT, or why the point cannot be simulated."""
     try:
         result = simulate(scenario_of(point, source))
     except UserError as error:
@@ -195,7 +195,7 @@ def _simulate(point: Point, source: str) -> Times | str:
 
 
 def _reason(message: str) -> str:
-    """A refusal without the point's name and its figures, so that equal ones count together."""
+    """A refusal without the point's name and figures, so that equal ones are counted together."""
     for sign, reason in {
         "is not supported": "model not known",
         "neither in the catalog": "model not known",
@@ -208,16 +208,18 @@ def _reason(message: str) -> str:
     return message
 
 
-def group(replays: Iterable[Replay], key: Callable[[Point], tuple[Any, ...]]) -> dict[tuple[Any, ...], list[Replay]]:
+def group(
+    replays: Iterable[PointReplay], key: Callable[[Point], tuple[Any, ...]]
+) -> dict[tuple[Any, ...], list[PointReplay]]:
     """Replays by a key of their point, in order of the key."""
-    groups: dict[tuple[Any, ...], list[Replay]] = defaultdict(list)
+    groups: dict[tuple[Any, ...], list[PointReplay]] = defaultdict(list)
     for each in replays:
         groups[key(each.point)].append(each)
     return dict(sorted(groups.items()))
 
 
-def regret(replays: Sequence[Replay], who: Who) -> Regret | None:
-    """What choosing by predictions costs, over groups of the same model, GPU, engine and lengths."""
+def regret(replays: Sequence[PointReplay], who: Who) -> Regret | None:
+    """The regret of choosing by predictions, over groups of the same model, GPU, engine and lengths."""
     groups = group(replays, lambda point: (point.model, point.system, point.engine, point.isl, point.osl))
     choices = [each for each in groups.values() if len({replay.point.run for replay in each}) > 1]
     if not choices:
@@ -227,15 +229,15 @@ def regret(replays: Sequence[Replay], who: Who) -> Regret | None:
     return Regret(len(choices), float(np.mean(free)), max(free), float(np.mean(limited)), float(np.mean(kept)))
 
 
-def _given_away(candidates: Sequence[Replay], allowed: Sequence[Replay], who: Who) -> float:
-    """Share of the best allowed measured throughput that the best predicted candidate falls short of."""
+def _given_away(candidates: Sequence[PointReplay], allowed: Sequence[PointReplay], who: Who) -> float:
+    """By which share the best predicted candidate falls short of the best allowed measured throughput."""
     chosen = max(candidates, key=lambda each: each.throughput(each.predicted(who)))
     best = max(each.throughput(each.measured) for each in allowed)
     return max(0.0, 1.0 - chosen.throughput(chosen.measured) / best)
 
 
-def _under_limit(replays: Sequence[Replay], who: Who) -> tuple[float, bool]:
-    """The same under the group's median time per output token; where none is predicted to keep it, the fastest."""
+def _under_limit(replays: Sequence[PointReplay], who: Who) -> tuple[float, bool]:
+    """The same under the group's median TPOT; if none is predicted to meet it, the fastest is chosen."""
     limit = float(np.median([each.measured[1] for each in replays]))
     fitting = [each for each in replays if each.predicted(who)[1] <= limit]
     candidates = fitting or [min(replays, key=lambda each: each.predicted(who)[1])]
@@ -244,13 +246,13 @@ def _under_limit(replays: Sequence[Replay], who: Who) -> tuple[float, bool]:
     return _given_away(candidates, allowed, who), chosen.measured[1] <= limit
 
 
-def _both(replays: Sequence[Replay]) -> dict[str, Any]:
+def _both(replays: Sequence[PointReplay]) -> dict[str, Any]:
     sides: tuple[Who, ...] = ("ours", "theirs")
     found = {who: Errors.of(replays, who) for who in sides}
     return {who: None if each is None else each.as_dict() for who, each in found.items()}
 
 
-def _point_dict(replay: Replay) -> dict[str, Any]:
+def _point_dict(replay: PointReplay) -> dict[str, Any]:
     point = replay.point
     sides = {"measured": replay.measured, "ours": replay.ours, "theirs": replay.theirs}
     return {

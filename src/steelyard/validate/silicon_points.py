@@ -1,9 +1,9 @@
-"""The end-to-end points of AIConfigurator's `silicon_sample.csv`, each as the scenario that would repeat it.
+"""The end-to-end points of AIConfigurator's `silicon_sample.csv`, each as a scenario that repeats it.
 
-Two kinds of runs are in it. Those of the InferenceX benchmark draw lengths evenly between 80 % and all of the nominal
+It has two kinds of runs. Those of the InferenceX benchmark draw lengths uniformly between 80 % and 100 % of the nominal
 ones, send ten requests per user after a warm-up, and start vLLM with the published recipe of each model. NVIDIA's own
-use exact lengths, twenty requests per user, and limits by the rules of its deployment generator. In both a user asks
-again as soon as the answer is complete, the first requests come all at once, and prompts share nothing.
+use exact lengths, twenty requests per user, and the limits of its deployment generator. Both are closed loops in which
+all users start at once and prompts share nothing.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from steelyard.scenario import Scenario, scenario_from_dict
 
 GPUS = {system: gpu for gpu, system in SYSTEMS.items()}
 _PUBLISHED = re.compile(r"db-dump/|source_file=\d{4}-\d\d-\d\d\.csv|source_file=kimi")  # runs of InferenceX
-_SHORTEST = 0.8  # of a nominal length, in those
+_SHORTEST = 0.8  # of a nominal length, in InferenceX's runs
 _PUBLISHED_ROUNDS, _OWN_ROUNDS = 10, 20  # requests per user
 _OWN_REQUESTS, _OWN_SPARE_TOKENS = 512, 1500  # NVIDIA's generator: largest batch; tokens a step beside a prompt
-_ASYNC_SINCE = (0, 14)  # vLLM releases that schedule ahead by default
+_ASYNC_SINCE = (0, 14)  # vLLM releases with asynchronous scheduling by default
 _UTILIZATION = 0.9  # vLLM's default in all releases of the sample
 _PRECISIONS = {"fp8": "fp8", "fp4": "nvfp4", "int4": "int4", "int8": "int8"}
 _LONG_GRAPHS = (1, 2, 4, *range(8, 256, 8), *range(256, 2049, 16))
-# What InferenceX's recipes start vLLM with beside its common settings, by model.
+# Settings of InferenceX's recipes for vLLM beside the common ones, by model.
 _RECIPES: dict[str, dict[str, Any]] = {
     "openai/gpt-oss-120b": {"cudagraph_capture_sizes": _LONG_GRAPHS},
     "meta-llama/Llama-3.1-70B": {"kv_cache_dtype": "fp8"},
@@ -37,8 +37,8 @@ _RECIPES: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Layout:
-    """How a model is spread over GPUs; 0 where the sample says nothing."""
+class PointLayout:
+    """The degrees of parallelism of a point; 0 where the sample has none."""
 
     tp: int
     pp: int
@@ -61,7 +61,7 @@ class Point:
     gemm_dtype: str
     expert_dtype: str
     aggregated: bool
-    layout: Layout
+    layout: PointLayout
     isl: int
     osl: int
     concurrency: int
@@ -70,7 +70,7 @@ class Point:
 
     @property
     def gpu(self) -> str:
-        """Our name of the GPU, or the sample's where the catalog has none."""
+        """Our name of the GPU, or the sample's if the catalog lacks it."""
         return GPUS.get(self.system, self.system)
 
     @property
@@ -80,7 +80,7 @@ class Point:
 
     @property
     def run(self) -> tuple[object, ...]:
-        """What makes two points the same experiment."""
+        """The identity of an experiment: points with equal runs repeat each other."""
         load = self.isl, self.osl, self.concurrency, self.published
         return self.model, self.system, self.engine, self.version, self.precision, self.layout, *load
 
@@ -111,7 +111,7 @@ def _point(row: dict[str, str]) -> Point:
         gemm_dtype=row["gemm_quant_mode"],
         expert_dtype=row["moe_quant_mode"],
         aggregated=row["mode"] == "agg",
-        layout=Layout(
+        layout=PointLayout(
             *(whole(name) for name in ("tp_size", "pp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size"))
         ),
         isl=whole("isl"),
@@ -123,7 +123,7 @@ def _point(row: dict[str, str]) -> Point:
 
 
 def why_not(point: Point) -> str | None:
-    """Why a point cannot be repeated, as far as the point itself tells."""
+    """Why a point cannot be repeated, as far as its columns tell."""
     layout = point.layout
     if not point.aggregated:
         return "prefill and decode on separate GPUs"
@@ -139,7 +139,7 @@ def why_not(point: Point) -> str | None:
 
 
 def scenario_of(point: Point, source: str) -> Scenario:
-    """The point's run as a scenario with a cost source; raises UserError where the model or its layout is not known."""
+    """The point's run as a scenario with a cost source; raises UserError for an unknown model or layout."""
     config = _model_config(point.model)
     model = load_model(config)
     if _layout_differs(point, model):
@@ -165,7 +165,7 @@ def scenario_of(point: Point, source: str) -> Scenario:
 
 
 def _layout_differs(point: Point, model: ModelSpec) -> bool:
-    """Whether experts are spread over another number of GPUs than attention is."""
+    """Whether experts use another number of GPUs than attention."""
     routed = any(isinstance(layer.ffn, MoeFfn) for layer in model.layers)
     return routed and point.layout.expert_tp not in (0, point.layout.tp)
 
@@ -191,7 +191,7 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 def _model_config(name: str) -> str:
-    """The model in our catalog, or the config that comes with the package."""
+    """The model in our catalog, or the package's config."""
     package = package_folder()
     shipped = None if package is None else package / "model_configs" / f"{name.replace('/', '--')}_config.json"
     if shipped is not None and shipped.is_file():

@@ -1,4 +1,4 @@
-"""Recorded engine steps, and when the host rather than the GPU decided how long they took."""
+"""Recorded engine steps, and those whose time was determined by the host instead of the GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from steelyard.errors import UserError
 from steelyard.records.lines import json_lines, required
 from steelyard.workload.traces.lines import seconds, tokens
 
-_BEHIND = 0.85  # of the host's time for a step: with no more work than that left to the GPU, the host is what counts
+_BEHIND = 0.85  # if the GPU has less work left than this share of a step's host time, the host decides; chosen
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class RecordedStep:
         return self.decodes + sum(new for new, _ in self.chunks)
 
     def launch(self, graphs: GraphPlan) -> Launch:
-        """How the step got to the GPU."""
+        """How the step was launched."""
         return graphs.launch(self.tokens, decode_only=not self.chunks)
 
     def time(self, cost: CompiledCost) -> StepTime:
-        """What a cost model makes of it."""
+        """Its time by a cost model."""
         kv, longest = self.keys + self.decodes, self.longest + 1
         if self.chunks:
             return cost.mixed(self.decodes, kv, longest, list(self.chunks))
@@ -52,7 +52,7 @@ class RecordedStep:
 
 
 def kernel_by_kernel(steps: Iterable[RecordedStep], graphs: GraphPlan) -> set[int]:
-    """Tokens of the steps that replayed no graph: an engine has what they ran compiled from then on."""
+    """Tokens of the steps that replayed no graph: their kernels are compiled from then on."""
     return {step.tokens for step in steps if step.launch(graphs) == "eager"}
 
 
@@ -74,29 +74,29 @@ def _step(row: dict[str, Any], where: str) -> RecordedStep:
 
 @dataclass(frozen=True)
 class HostWait:
-    """A step whose launch the engine was seen waiting for: the host's seconds from one result to the next."""
+    """A step whose launch the engine waited for: host seconds from one result to the next."""
 
     step: RecordedStep
     since: float
     seconds: float
     alone: bool  # after a pause, nothing else in flight
-    foretold: float  # its seconds by the cost model, with nothing to compile
-    kernels: float  # that it was the first to run, by how long each takes to compile
+    predicted: float  # its seconds by the cost model, with nothing to compile
+    kernels: float  # compile time of the kernels that it was the first to run, in units of a typical kernel's
 
 
 def host_waits(steps: Sequence[RecordedStep], cost: CompiledCost) -> list[HostWait]:
-    """The steps that took the host longer to launch than the GPU had work before them.
+    """The steps whose launch took the host longer than the GPU had work.
 
-    With asynchronous scheduling the result of step k-1 is processed once step k has been launched and the GPU is done
-    with k-1, whichever is later. The GPU's part is predicted along the recorded steps; where it is far behind the
-    host's, the launch of step k filled the time between the results of k-2 and k-1. (To go by how long the wait turned
-    out to be would pick the slow launches only.) After a pause nothing is in flight, and the engine schedules again as
-    soon as the first step is launched.
+    With asynchronous scheduling the result of step k-1 is processed when step k has been launched and the GPU has
+    finished k-1, whichever is later. GPU times are predicted for the recorded steps. If the GPU is far ahead of the
+    host, the launch of step k filled the time between the results of k-2 and k-1. (Selecting by observed waits would
+    only pick the slow launches.) After a pause nothing is in flight, and the engine schedules again as soon as the
+    first step is launched.
     """
     found: list[HostWait] = []
     first_uses = cost.first_uses()
-    gpu_end = float("-inf")  # of the step before
-    alone = False  # whether the step before found nothing in flight
+    gpu_end = float("-inf")  # of the previous step
+    alone = False  # whether the previous step found nothing in flight
     for k, step in enumerate(steps):
         time = step.time(cost)
         usual = time.prepare + time.launch

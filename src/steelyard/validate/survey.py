@@ -1,4 +1,4 @@
-"""Everything there is to check against: what lies under some folders, and what ships with the package."""
+"""Validates everything at hand: captures and benches in some folders, and the profiles that ship with the package."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from steelyard.cost.silicon import package_folder
 from steelyard.errors import UserError
 from steelyard.hardware import find_gpu, gpu_names
 from steelyard.records.lines import json_object
-from steelyard.validate.compare import Comparison, Validation, validate
+from steelyard.validate.compare import Validation, WorkloadComparison, validate
 from steelyard.validate.crossed import cross_calibrate, read_sources
 from steelyard.validate.llmservingsim import is_bench_folder, validate_bench
 from steelyard.validate.rival import find_rival
@@ -27,23 +27,23 @@ Say = Callable[[str], None]
 
 @dataclass
 class Survey:
-    """What was found, and how far off each of it came out."""
+    """What was found, and its errors."""
 
     captures: list[Validation] = field(default_factory=list)
-    crossed: dict[str, Comparison | str] = field(default_factory=dict)  # by run left out
-    benches: list[tuple[Validation, str]] = field(default_factory=list)  # with what the bench's own simulator says
+    crossed: dict[str, WorkloadComparison | str] = field(default_factory=dict)  # by held-out run
+    benches: list[tuple[Validation, str]] = field(default_factory=list)  # with the errors of the bench's own simulator
     operators: dict[str, list[HeldOutError]] = field(default_factory=dict)  # by GPU
     silicon: SiliconValidation | None = None
 
     @property
     def coverage(self) -> tuple[int, int]:
-        """Figures inside the interval stated for them, over all captures and benches."""
+        """How many figures lie in their stated interval, and how many have one, over all captures and benches."""
         pairs = [each.coverage for each in (*self.captures, *(bench for bench, _ in self.benches))]
         return sum(inside for inside, _ in pairs), sum(of for _, of in pairs)
 
 
 def survey(roots: Sequence[Path], say: Say) -> Survey:
-    """Look through folders for captures and benches, and validate all that is there."""
+    """Find captures and benches in folders, and validate them."""
     found = Survey()
     for root in roots:
         if not root.is_dir():
@@ -76,7 +76,7 @@ def _is_capture(folder: Path) -> bool:
 
 
 def _shared(folder: Path) -> bool:
-    """Whether several runs share an engine, and so find in its cache what others left there."""
+    """Whether several runs share an engine, and so its prefix cache."""
     return len(list(folder.glob("*.requests.jsonl*"))) > 1
 
 
