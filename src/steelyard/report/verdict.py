@@ -128,7 +128,7 @@ def steady_line(summary: Summary) -> str:
     """When the fleet was neither filling nor draining, or why it never was."""
     steady = summary.steady
     if steady is None:
-        return f"no: {summary.unsteady.reason}" if summary.unsteady else ""
+        return f"none: {summary.unsteady.reason}" if summary.unsteady else ""
     low, high = steady.sampling["requests_per_s"]
     return (
         f"{plural(steady.requests, 'request')} from {seconds(steady.start_s)} to {seconds(steady.end_s)}; "

@@ -59,7 +59,7 @@ def bottleneck(
             cause="link",
             pool="",
             waited=use.busy,
-            figure=f"{name.replace('_', ' ')}: sending {use.busy:.0%} of the time",
+            figure=f"{name.replace('_', ' ')}: sending {_percent(use.busy)} of the time",
             help="faster NICs (fleet.topology.nic), fewer GPUs behind an uplink, or a smaller kv_cache_dtype",
         )
     queues = {}
@@ -109,13 +109,17 @@ def _at_the_limit(setup: Setup, pool: PoolFigures, queue: _Queue, logs: Sequence
             "raise engine.max_num_batched_tokens (and cudagraph_capture_sizes with it), or add replicas",
         ),
         "blocks": (
-            f"{limits.blocks} KV blocks short, {pool.kv.peak_use:.0%} held at the peak",
+            f"{limits.blocks} KV blocks short, {_percent(pool.kv.peak_use)} held at the peak",
             "more memory for KV (gpu_memory_utilization, kv_cache_dtype: fp8, tp), or add replicas",
         ),
     }
     figure, remedy = told[cause]
     return Bottleneck(
-        cause=cause, pool=pool.name, waited=queue.share, figure=f"{figure} in {share:.0%} of that time", help=remedy
+        cause=cause,
+        pool=pool.name,
+        waited=queue.share,
+        figure=f"{figure} in {_percent(share)} of that time",
+        help=remedy,
     )
 
 
@@ -129,7 +133,7 @@ def _on_the_hardware(setup: Setup, pool: PoolFigures, queue: _Queue, logs: Seque
             cause="host",
             pool=pool.name,
             waited=queue.share,
-            figure=f"the host takes longer than the GPU in {slower / total:.0%} of step time",
+            figure=f"the host takes longer than the GPU in {_percent(slower / total)} of step time",
             help="a faster CPU, CUDA graphs (no enforce_eager), async_scheduling, or add replicas",
         )
     arithmetic, memory = (use / pool.busy if pool.busy else 0.0 for use in (pool.mfu, pool.mbu))
@@ -138,7 +142,8 @@ def _on_the_hardware(setup: Setup, pool: PoolFigures, queue: _Queue, logs: Seque
         cause=f"gpu {kind}",
         pool=pool.name,
         waited=queue.share,
-        figure=f"busy {pool.busy:.0%} of the time, at {arithmetic:.0%} of peak FLOPS and {memory:.0%} of bandwidth",
+        figure=f"busy {_percent(pool.busy)} of the time, at {_percent(arithmetic)} of peak FLOPS and "
+        f"{_percent(memory)} of bandwidth",
         help="add replicas, use a faster GPU, or quantise the model",
     )
 
@@ -202,6 +207,10 @@ def _total(setup: Setup, time: StepTime) -> float:
     """From one step's result to the next, where the host works ahead or does not."""
     host = time.prepare + time.launch
     return max(time.gpu, host) if setup.limits.async_scheduling else time.prepare + max(time.gpu, time.launch)
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.0f} %"
 
 
 def _durations(log: EngineLog) -> Floats:

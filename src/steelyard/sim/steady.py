@@ -67,13 +67,16 @@ def steady_window(
         return Unsteady("all requests come at once, and none while they are served")
     if len(arrival) < _FEWEST:
         return Unsteady(f"{len(arrival)} requests are too few to tell; it takes {_FEWEST}")
-    overload = _overload(arrival, ended, Window(first + (last - first) / 4, last), logs)
-    if overload is not None:
-        return overload
+    later = Window(first + (last - first) / 4, last)
+    if _queue_grows(arrival, ended, later, logs):
+        arrive, finish = _per_second(arrival, later), _per_second(requests["finish"][_finished(requests)], later)
+        return Unsteady(f"overloaded: {arrive:.3g} requests/s arrive, {finish:.3g} finish", arrive, finish)
     edges = np.linspace(first, last, min(_SLICES, len(arrival)) // _BATCH + 1)
     cut = truncation(np.diff(in_system(arrival, ended, edges)))
     longest = float(np.percentile(ended - arrival, _LONGEST))
-    start = last if cut is None else max(float(edges[cut]), first + longest)
+    if cut is None:
+        return Unsteady(f"too short: after half of the {last - first:.3g} s of arrivals the load has not settled")
+    start = max(float(edges[cut]), first + longest)
     if last - start < 2 * longest or ((ended > start) & (ended <= last)).sum() < _FEWEST:
         return Unsteady(_still_filling(last - first, longest))
     return Window(start, last)
@@ -143,21 +146,25 @@ def _last_arrival(scenario: Scenario, workload: Workload, requests: dict[str, Co
     return min(found)
 
 
-def _overload(arrival: Floats, ended: Floats, window: Window, logs: Sequence[EngineLog]) -> Unsteady | None:
+def _finished(requests: dict[str, Column]) -> Column:
+    return np.asarray(requests["status"] == "finished")
+
+
+def _per_second(moments: Floats, window: Window) -> float:
+    return float(((moments > window.start) & (moments <= window.end)).sum()) / window.seconds
+
+
+def _queue_grows(arrival: Floats, ended: Floats, window: Window, logs: Sequence[EngineLog]) -> bool:
     """Whether the requests that wait anywhere become more, by a t-test on their increase from batch to batch."""
-    came = int(((arrival > window.start) & (arrival <= window.end)).sum())
-    left = int(((ended > window.start) & (ended <= window.end)).sum())
+    came, left = (_per_second(moments, window) * window.seconds for moments in (arrival, ended))
     if came - left < _SIZEABLE * came:
-        return None
+        return False
     edges = np.linspace(window.start, window.end, _BATCHES + 1)
     running = sum((_running(log, edges) for log in logs), np.zeros(len(edges)))
     waiting = np.diff(in_system(arrival, ended, edges) - running) / (window.seconds / _BATCHES)
     increase = np.diff(waiting)
     chance = float(increase.std(ddof=1)) / sqrt(len(increase))
-    if increase.sum() < _SIZEABLE * came or float(increase.mean()) < _SIGNIFICANT * chance:
-        return None
-    arrive, finish = came / window.seconds, left / window.seconds
-    return Unsteady(f"overloaded: {arrive:.3g} requests/s arrive, {finish:.3g} finish", arrive, finish)
+    return float(increase.sum()) >= _SIZEABLE * came and float(increase.mean()) >= _SIGNIFICANT * chance
 
 
 def _running(log: EngineLog, moments: Floats) -> Floats:
