@@ -32,7 +32,7 @@ from steelyard.balance.estimate import (
 from steelyard.balance.estimate.backoff import SuffixTable, contexts
 from steelyard.balance.estimate.features import PLAIN, SHARE, UNIT, plain_features, tool_shares
 from steelyard.balance.estimate.history import tool_returns
-from steelyard.balance.estimate.recent import Recent
+from steelyard.balance.estimate.recent import RecentSamples
 from steelyard.balance.estimate.spread import Spread
 from steelyard.balance.estimate.surface import Surface
 from steelyard.cli import main
@@ -106,7 +106,7 @@ def test_signals_have_libras_classes() -> None:
 
 @given(st.lists(st.integers(0, 9999), min_size=1, max_size=40), st.integers(1, 20))
 def test_recent_is_the_mean_and_p90_of_the_last(samples: list[int], most: int) -> None:
-    recent = Recent(most)
+    recent = RecentSamples(most)
     for sample in samples:
         recent.add(sample)
     last = samples[-most:]
@@ -135,7 +135,7 @@ def test_the_trie_is_a_dictionary_of_prefixes(done: list[tuple[str, list[Turn]]]
     keys = [(owner, *map(signal, asked[:n])) for owner in (prompt, None) for n in range(len(asked), 0, -1)]
     samples = next((whole[key] for key in [*keys, ()] if key in whole), [])[-200:]
     history = at(Trajectory("x", prompt, prompt, tuple(asked)), len(asked))
-    expected = Recent()
+    expected = RecentSamples()
     for sample in samples:
         expected.add(sample)
     assert trie.observe(history) == expected.left()

@@ -6,7 +6,7 @@ Estimators answer for tool returns; these answer the same question for an empty 
 from __future__ import annotations
 
 from steelyard.balance.estimate import History, Left
-from steelyard.balance.estimate.recent import Recent
+from steelyard.balance.estimate.recent import RecentSamples
 from steelyard.records import Trajectory
 
 _WINDOW = 2_000  # trajectories
@@ -18,7 +18,7 @@ class ByPrompt:
     """What trajectories of the same prompt came to, shrunk towards those of all prompts where they were few."""
 
     def __init__(self) -> None:
-        self._all = Recent(_WINDOW)
+        self._all = RecentSamples(_WINDOW)
         self._prompts: dict[str, tuple[int, float]] = {}  # trajectories, their mean; the longest unseen first
 
     def observe(self, history: History) -> Left:

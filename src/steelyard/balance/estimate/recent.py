@@ -7,7 +7,7 @@ from collections import deque
 from steelyard.balance.estimate.protocol import UNKNOWN, Left
 
 
-class Recent:
+class RecentSamples:
     """A window of up to ``most`` samples. Its figures are computed when asked for and kept until the next sample."""
 
     __slots__ = ("_left", "_samples")

@@ -6,7 +6,7 @@ from collections import deque
 
 from steelyard.balance.estimate.history import History, Signal, signal, tool_returns
 from steelyard.balance.estimate.protocol import Left
-from steelyard.balance.estimate.recent import Recent
+from steelyard.balance.estimate.recent import RecentSamples
 from steelyard.records import Trajectory
 
 
@@ -14,7 +14,7 @@ class _Node:
     __slots__ = ("after", "recent")
 
     def __init__(self) -> None:
-        self.recent = Recent(200)
+        self.recent = RecentSamples(200)
         self.after: dict[Signal, _Node] = {}
 
     def deepest(self, signals: list[Signal]) -> _Node:

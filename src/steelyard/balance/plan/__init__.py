@@ -7,7 +7,7 @@ from steelyard.balance.plan.libra import libra
 from steelyard.balance.plan.makespan import Classes, ReplicaModel, makespans
 from steelyard.balance.plan.measured import Measured
 from steelyard.balance.plan.plain import OneAtATime, Proportional, Searching, Static
-from steelyard.balance.plan.search import Factors, Search
+from steelyard.balance.plan.search import Search, StageFactors
 from steelyard.balance.plan.simulated import CLEAR, Simulate, Simulated, oracle
 from steelyard.balance.plan.world import Bucket, Mode, Plan, Planner, State, TrainOption, World
 
@@ -16,7 +16,6 @@ __all__ = [
     "Bucket",
     "ByLength",
     "Classes",
-    "Factors",
     "Frontier",
     "Measured",
     "Mode",
@@ -32,6 +31,7 @@ __all__ = [
     "Searching",
     "Simulate",
     "Simulated",
+    "StageFactors",
     "State",
     "Static",
     "TrainOption",

@@ -8,7 +8,7 @@ from math import fsum, sqrt
 from typing import Protocol
 
 from steelyard.balance.plan.measured import Measured
-from steelyard.balance.plan.search import Factors
+from steelyard.balance.plan.search import StageFactors
 from steelyard.balance.plan.world import Plan, State, World
 from steelyard.balance.pool.learnt import Learnt
 
@@ -110,8 +110,8 @@ class Experience:
             self._rollout.take(state.rollout / bare.rollout)
 
     @property
-    def factors(self) -> Factors:
-        return Factors(self._train.mean, self._rollout.mean)
+    def factors(self) -> StageFactors:
+        return StageFactors(self._train.mean, self._rollout.mean)
 
 
 def step_seconds(world: World, plan: Plan, state: State) -> float:

@@ -10,13 +10,13 @@ import numpy as np
 from steelyard.balance.plan.buckets import by_speed, classes_of, cuts_of
 from steelyard.balance.plan.makespan import makespans
 from steelyard.balance.plan.measured import Measured
-from steelyard.balance.plan.search import Factors
+from steelyard.balance.plan.search import StageFactors
 from steelyard.balance.plan.world import Bucket, Plan, TrainOption, World, rounded
 
 
-def foretold(world: World, plan: Plan, measured: Measured, factors: Factors | None = None) -> Plan:
+def foretold(world: World, plan: Plan, measured: Measured, factors: StageFactors | None = None) -> Plan:
     """The same plan with stage times predicted for these trajectories."""
-    factors = factors or Factors()
+    factors = factors or StageFactors()
     train = rounded(world.train_seconds(plan.training, measured.context) * factors.train)
     rollout = rounded(rollout_seconds(world, plan.buckets, measured) * factors.rollout)
     step = world.step_seconds(train, rollout, plan.training, plan.buckets)

@@ -16,7 +16,7 @@ from steelyard.records import Ints
 
 
 @dataclass(frozen=True, slots=True)
-class Factors:
+class StageFactors:
     """Ratios of measured to predicted stage times."""
 
     train: float = 1.0
@@ -46,9 +46,9 @@ class Search:
     asked: int = 0
     evaluations: int = 0
 
-    def plans(self, measured: Measured, keep: int = 2, factors: Factors | None = None) -> list[Plan]:
+    def plans(self, measured: Measured, keep: int = 2, factors: StageFactors | None = None) -> list[Plan]:
         """The best plans with different numbers of training GPUs, best first; none if nothing fits."""
-        world, factors, lengths = self.world, factors or Factors(), self.lengths(measured)
+        world, factors, lengths = self.world, factors or StageFactors(), self.lengths(measured)
         frontier = self.frontier(world, measured)
         found: list[Plan] = []
         for gpus, options in self._by_split(measured, lengths):
@@ -77,7 +77,7 @@ class Search:
                 splits.setdefault(gpus, []).append(option)
         return sorted(splits.items(), reverse=True)
 
-    def best(self, measured: Measured, factors: Factors | None = None) -> Plan:
+    def best(self, measured: Measured, factors: StageFactors | None = None) -> Plan:
         """The best plan, with why and the runner-up."""
         found = self.plans(measured, 2, factors)
         if not found:

@@ -12,8 +12,8 @@ from steelyard.balance.plan.buckets import Frontiers
 from steelyard.balance.plan.change import Payback, Trigger, Triggers
 from steelyard.balance.plan.forecast import foretold
 from steelyard.balance.plan.measured import Measured
-from steelyard.balance.plan.promises import Promises
 from steelyard.balance.plan.search import Search, nothing_fits
+from steelyard.balance.plan.step_times import StepTimes
 from steelyard.balance.plan.world import Plan, State, TrainOption, World, rounded
 from steelyard.records import Ints
 
@@ -61,7 +61,7 @@ class Simulated:
     - ``change``: seconds that changing to a plan takes; None: as long as changes so far.
     - ``look``: batches of trajectories; the model proposes plans for each.
 
-    Measured steps correct predictions (``Promises``). Where they exceed the prediction of another plan, it plans again.
+    Measured steps correct predictions (``StepTimes``). Where they exceed that of another plan, it plans again.
     """
 
     world: World
@@ -76,17 +76,17 @@ class Simulated:
     look: Callable[[State], Sequence[Measured]] = _of_late
     simulations: int = 0
     _last: State | None = None
-    _promises: Promises = field(default_factory=Promises)
+    _times: StepTimes = field(default_factory=StepTimes)
     _frontiers: Frontiers = field(default_factory=Frontiers)
 
     def plan(self, state: State) -> Plan | None:
-        self._promises.take(state)
+        self._times.take(state)
         if self.triggers.due(state, self._last):
-            self._promises.forget()
-        elif not self._promises.broken(by=_ALIKE):
+            self._times.forget()
+        elif not self._times.broken(by=_ALIKE):
             return None
         self._last = state
-        self._promises.begin()
+        self._times.begin()
         looked = self.look(state)
         self._frontiers.keep(looked)
         believed = self.candidates(looked)
@@ -99,23 +99,23 @@ class Simulated:
             rest = (each for each in believed if each.layout != first.layout)
             others = [self._at_least(each, state) for each in islice(rest, 1)]
         plan = replace(first, why=why, runner_up=others[0] if others else None)
-        self._promises.chosen(plan.step, others[0].step if others else inf)
+        self._times.chosen(plan.step, others[0].step if others else inf)
         if state.plan is None:
             return plan
         if plan.layout == state.plan.layout:
             return None
         now = now or self._as_sure(foretold(self.world, state.plan, looked[0]), state)
         if not self.payback.pays(now.step, plan.step, state, self.change(plan, state)):
-            self._promises.chosen(now.step, plan.step)
+            self._times.chosen(now.step, plan.step)
             return None
         return replace(plan, instead=now.step)
 
     def _in_force(self, measured: Measured, state: State) -> Plan | None:
         """The plan in force, by prediction and measured steps; None before a step was measured."""
-        if state.plan is None or not self._promises.run(state.plan):
+        if state.plan is None or not self._times.run(state.plan):
             return None
         plan = foretold(self.world, state.plan, measured)
-        return self._promises.in_force(plan, self._said(plan, state, self.confirm))
+        return self._times.in_force(plan, self._said(plan, state, self.confirm))
 
     def candidates(self, looked: Sequence[Measured], gpus: int | None = None) -> list[Plan]:
         """The best plans by the model, best first, without repeats; only with so many training GPUs if given."""
@@ -203,10 +203,10 @@ class Simulated:
 
     def _as_sure(self, plan: Plan, state: State) -> Plan:
         """A plan with its confirmed step time."""
-        return self._promises.of(plan, self._said(plan, state, self.confirm))
+        return self._times.of(plan, self._said(plan, state, self.confirm))
 
     def _simulated(self, plan: Plan, state: State) -> Plan:
-        return self._promises.of(plan, self._said(plan, state))
+        return self._times.of(plan, self._said(plan, state))
 
     def _said(self, plan: Plan, state: State, simulate: Simulate | None = None) -> float:
         self.simulations += 1

@@ -12,7 +12,7 @@ _COUNTS = 4  # steps that a prediction counts for beside measured ones
 
 
 @dataclass
-class Promises:
+class StepTimes:
     """A few simulated batches do not show how long the longest trajectory of the next may be. So measured steps of a
     plan count beside its prediction, until trajectories change; plans with no more GPUs to roll out are taken to be as
     late as the plan in force."""
