@@ -23,7 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from steelyard.cost.points import Points, Row, open_points, save_points
+from steelyard.cost.points import PointTable, Row, open_points, save_points
 
 __all__ = ["Bundle", "Row", "index_bundle", "read_bundle", "shipped_bundle"]
 
@@ -66,5 +66,5 @@ def read_bundle(text: str) -> Bundle:
 def index_bundle(bundle: Bundle, path: Path) -> None:
     """Keep a bundle by column."""
     parts = {_USED: bundle.families, _HELD_OUT: bundle.held_out}
-    columns = {part: {family: Points.of(rows) for family, rows in each.items()} for part, each in parts.items()}
+    columns = {part: {family: PointTable.of(rows) for family, rows in each.items()} for part, each in parts.items()}
     save_points(path, json.dumps(bundle.about), columns)

@@ -63,16 +63,16 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Points(Sequence[Row]):
+class PointTable(Sequence[Row]):
     """Points of one family. As a sequence they are rows: a dict each, with the keys that the point has."""
 
     columns: Mapping[str, Column]
     size: int
 
     @classmethod
-    def of(cls, rows: Sequence[Row]) -> Points:
+    def of(cls, rows: Sequence[Row]) -> PointTable:
         """From rows, if they are not points already."""
-        if isinstance(rows, Points):
+        if isinstance(rows, PointTable):
             return rows
         names = dict.fromkeys(name for row in rows for name, value in row.items() if value is not None)
         return cls({name: Column.of(rows, name) for name in names}, len(rows))
@@ -119,7 +119,7 @@ class Points(Sequence[Row]):
         return self.has(name) & (self.array(name) == value) if name in self.columns else self.has(name)
 
 
-def save_points(path: Path, about: str, parts: Mapping[str, Mapping[str, Points]]) -> None:
+def save_points(path: Path, about: str, parts: Mapping[str, Mapping[str, PointTable]]) -> None:
     """Keep points in one file, each column of each family of each part by itself."""
     arrays: dict[str, NDArray[Any]] = {_ABOUT: np.array(about)}
     for part, families in parts.items():
@@ -130,7 +130,7 @@ def save_points(path: Path, about: str, parts: Mapping[str, Mapping[str, Points]
     np.savez_compressed(path, allow_pickle=False, **arrays)
 
 
-def open_points(path: Path, *parts: str) -> tuple[str, list[Mapping[str, Points]]]:
+def open_points(path: Path, *parts: str) -> tuple[str, list[Mapping[str, PointTable]]]:
     """What is said about the points in a file, and its parts, of which each family is read when it is asked for."""
     file = _opened(path)
     return str(file[_ABOUT]), [SavedPoints(path, part, list(file)) for part in parts]
@@ -143,7 +143,7 @@ def _opened(path: Path) -> Mapping[str, NDArray[Any]]:
     return arrays
 
 
-class SavedPoints(Mapping[str, Points]):
+class SavedPoints(Mapping[str, PointTable]):
     """Families of points in a file."""
 
     def __init__(self, path: Path, part: str, names: Sequence[str]) -> None:
@@ -152,7 +152,7 @@ class SavedPoints(Mapping[str, Points]):
         for name in names:
             if name.startswith(f"{part}/"):
                 self._names[name.split("/")[1]].append(name)
-        self._read: dict[str, Points] = {}
+        self._read: dict[str, PointTable] = {}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -163,17 +163,17 @@ class SavedPoints(Mapping[str, Points]):
     def __contains__(self, family: object) -> bool:
         return family in self._names
 
-    def __getitem__(self, family: str) -> Points:
+    def __getitem__(self, family: str) -> PointTable:
         if family not in self:
             raise KeyError(family)
         if family not in self._read:
             self._read[family] = self._load(self._names[family])
         return self._read[family]
 
-    def _load(self, names: Sequence[str]) -> Points:
+    def _load(self, names: Sequence[str]) -> PointTable:
         kept: dict[str, dict[str, NDArray[Any]]] = defaultdict(dict)
         for name in names:
             column, of = name.split("/")[2:]
             kept[column][of] = _opened(self._path)[name]
         columns = {name: Column(each[_VALUES], each.get(_THERE), each.get(_ENDS)) for name, each in kept.items()}
-        return Points(columns, len(next(iter(columns.values()))))
+        return PointTable(columns, len(next(iter(columns.values()))))

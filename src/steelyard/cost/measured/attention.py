@@ -21,7 +21,7 @@ from steelyard.cost.measured.correction import Correction
 from steelyard.cost.measured.prefill import MeasuredPrefill
 from steelyard.cost.measured.tiles import HeadShape, batch_load, even_decodes, tile_costs
 from steelyard.cost.measured.uneven import unevenness
-from steelyard.cost.points import Mask, Points
+from steelyard.cost.points import Mask, PointTable
 from steelyard.cost.source import EXTRAPOLATED, INTERPOLATED, MEASURED, Curve, Floats
 from steelyard.hardware import Gpu
 from steelyard.model import AttentionOperator, AttentionShape
@@ -93,8 +93,8 @@ class MeasuredAttention:
         return self._plain if kv_bytes != 1 or not self._eight_bit else self._eight_bit
 
     @cached_property
-    def _columns(self) -> Points:
-        return Points.of(self.points)
+    def _columns(self) -> PointTable:
+        return PointTable.of(self.points)
 
     @cached_property
     def _plain(self) -> Places:
@@ -173,7 +173,7 @@ def _lengths(operator: AttentionOperator) -> tuple[Floats, Floats]:
     return lengths, worked_on
 
 
-def _by_shape(points: Points, chosen: Mask) -> Places:
+def _by_shape(points: PointTable, chosen: Mask) -> Places:
     """Places of the chosen points by shape, shapes in the order of measurement."""
     found: dict[HeadShape, list[int]] = defaultdict(list)
     dimensions = (points.array(name)[chosen].tolist() for name in ("heads", "kv_heads", "dim"))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from steelyard.cost.bundle import Row
 from steelyard.cost.measured.staircase import TILE_ROWS, MatrixTimes, Staircase
-from steelyard.cost.points import Mask, Points
+from steelyard.cost.points import Mask, PointTable
 from steelyard.cost.source import Estimate, Floats
 from steelyard.hardware import Gpu
 
@@ -53,9 +53,9 @@ class Matrices:
         """The staircase of the chosen points; a profile without such rows has one staircase for all."""
         enough = bool((self._rows[chosen] > TILE_ROWS).any())
         chosen = chosen if enough else np.ones_like(chosen)
-        times = MatrixTimes.of(Points.of(self.points), chosen)
+        times = MatrixTimes.of(PointTable.of(self.points), chosen)
         return Staircase(times, self.gpu, self.weight_bytes, self.dtype)
 
     @cached_property
     def _rows(self) -> NDArray[Any]:
-        return Points.of(self.points).array("m")
+        return PointTable.of(self.points).array("m")

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.cost.points import Points
+from steelyard.cost.points import PointTable
 from steelyard.cost.source import EXTRAPOLATED, INTERPOLATED, MEASURED, Estimate, Floats
 from steelyard.hardware import Gpu
 
@@ -47,7 +47,7 @@ class MatrixTimes:
     here: NDArray[np.bool_]  # measured on this GPU, not carried over from another
 
     @classmethod
-    def of(cls, points: Points, chosen: NDArray[np.bool_]) -> MatrixTimes:
+    def of(cls, points: PointTable, chosen: NDArray[np.bool_]) -> MatrixTimes:
         """From those points of a profile."""
         n, k = points.array("n")[chosen], points.array("k")[chosen]
         _, first, shape = np.unique(n * (k.max() + 1) + k, return_index=True, return_inverse=True)
