@@ -20,12 +20,12 @@ from rich.console import Console
 from rich.table import Table
 
 from steelyard.balance.estimate import Oracle
+from steelyard.collector import collector_off
 from steelyard.posttrain.core import rollout_core
 from steelyard.posttrain.rollout import RolloutStage
 from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
 from steelyard.scenario.posttrain import BucketSpec, PosttrainScenario
 from steelyard.scenario.posttrain_loading import load_posttrain
-from steelyard.sim.run import no_collector
 
 KNOWING = (("cost-aware", "oracle"), ("heddle", "oracle"), ("c-mlfq", "oracle"), ("shortest-first", "oracle"))
 LEARNING = (("cost-aware", "suffix"), ("heddle", "suffix"), ("c-mlfq", "trie"), ("length-predicted", "suffix"))
@@ -78,7 +78,7 @@ def compare(scenario: PosttrainScenario, seeds: list[int], only: Collection[str]
         first, later = [], []
         for seed in seeds:
             asked = scenario.model_copy(update={"router": router, "estimator": estimator, "seed": seed})
-            with no_collector():
+            with collector_off():
                 rolled = roll_out(set_up_posttrain(asked))
             first.append(rolled[0])
             later.extend(rolled[1:])

@@ -172,7 +172,7 @@ def test_an_empty_folder_may_be_filled(run: Run, folder: Path) -> None:
 def test_schema_is_json_schema_for_scenarios(run: Run) -> None:
     schema = json.loads(run("schema").out)
     assert schema["$schema"].startswith("https://json-schema.org/")
-    known = {"model", "fleet", "engine", "workload", "dynamics", "slo", "seed", "name", "cost"}
+    known = {"model", "fleet", "engine", "workload", "dynamics", "slo", "seed", "name", "cost", "steady"}
     assert known == set(schema["properties"])
     assert set(schema["required"]) == {"model", "fleet", "workload"}
     text = json.dumps(schema)
@@ -435,7 +435,7 @@ def test_an_interrupt_of_the_intervals_leaves_the_result(folder: Path, workers: 
     assert err == "interrupted: there holds the result without its intervals\n"
     assert sorted(path.name for path in (folder / "there").iterdir()) == FILES
     assert json.loads(written.read_text())["intervals"] is None
-    assert out == written.read_text() if json_ else "TTFT" in out and "sure" not in out
+    assert out == written.read_text() if json_ else "TTFT" in out and "% sure" not in out
 
 
 def test_intervals_are_added_to_what_was_written_without(run: Run, folder: Path) -> None:
@@ -449,7 +449,7 @@ def test_intervals_are_added_to_what_was_written_without(run: Run, folder: Path)
     assert summary.pop("intervals")["ttft"]["p95"][0] > 0
     first = json.loads((folder / "without" / "summary.json").read_text())
     assert first.pop("intervals") is None and first == summary
-    assert "sure" in (folder / "both" / "report.html").read_text()
+    assert "% sure" in (folder / "both" / "report.html").read_text()
 
 
 def test_a_killed_run_leaves_no_result(folder: Path) -> None:

@@ -6,6 +6,8 @@ imported when its command is asked for, so that nobody waits for what another co
 
 from __future__ import annotations
 
+import atexit
+import gc
 import io
 import sys
 from importlib import import_module
@@ -15,6 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from steelyard import __version__
+from steelyard.collector import collector_off
 from steelyard.errors import UserError
 
 COMMANDS = {
@@ -47,7 +50,8 @@ class Deferred(TyperCommand):
 
     def _loaded(self) -> Any:
         assert self.name is not None
-        module = import_module(f"steelyard.cli.{self.name.replace('-', '_')}")
+        with collector_off():
+            module = import_module(f"steelyard.cli.{self.name.replace('-', '_')}")
         alone = typer.Typer(add_completion=False, rich_markup_mode=None)
         alone.command(self.name)(module.command)
         return typer.main.get_command(alone)
@@ -91,6 +95,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that cannot show a letter is no reason to fail
+    atexit.register(gc.freeze)  # or the collector would look through all that is left once more
     try:
         app(prog_name="steelyard")
     except UserError as error:

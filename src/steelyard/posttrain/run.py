@@ -8,6 +8,7 @@ from typing import Any
 
 from steelyard.balance.estimate import Oracle
 from steelyard.balance.log import Journal
+from steelyard.collector import collector_off
 from steelyard.posttrain.core import rollout_core
 from steelyard.posttrain.foresight import Foresight, best_in_hindsight
 from steelyard.posttrain.hybrid import HybridPool
@@ -17,7 +18,6 @@ from steelyard.posttrain.replan import Replanner
 from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
 from steelyard.posttrain.summary import summarise_posttrain
 from steelyard.scenario.posttrain import PosttrainScenario
-from steelyard.sim.run import no_collector
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def _run(
     truth = Oracle()
     loop = Loop(setup, rollout_core(setup, truth), truth.foresee, journal)
     _manage(loop, _while_planning(progress, loop.record.steps, scenario.steps))
-    with no_collector():
+    with collector_off():
         loop.run(progress)
     summary = summarise_posttrain(setup, loop) | {"gpus": scenario.gpus}  # of which a plan may leave some unused
     return PosttrainResult(scenario, summary, loop)

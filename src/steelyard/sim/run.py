@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 
+from steelyard.collector import collector_off
 from steelyard.cost import RESTED, HostTerms
 from steelyard.engine import Engine, Pipeline
 from steelyard.engine.policies import SglangSettings, policy_of
@@ -53,7 +52,7 @@ def simulate(
     dynamics = make_dynamics(setup, handover)
     total = len(workload)
     report = None if progress is None else lambda done: progress(done, total)
-    with no_collector():
+    with collector_off():
         run_fleet(engines, desk, router, report, handover, dynamics)
     logs = [engine.log for engine in engines]
     parts = parts_of(setup)
@@ -110,20 +109,3 @@ def _pipeline(each: Setup, setup: FleetSetup, desk: Desk, plain: bool) -> Engine
         reactive=bool(desk.followers) or each.pool.role == "prefill",
         plain=plain,
     )
-
-
-@contextmanager
-def no_collector() -> Iterator[None]:
-    """The run makes millions of objects and no cycles; looking for some would take a fifth of the time.
-
-    Nor are those that are left looked through right after it, as if they were new.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.freeze()
-            gc.unfreeze()  # into the oldest generation
-            gc.enable()
