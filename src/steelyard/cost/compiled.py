@@ -376,16 +376,13 @@ class CompiledCost:
     def by_family(self, done: Stretches, seconds: float) -> dict[str, float]:
         """The GPU seconds of a run, of which there are about so many, by kind of work."""
         tokens, rows, steps = done.decodes + done.prefill_tokens, done.decodes + done.prefill_requests, done.steps
-        plain, experts, head, pooled, exchange = self._tables
-
-        def spent(table: Floats | None, of: Ints) -> float:
-            return 0.0 if table is None else float((table if table.ndim == 1 else table.sum(axis=0))[of] @ steps)
-
-        collective, elementwise = (spent(table, tokens) for table in self._beside)
+        plain, experts, head, pooled, exchange = (table.sum(axis=0) for table in self._tables)
+        everybody = tokens * self.ranks
+        collective, elementwise = (0.0 if each is None else float(each[tokens] @ steps) for each in self._beside)
         found = {
-            "gemm": spent(plain, tokens) - collective - elementwise + spent(head, rows),
-            "experts": spent(experts[:, :: self.ranks], tokens) + spent(pooled[:, :: self.ranks], tokens),
-            "communication": collective + spent(exchange[:, :: self.ranks], tokens),
+            "gemm": float(plain[tokens] @ steps + head[rows] @ steps) - collective - elementwise,
+            "experts": float(experts[everybody] @ steps + pooled[everybody] @ steps),
+            "communication": collective + float(exchange[everybody] @ steps),
             "elementwise": elementwise,
         }
         return {"attention": max(0.0, seconds - sum(found.values())), **found}

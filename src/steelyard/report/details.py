@@ -34,11 +34,11 @@ _MOST_SCENARIO_CHARACTERS = 60_000
 
 _HEADINGS = {
     "requests": "Requests",
-    "throughput": "Throughput",
-    "goodput": "Goodput",
+    "throughput": "Throughput, whole run",
+    "goodput": "Goodput, whole run",
     "kv": "KV cache",
     "prefix_cache": "Prefix cache",
-    "cost": "Cost",
+    "cost": "Cost, whole run",
     "provenance": "Where step times come from",
     "memory": "Memory per GPU",
 }

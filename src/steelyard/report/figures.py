@@ -35,7 +35,7 @@ _MARKS = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 def figure_data(result: Result) -> dict[str, Any]:
     """Everything the page draws, ready for JSON."""
-    axis = time_axis(result)
+    axis, steady = time_axis(result), result.summary.steady
     return {
         "replicas": result.summary.replicas,
         "quantiles": short(_QUANTILES),
@@ -44,6 +44,7 @@ def figure_data(result: Result) -> dict[str, Any]:
         "limits": _limits(result.summary),
         "time": None if axis is None else [axis.start, axis.end, axis.bins],
         "series": {} if axis is None else _over_time(result, axis),
+        "steady": None if steady is None else [steady.start_s, steady.end_s],
         "pools": [] if axis is None else _by_pool(result, axis),
         "serving": [] if axis is None else serving_over_time(result, axis),
         "arrivals": _ttft_by_arrival(result.requests),

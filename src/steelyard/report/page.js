@@ -286,11 +286,12 @@
         ...(fill ? [{ kind: "area", style, xs: times, ys: values }] : []),
         { kind: "line", style: thin ? `${style} thin` : style, xs: times, ys: values },
       ]);
-      const peak = most(lines.map(line => most(line.values))) || 1;
+      const peak = most(lines.map(line => most(line.values))) || 1, high = Math.min(peak * 1.08, ceiling ?? Infinity);
+      const steady = data.steady ? [{ kind: "bars", style: "steady", xs: [data.steady[0]], ends: [data.steady[1]], ys: [high] }] : [];
       return {
         x: { low: start, high: end, ticks: clockTicks, format: clock(end - start) },
-        y: { low: 0, high: Math.min(peak * 1.08, ceiling ?? Infinity), format: axis },
-        layers, stops: times,
+        y: { low: 0, high, format: axis },
+        layers: [...steady, ...layers], stops: times,
         spots: i => lines.map(line => ({ value: line.values[i], style: line.style })),
         at: i => [...lines.map(line => [line.key, line.name, format(line.values[i])]), [0, "at", seconds(times[i])]],
         rest: lines.map(line => [line.key, line.name, line.rest]),

@@ -59,7 +59,7 @@ def render_page(result: Result, notes: Sequence[str]) -> str:
     """The whole of report.html."""
     sections = {
         "Latency": _LOG_SWITCH + figure_boxes(_LATENCY_FIGURES, "four"),
-        "Load": figure_boxes(_LOAD_FIGURES, "two") + _paragraph(first_uses_line(result.summary)),
+        "Load": figure_boxes(_LOAD_FIGURES, "two") + _load_words(result.summary),
         "Changes": changes_section(result),
         "Requests": figure_boxes(_WORKLOAD_FIGURES, "requests") + workload_table(result),
         "Models": text_table(MODELS_HEAD, model_rows(result.summary)),
@@ -113,8 +113,10 @@ def _pool_figures(summary: Summary) -> str:
     return figure_boxes(boxes, "three") + left_out if boxes else ""
 
 
-def _paragraph(text: str) -> str:
-    return f"<p>{escape(text)}.</p>" if text else ""
+def _load_words(summary: Summary) -> str:
+    """What the figures of the load cannot say themselves."""
+    said = ["The steady window is shaded" if summary.steady is not None else "", first_uses_line(summary)]
+    return "".join(f"<p>{escape(text)}.</p>" for text in said if text)
 
 
 def _read(name: str) -> str:
