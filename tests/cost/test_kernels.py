@@ -209,7 +209,7 @@ def profiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """A profile with kernels in place of the shipped one."""
     found = profile()
     monkeypatch.setattr("steelyard.sim.sources.shipped", lambda gpu: found)
-    monkeypatch.setattr("steelyard.sim.prepare.KNOWN", Cache("engines"))
+    monkeypatch.setattr("steelyard.sim.prepared.KNOWN", Cache("engines"))
 
 
 def prompts(*tokens: int, gap: float = 5.0) -> list[dict[str, Any]]:

@@ -34,7 +34,7 @@ from steelyard.posttrain.rollout import RolloutStage, StageEvent
 from steelyard.posttrain.setup import set_up_posttrain
 from steelyard.records import Trajectory, Turn
 from steelyard.scenario import posttrain_from_dict
-from steelyard.sim.prepare import prepare
+from steelyard.sim.prepared import prepare
 from support.paths import EXAMPLES
 
 SIZE = 64

@@ -42,7 +42,7 @@ from steelyard.posttrain.tail_rounds import TailRounds
 from steelyard.records import Trajectory, Turn
 from steelyard.scenario import posttrain_from_dict
 from steelyard.scenario.rollouts import trajectories_spec
-from steelyard.sim.prepare import prepare
+from steelyard.sim.prepared import prepare
 from steelyard.workload.trajectories import trajectories_of, write_trajectories
 
 BLOCK = 64

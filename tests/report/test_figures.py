@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from steelyard.records.jsontext import compact
 from steelyard.report import figures
 from steelyard.report.axis import TimeAxis
 from steelyard.report.figures import figure_data, integrals
-from steelyard.report.jsontext import compact
 from steelyard.report.loads import replica_loads, unserved_reasons, workload_shares
 from support.report_samples import make_result, no_steps
 

@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from steelyard.errors import UserError
+from steelyard.records import tables as tables_module
 from steelyard.report import check_writable, choose_output_dir, summary_json, write_result
 from steelyard.report import folder as folder_module
-from steelyard.report import tables as tables_module
 from support.report_samples import make_result, no_steps
 
 BASIC = {"summary.json", "requests.parquet", "steps.parquet", "report.html"}

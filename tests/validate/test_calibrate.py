@@ -64,7 +64,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     rows = [{**EXPERTS, "m": m, "us": 50.0 + m / 8, "kernel": f"{m // 512}"} for m in (1, *range(128, 2049, 128))]
     known = MeasuredSource(find_gpu("h200"), Bundle({"gpu": "h200"}, {"moe": rows}))
     monkeypatch.setattr("steelyard.sim.sources.shipped", lambda gpu: known)
-    monkeypatch.setattr("steelyard.sim.prepare.KNOWN", Cache("engines"))
+    monkeypatch.setattr("steelyard.sim.prepared.KNOWN", Cache("engines"))
     experts = {"num_local_experts": 8, "num_experts_per_tok": 2, "hidden_size": 2048, "intermediate_size": 2048}
     return {**MODEL, "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", **experts}
 

@@ -36,6 +36,7 @@ FIELDS = len(_FIELDS)
 DECODES, PREFILLS = _FIELDS.index("n_decode"), _FIELDS.index("prefill_requests")
 
 _ENDED = ("index", "status", "first", "last", "hit", "preemptions", "scheduled")
+ENDED = len(_ENDED)
 
 
 class EngineLog:

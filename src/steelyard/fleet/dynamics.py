@@ -62,7 +62,7 @@ class Changing:
         desk: Desk,
         router: Router,
         handover: Handover | None,
-        ended: Callable[[int], None],
+        ended: Callable[[int], bool | None],
         dynamics: Dynamics,
     ) -> None:
         self.dynamics = dynamics

@@ -24,22 +24,31 @@ from steelyard.fleet.lockstep import Rank
 from steelyard.fleet.together import Together
 
 Progress = Callable[[int], None]
-_REPORT_EVERY = 64
+_REPORT_EVERY = 64  # requests
+_LOOKS = 32  # at a run that may be stopped
 
 
 class _Meter:
-    """Counts ended requests and tells the progress now and then."""
+    """Counts ended requests; tells the progress, and asks whether to stop, now and then."""
 
-    def __init__(self, progress: Progress | None, done: int) -> None:
-        self._progress = progress
-        self._done = done
-        self._told = done
+    def __init__(
+        self, progress: Progress | None, done: int, total: int = 0, hopeless: Callable[[], bool] | None = None
+    ) -> None:
+        self._progress, self._hopeless = progress, hopeless
+        self._done = self._told = done
+        self.every = _REPORT_EVERY if hopeless is None else max(1, min(_REPORT_EVERY, total // _LOOKS))
+        self.stopped = False
 
-    def ended(self, count: int) -> None:
+    def ended(self, count: int) -> bool:
+        """So many more have ended; whether that is enough."""
         self._done += count
-        if self._progress is not None and self._done - self._told >= _REPORT_EVERY:
+        if self._done - self._told >= self.every:
             self._told = self._done
-            self._progress(self._done)
+            if self._progress is not None:
+                self._progress(self._done)
+            if self._hopeless is not None and not self.stopped:
+                self.stopped = self._hopeless()
+        return self.stopped
 
 
 def run_fleet(
@@ -49,26 +58,29 @@ def run_fleet(
     progress: Progress | None = None,
     handover: Handover | None = None,
     dynamics: Dynamics | None = None,
+    until: float = inf,
+    hopeless: Callable[[], bool] | None = None,
 ) -> None:
-    """Serve the whole workload; engines' logs and the desk's columns then tell what happened.
+    """Serve the workload, at most up to a second; engines' logs and the desk's columns then tell what happened.
 
     With a ``handover``, the first engines compute prompts and the others answer. ``dynamics`` say what happens to the
-    fleet meanwhile, and are told what did.
+    fleet meanwhile, and are told what did. ``hopeless`` is asked now and then, when requests have ended; the run ends
+    when it says so.
     """
-    meter = _Meter(progress, len(desk.refused))
+    meter = _Meter(progress, len(desk.refused), len(desk.workload), hopeless)
     homes_known = router.keeps_sessions and not desk.refused
     lone = not any(isinstance(engine, Rank) for engine in engines)
     lone = lone and not (len(engines) > 1 and any(each.tiers and each.tiers.shared for each in engines))
     stays_apart = lone and not router.looks_at_load and (not desk.followers or homes_known)
     if dynamics is not None:
-        Changing(engines, desk, router, handover, meter.ended, dynamics).run()
+        Changing(engines, desk, router, handover, meter.ended, dynamics).run(until)
     elif stays_apart and handover is None:
-        _run_apart(engines, desk, router, meter)
+        _run_apart(engines, desk, router, meter, until)
     else:
-        Together(engines, desk, router, handover, meter.ended).run()
+        Together(engines, desk, router, handover, meter.ended).run(until)
 
 
-def _run_apart(engines: Sequence[Engine], desk: Desk, router: Router, meter: _Meter) -> None:
+def _run_apart(engines: Sequence[Engine], desk: Desk, router: Router, meter: _Meter, until: float = inf) -> None:
     roots = np.array([i for i in desk.roots.tolist() if i not in desk.refused], dtype=np.int64)
     work = desk.workload
     columns = (roots, desk.session[roots], work.prompt[roots], work.priority[roots], work.at[roots])
@@ -80,41 +92,50 @@ def _run_apart(engines: Sequence[Engine], desk: Desk, router: Router, meter: _Me
     bounds = np.cumsum(np.bincount(replica, minlength=len(engines)))[:-1]
     for engine, rows in zip(engines, np.split(order, bounds), strict=True):
         if desk.followers:
-            _run_with_followers(engine, rows, desk, meter)
+            _run_with_followers(engine, rows, desk, meter, until)
         else:
-            _run_open_loop(engine, rows, desk, meter)
+            _run_open_loop(engine, rows, desk, meter, until)
+        if meter.stopped:
+            return
 
 
-def _run_open_loop(engine: Engine, rows: NDArray[np.int64], desk: Desk, meter: _Meter) -> None:
+def _run_open_loop(engine: Engine, rows: NDArray[np.int64], desk: Desk, meter: _Meter, until: float) -> None:
     advance, submit, abort_at = engine.advance, engine.submit, desk.abort_at
-    finished = engine.finished
+    finished, every = engine.finished, meter.every
     for r, seen in desk.requests(rows):
+        if seen > until:
+            break
         advance(seen)
         submit(r, seen, abort_at(r))
-        if len(finished) >= _REPORT_EVERY:
-            meter.ended(len(finished))
+        if len(finished) >= every:
+            if meter.ended(len(finished)):
+                return
             finished.clear()
     while not engine.idle:
-        advance(inf, pause_after=_REPORT_EVERY)
-        meter.ended(len(finished))
+        advance(until, pause_after=every)
+        if meter.ended(len(finished)) or (until < inf and not finished):
+            return
         finished.clear()
 
 
-def _run_with_followers(engine: Engine, rows: NDArray[np.int64], desk: Desk, meter: _Meter) -> None:
+def _run_with_followers(engine: Engine, rows: NDArray[np.int64], desk: Desk, meter: _Meter, until: float) -> None:
     frontend, end_of = Frontend(desk.host), desk.ends(engine)
     pending = list(zip(desk.workload.at[rows].tolist(), rows.tolist(), strict=True))
     heapify(pending)
     waiting: deque[tuple[float, Request]] = deque()  # taken up, and not yet seen by the engine
     while pending or waiting or not engine.idle:
         arrives, seen = pending[0][0] if pending else inf, waiting[0][0] if waiting else inf
-        engine.advance(min(arrives, seen))
+        engine.advance(min(arrives, seen, until))
         if engine.finished:
-            meter.ended(len(engine.finished))
+            if meter.ended(len(engine.finished)):
+                return
             for r in engine.finished:
                 desk.note_holding(r)
                 for follower in desk.follow(r.index, end_of(r)):
                     heappush(pending, follower)
             engine.finished.clear()
+        elif min(arrives, seen) > until or (until < inf and not pending and not waiting):
+            return
         elif seen <= arrives and waiting:
             r = waiting.popleft()[1]
             engine.submit(r, seen, desk.abort_at(r))

@@ -73,7 +73,7 @@ class Together:
         desk: Desk,
         router: Router,
         handover: Handover | None,
-        ended: Callable[[int], None],
+        ended: Callable[[int], bool | None],
         changes: Changes | None = None,
         awaits_first_tokens: bool = False,
     ) -> None:
@@ -255,7 +255,8 @@ class Together:
                 done += 1
             self.schedule((self.ends[replica](r), kind, r.index, replica))
         engine.finished[:] = undone
-        self.ended(done)
+        if self.ended(done):
+            self.clock.stop()
         for r, tokens, at in engine.to_load:
             self.fetches[r.index] = r, tokens
             self.schedule((at, FETCH, r.index, replica))

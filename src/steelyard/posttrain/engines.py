@@ -10,7 +10,7 @@ from steelyard.engine import BlockNames, BriefLog, Engine, Limits
 from steelyard.engine.step_cost import StepCost
 from steelyard.hardware import CONNECTOR_START_SECONDS, Gpu
 from steelyard.model import kv_bytes_per_token
-from steelyard.sim.prepare import Prepared
+from steelyard.sim.prepared import Prepared
 
 _USUAL_CONTEXT = 4096  # tokens; chosen: between a first turn's context and that of a long trajectory
 

@@ -17,7 +17,7 @@ from steelyard.posttrain.sync import Disk, Rollouts, broadcast, point_to_point, 
 from steelyard.posttrain.training import Answers, TrainingCost, TrainLayout, TrainSettings, compile_training
 from steelyard.scenario.posttrain import PosttrainScenario, TrainingSpec
 from steelyard.sim.models import Served, find_served
-from steelyard.sim.prepare import check_engine, prepare
+from steelyard.sim.prepared import check_engine, prepare
 from steelyard.sim.setup import host_terms
 from steelyard.sim.sources import measured_sources
 from steelyard.workload.trajectories.tasks import Trajectories, trajectories_of

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from steelyard.records.jsontext import short
 from steelyard.report.axis import TimeAxis, time_axis
 from steelyard.report.changes import serving_over_time
-from steelyard.report.jsontext import short
 
 if TYPE_CHECKING:
     from steelyard.sim import Result, Summary

@@ -10,20 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from steelyard.errors import UserError
-from steelyard.report.jsontext import readable
+from steelyard.records.tables import write_table
 from steelyard.report.page import render_page
-from steelyard.report.tables import write_table
 from steelyard.report.trace import trace_note, write_trace
+from steelyard.sim.result import REQUESTS, STEPS, SUMMARY, Result, summary_text
 
-if TYPE_CHECKING:
-    from steelyard.sim import Result
-
-SUMMARY = "summary.json"
-REQUESTS = "requests.parquet"
-STEPS = "steps.parquet"
 PAGE = "report.html"
 TRACE = "trace.json.gz"
 
@@ -116,7 +109,7 @@ def write_whole(path: Path, text: str) -> None:
 
 def summary_json(result: Result) -> str:
     """The text of summary.json: the summary's figures, then the notes that qualify them."""
-    return readable({**result.summary.to_dict(), "notes": result.notes})
+    return summary_text(result.summary, result.notes)
 
 
 def _next_run(parent: Path, name: str) -> Path:

@@ -11,12 +11,12 @@ from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from steelyard.records.jsontext import inside_html
 from steelyard.report.by_model import MODELS_HEAD, model_rows
 from steelyard.report.cards import cards, provenance_bar, slo_panel
 from steelyard.report.changes import changes_section
 from steelyard.report.details import all_numbers, notes_panel, replica_table, scenario_text, workload_table
 from steelyard.report.figures import figure_data, figured_pools
-from steelyard.report.jsontext import inside_html
 from steelyard.report.markup import cut_note, figure_boxes, text_table
 from steelyard.report.pools import pool_section, step_time_bars
 from steelyard.report.tiers import tier_section

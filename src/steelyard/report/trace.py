@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from steelyard.report.jsontext import compact, plain
+from steelyard.records.jsontext import compact, plain
 from steelyard.report.words import count, seconds
 
 if TYPE_CHECKING:

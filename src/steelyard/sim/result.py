@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.engine import ABORTED, FINISHED, REJECTED, EngineLog
+from steelyard.errors import UserError
 from steelyard.fleet import Desk
 from steelyard.fleet.frontend import shown
+from steelyard.records.jsontext import readable
+from steelyard.records.tables import read_table, to_arrow, to_pandas, write_table
 from steelyard.scenario import Scenario
 from steelyard.sim.attempts import Part, add_earlier, settled
 from steelyard.sim.gaps import TokenGaps
@@ -21,22 +27,103 @@ from steelyard.sim.summary import Summary
 from steelyard.workload import Workload
 from steelyard.workload.rounds import HIDDEN, VISIBLE, single_rounds
 
+if TYPE_CHECKING:
+    import pyarrow
+
 Column = NDArray[Any]
 
-_STATUS = {FINISHED: "finished", ABORTED: "aborted", REJECTED: "rejected"}
+_UNFINISHED = 0  # in place of a status that a request has ended with
+_STATUS = {_UNFINISHED: "unfinished", FINISHED: "finished", ABORTED: "aborted", REJECTED: "rejected"}
 _PHASES = {VISIBLE: "visible", HIDDEN: "hidden"}
 
 
-@dataclass
+Kept = Literal["summary", "requests", "steps"]
+EVERYTHING: tuple[Kept, ...] = ("summary", "requests", "steps")
+SUMMARY, REQUESTS, STEPS = "summary.json", "requests.parquet", "steps.parquet"
+
+
+class NotKept(UserError, AttributeError):
+    """A part of a result that was not asked for, or that a folder does not have."""
+
+
+@dataclass(eq=False, repr=False)
 class Result:
-    """The outcome of one scenario. Tables of steps are expanded from the engines' logs when first looked at."""
+    """The outcome of one run: data, which can be pickled, saved and read back.
+
+    Tables of steps are expanded from the engines' logs when first looked at. A run may have kept only a part of it,
+    and a folder has no scenario: what is missing says so when it is looked at.
+    """
 
     scenario: Scenario
     summary: Summary
     requests: dict[str, Column]
-    gaps: TokenGaps = field(repr=False)
-    logs: list[EngineLog] = field(repr=False)
+    gaps: TokenGaps
+    logs: list[EngineLog]
     notes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, **parts: Any) -> Result:
+        """Such parts of a result as there are."""
+        made = cls.__new__(cls)
+        made.__dict__.update(parts)
+        return made
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Result:
+        """The result that `save`, or ``steelyard simulate``, has written to a folder."""
+        folder = Path(folder)
+        try:
+            written = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UserError(f"{folder / SUMMARY}: no result can be read from it ({error})") from None
+        parts: dict[str, Any] = {"notes": list(written.pop("notes", []))}
+        try:
+            parts["summary"] = Summary.from_dict(written)
+        except (KeyError, TypeError) as error:
+            raise UserError(f"{folder / SUMMARY}: not a summary of this version of steelyard ({error})") from None
+        for name, file in (("requests", REQUESTS), ("steps", STEPS)):
+            if (folder / file).is_file():
+                parts[name] = read_table(folder / file)
+        return cls.of(**parts)
+
+    def save(self, folder: str | Path) -> None:
+        """Write summary.json, requests.parquet and steps.parquet, as far as they were kept, as ``steelyard simulate``
+        writes them. Files of an earlier result are replaced."""
+        folder = Path(folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, file in (("requests", REQUESTS), ("steps", STEPS)):
+                (folder / file).unlink(missing_ok=True)
+                if self.has(name):
+                    write_table(getattr(self, name), folder / file)
+            if self.has("summary"):
+                (folder / SUMMARY).write_text(summary_text(self.summary, self.notes), encoding="utf-8", newline="\n")
+        except OSError as error:
+            raise UserError(f"cannot write results to {folder}: {error.strerror or error}") from error
+
+    def has(self, part: str) -> bool:
+        """Whether the result has a summary, requests or steps."""
+        return part in self.__dict__ or (part == "steps" and "logs" in self.__dict__)
+
+    def to_arrow(self, table: Literal["requests", "steps"] = "requests") -> pyarrow.Table:
+        """The requests, or the steps, as an Arrow table."""
+        return to_arrow(self.requests if table == "requests" else self.steps)
+
+    def to_pandas(self, table: Literal["requests", "steps"] = "requests") -> Any:
+        """The requests, or the steps, as a pandas frame."""
+        return to_pandas(self.requests if table == "requests" else self.steps)
+
+    def __repr__(self) -> str:
+        if not self.has("summary"):
+            return f"<Result with {', '.join(name for name in EVERYTHING if self.has(name)) or 'nothing kept'}>"
+        got = self.summary
+        ttft = "none" if got.ttft.p95 is None else f"{got.ttft.p95:.3g} s"
+        return f"<Result {got.name}: {got.outcomes.finished}/{got.requests} finished, ttft p95 {ttft}>"
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _PARTS:
+            raise NotKept(f"the result has no {name}: {_PARTS[name]}")
+        raise AttributeError(name)
 
     @cached_property
     def itl(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -50,6 +137,21 @@ class Result:
         names = list(tables[0])
         replica = np.repeat(np.arange(len(tables)), [len(table["end"]) for table in tables])
         return {"replica": replica} | {name: np.concatenate([table[name] for table in tables]) for name in names}
+
+
+def summary_text(summary: Summary, notes: Sequence[str]) -> str:
+    """The text of summary.json: the summary's figures, then the notes that qualify them."""
+    return readable({**summary.to_dict(), "notes": notes})
+
+
+_AGAIN = "simulate with it among keep, or load a folder that has it"
+_PARTS = {
+    "scenario": "a folder does not hold it; load the file that it was run from",
+    "summary": _AGAIN,
+    "requests": _AGAIN,
+    "logs": f"its steps were not kept; {_AGAIN}",
+    "gaps": "gaps between tokens come with the summary of a run, and are not saved",
+}
 
 
 def parts_of(setup: FleetSetup) -> list[Part]:
@@ -70,8 +172,9 @@ def request_table(
     logs: list[EngineLog],
     parts: Sequence[Part] | None = None,
     retries: Column | None = None,
+    until: float = inf,
 ) -> dict[str, Column]:
-    """One row per request, in workload order; NaN where something did not happen.
+    """One row per request, in workload order; NaN where something did not happen, or not up to ``until``.
 
     Tokens come when the client sees them. ``taken`` is when the engine's front end took a request up. ``parts`` say
     what each engine did of its requests, where that is not everything. ``attft`` is of visible answers alone: their
@@ -80,18 +183,20 @@ def request_table(
     """
     n = len(workload)
     rounds = workload.rounds or single_rounds(n)
-    status = np.full(n, REJECTED, dtype=np.int64)
+    status = np.full(n, _UNFINISHED, dtype=np.int64)
+    complete = np.zeros(n, dtype=bool)  # in a part that is not followed by another
     cached, preemptions = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
     scheduled, first, finish = np.full(n, np.nan), np.full(n, np.nan), np.full(n, np.nan)
     reason = np.full(n, "", dtype=object)
     for i, why in desk.refused.items():
-        reason[i] = why
+        reason[i], status[i], complete[i] = why, REJECTED, True
     parts = parts or [Part()] * len(logs)
     decode_replica = np.full(n, -1, dtype=np.int64)
     for number, (log, part) in enumerate(zip(logs, parts, strict=True)):
         rows = settled(log)
         index = rows["index"].astype(np.int64)
         status[index] = rows["status"]
+        complete[index] |= part.ends | (rows["status"] != FINISHED) | (part.first & (desk.output[index] == 1))
         preemptions[index] += rows["preemptions"].astype(np.int64)
         if part.begins:
             cached[index] = rows["hit"]
@@ -109,6 +214,9 @@ def request_table(
             finish[i], reason[i] = second, why
             if first[i] > second:
                 first[i] = np.nan  # the client had gone by then
+    complete &= ~(finish > until)
+    status[~complete], finish[~complete] = _UNFINISHED, np.nan
+    first[first > until] = np.nan
     if retries is not None:
         earlier = {"scheduled": scheduled, "first_token": first, "preemptions": preemptions}
         add_earlier(earlier, logs, parts, desk.host)

@@ -1,69 +1,176 @@
-"""Run a scenario."""
+"""Run a scenario, or engines that were made ready before."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any
 
+from steelyard.balance.route import Router
 from steelyard.collector import collector_off
 from steelyard.cost import RESTED, HostTerms
 from steelyard.engine import Engine, Pipeline
 from steelyard.engine.policies import SglangSettings, policy_of
+from steelyard.errors import UserError
 from steelyard.fleet import Desk, run_fleet
+from steelyard.fleet.dynamics import Dynamics
+from steelyard.fleet.handover import Handover
 from steelyard.fleet.lockstep import Rank, step_together
-from steelyard.scenario import Scenario
-from steelyard.sim.attempts import gaps_between
+from steelyard.scenario import Scenario, SloSpec
+from steelyard.scenario.checking import checked
+from steelyard.scenario.workload import MixSpec
+from steelyard.sim.attempts import Part, gaps_between
 from steelyard.sim.by_model import models_at
 from steelyard.sim.dynamics import make_dynamics, never_happened
 from steelyard.sim.gaps import TokenGaps
 from steelyard.sim.handovers import make_handover
-from steelyard.sim.result import Result, parts_of, request_table
+from steelyard.sim.hopeless import Hopeless
+from steelyard.sim.prepared import Prepared
+from steelyard.sim.result import EVERYTHING, Kept, Result, parts_of, request_table
 from steelyard.sim.routers import router_before
-from steelyard.sim.setup import FleetSetup, Setup, set_up
+from steelyard.sim.setup import FleetSetup, Setup, fleet_of, set_up
 from steelyard.sim.summarise import span, summarise
 from steelyard.sim.tiers import make_tiers
-from steelyard.workload import build_workload
+from steelyard.workload import Workload, build_workload
 
 
 def simulate(
-    scenario: Scenario,
+    what: Scenario | FleetSetup | Prepared,
+    workload: Workload | MixSpec | Mapping[str, Any] | None = None,
     *,
+    until: float | None = None,
+    stop: SloSpec | Mapping[str, float] | None = None,
+    keep: Collection[Kept] = EVERYTHING,
     host: HostTerms | None = None,
     factors: Mapping[str, float] | None = None,
     plain: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Result:
-    """Simulate a scenario to its end.
+    """Simulate a scenario; or a fleet that was set up before, or a single prepared engine, under a workload.
 
-    ``host`` stands in for the host's times that the scenario names, and ``factors`` scale the times of families of
-    operators. ``plain`` takes every step one request at a time:
-    the slow reference that the fast path must equal. ``progress`` is called now and then with (requests that have
-    ended, requests in all).
+    For many runs of the same engines, `set_up` or `prepare` them once: then nothing is read, checked or compiled here.
+    Without ``workload`` the scenario's own is drawn; one that was drawn before can be used again and again.
+
+    ``until`` is the virtual second at which the run is cut. ``stop`` are limits on percentiles, as in a scenario's
+    ``slo``: the run ends as soon as one of them cannot be met any more. Requests that have not ended by then are
+    "unfinished". ``keep`` is what the result has.
+
+    ``host`` stands in for the host's times that a scenario names, and ``factors`` scale the times of families of
+    operators. ``plain`` takes every step one request at a time: the slow reference that the fast path must equal.
+    ``progress`` is called now and then with (requests that have ended, requests in all).
     """
-    setup = set_up(scenario, host, factors)
-    acceptance = next((each.engine.accepted for each in setup.answers if each.engine.accepted), None)
-    workload = build_workload(scenario.workload, scenario.seed, scenario.base_dir, acceptance)
-    stages = [setup.takes_requests, setup.answers] if setup.hands_over else [setup.answers]
-    limits = ([pool.limits for pool in stage] for stage in stages)
-    desk = Desk(workload, *limits, host=setup.host, models=models_at(setup, stages))
-    engines = _engines(setup, desk, plain)
-    fleet = scenario.fleet
-    handover = make_handover(setup) if setup.hands_over else None
-    router = router_before(setup, setup.takes_requests, fleet.router, scenario.seed)
-    dynamics = make_dynamics(setup, handover)
-    total = len(workload)
+    setup = _set_up(what, workload, host, factors)
+    drawn = workload if isinstance(workload, Workload) else draw(setup)
+    run = _Run.of(setup, drawn, plain)
+    cut = inf if until is None else until
+    hopeless = None if stop is None else run.hopeless(stop)
+    total = len(drawn)
     report = None if progress is None else lambda done: progress(done, total)
     with collector_off():
-        run_fleet(engines, desk, router, report, handover, dynamics)
-    logs = [engine.log for engine in engines]
-    parts = parts_of(setup)
-    requests = request_table(workload, desk, logs, parts, None if dynamics is None else dynamics.retries_of(total))
-    gaps = TokenGaps.of(logs)
-    notes = list(workload.notes)
-    if dynamics is not None:
-        gaps = gaps.with_further(gaps_between(logs, parts))
-        notes += never_happened(dynamics, span(requests)[1])
-    summary = summarise(setup, desk, engines, requests, gaps, dynamics, handover)
-    return Result(scenario, summary, requests, gaps, logs, notes=notes)
+        run_fleet(run.engines, run.desk, run.router, report, run.handover, run.dynamics, cut, hopeless)
+    return run.result(keep, cut, hopeless)
+
+
+def draw(setup: FleetSetup, seed: int | None = None) -> Workload:
+    """The requests of a fleet's scenario, by its own seed or another."""
+    scenario = setup.scenario
+    acceptance = next((each.engine.accepted for each in setup.answers if each.engine.accepted), None)
+    return build_workload(scenario.workload, scenario.seed if seed is None else seed, scenario.base_dir, acceptance)
+
+
+def _set_up(
+    what: Scenario | FleetSetup | Prepared,
+    workload: Workload | MixSpec | Mapping[str, Any] | None,
+    host: HostTerms | None,
+    factors: Mapping[str, float] | None,
+) -> FleetSetup:
+    """A fleet, and a scenario that says what it is and what is asked of it."""
+    if isinstance(what, Scenario):
+        asked = what if workload is None or isinstance(workload, Workload) else what.replace(workload=workload)
+        return set_up(asked, host, factors)
+    if host is not None or factors:
+        raise UserError("simulate: host and factors are for scenarios; give them to prepare or set_up")
+    if isinstance(what, Prepared):
+        if workload is None or isinstance(workload, Workload):
+            raise UserError("simulate: a prepared engine needs a workload as a scenario has it; or make a fleet_of it")
+        return fleet_of(what, workload)
+    if workload is None or isinstance(workload, Workload):
+        return what
+    return replace(what, scenario=what.scenario.replace(workload=workload))
+
+
+@dataclass(frozen=True)
+class _Run:
+    """All that takes part in one run, new."""
+
+    setup: FleetSetup
+    workload: Workload
+    desk: Desk
+    engines: list[Engine]
+    router: Router
+    handover: Handover | None
+    dynamics: Dynamics | None
+    parts: list[Part]
+
+    @classmethod
+    def of(cls, setup: FleetSetup, workload: Workload, plain: bool) -> _Run:
+        scenario = setup.scenario
+        stages = [setup.takes_requests, setup.answers] if setup.hands_over else [setup.answers]
+        limits = ([pool.limits for pool in stage] for stage in stages)
+        desk = Desk(workload, *limits, host=setup.host, models=models_at(setup, stages))
+        handover = make_handover(setup) if setup.hands_over else None
+        return cls(
+            setup,
+            workload,
+            desk,
+            _engines(setup, desk, plain),
+            router_before(setup, setup.takes_requests, scenario.fleet.router, scenario.seed),
+            handover,
+            make_dynamics(setup, handover),
+            parts_of(setup),
+        )
+
+    def hopeless(self, stop: SloSpec | Mapping[str, float]) -> Hopeless | None:
+        """What may end the run early; a fleet that changes is always run on, since its requests may start over."""
+        limits = stop if isinstance(stop, SloSpec) else checked(SloSpec, stop, lambda _: "simulate: stop")
+        return None if self.dynamics is not None else Hopeless(limits, self.desk, self.engines, self.parts)
+
+    def result(self, keep: Collection[Kept], until: float, hopeless: Hopeless | None) -> Result:
+        """What is to be kept of it."""
+        unknown = [name for name in keep if name not in EVERYTHING]
+        if unknown:
+            raise UserError(f"simulate: keep: {unknown[0]!r} is not kept; choose from {', '.join(EVERYTHING)}")
+        logs = [engine.log for engine in self.engines]
+        found: dict[str, Any] = {"scenario": self.setup.scenario, "notes": self._notes(until, hopeless)}
+        if "summary" in keep or "requests" in keep:
+            retries = None if self.dynamics is None else self.dynamics.retries_of(len(self.workload))
+            requests = request_table(self.workload, self.desk, logs, self.parts, retries, until)
+            if self.dynamics is not None:
+                found["notes"] += never_happened(self.dynamics, span(requests)[1])
+            found["requests"] = requests
+        if "summary" in keep:
+            gaps = TokenGaps.of(logs)
+            if self.dynamics is not None:
+                gaps = gaps.with_further(gaps_between(logs, self.parts))
+            found["gaps"] = gaps
+            found["summary"] = summarise(
+                self.setup, self.desk, self.engines, requests, gaps, self.dynamics, self.handover
+            )
+        if "steps" in keep:
+            found["logs"] = logs
+        if "requests" not in keep:
+            found.pop("requests", None)
+        return Result.of(**found)
+
+    def _notes(self, until: float, hopeless: Hopeless | None) -> list[str]:
+        notes = list(self.workload.notes)
+        if until < inf:
+            notes.append(f"the run was cut at {until:g} s; requests that had not ended by then are unfinished")
+        if hopeless is not None and hopeless.found is not None:
+            limit = hopeless.found
+            notes.append(f"the run was stopped: {limit.name} <= {limit.seconds:g} s cannot be met any more")
+        return notes
 
 
 def _engines(setup: FleetSetup, desk: Desk, plain: bool) -> list[Engine]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from steelyard.cost import CompiledCost, HostTerms, MemoryPlan, SpeculativeCost, Work, find_draft, read_terms
 from steelyard.cost.afd import AfdCost
@@ -13,10 +14,11 @@ from steelyard.engine import Limits
 from steelyard.errors import UserError, blaming
 from steelyard.hardware import Gpu, check_fits_node, find_gpu, topology_of
 from steelyard.model import Layout, ModelSpec, check_tp
-from steelyard.scenario import CostSpec, EngineSpec, PoolSpec, Scenario
+from steelyard.scenario import CostSpec, EngineSpec, PoolSpec, Scenario, SloSpec, scenario_from_dict
+from steelyard.scenario.workload import MixSpec
 from steelyard.sim.models import Served, find_models
-from steelyard.sim.prepare import Prepared, Recipe, check_engine
-from steelyard.sim.prepare_unit import Half, UnitRecipe
+from steelyard.sim.prepared import Prepared, Recipe, check_engine
+from steelyard.sim.prepared_unit import Half, UnitRecipe
 from steelyard.sim.sources import Sources
 
 
@@ -155,6 +157,32 @@ def set_up(scenario: Scenario, host: HostTerms | None = None, factors: Mapping[s
             "pass between them, so give all of them one engine.block_size"
         )
     return FleetSetup(scenario, own.spec, host, found)
+
+
+def fleet_of(
+    prepared: Prepared,
+    workload: MixSpec | Mapping[str, Any],
+    *,
+    replicas: int = 1,
+    router: str = "round-robin",
+    slo: SloSpec | Mapping[str, float] | None = None,
+    seed: int = 0,
+) -> FleetSetup:
+    """Replicas of one prepared engine, and what is asked of them, as a scenario has it."""
+    layout = prepared.layout
+    fleet = {"gpu": prepared.gpu.name, "replicas": replicas, "router": router, **asdict(layout)}
+    said = {
+        "model": prepared.model.name,
+        "fleet": fleet,
+        "engine": prepared.engine,
+        "workload": workload,
+        "slo": slo or {},
+        "cost": prepared.sources.wanted,
+        "seed": seed,
+    }
+    scenario = scenario_from_dict(said, "prepared engine", base_dir=prepared.sources.base_dir)
+    (pool,) = scenario.fleet.pools
+    return FleetSetup(scenario, prepared.model, prepared.host, (Setup(pool, prepared, scenario.model.called),))
 
 
 def _pool(scenario: Scenario, pool: PoolSpec, served: Served, host: HostTerms, sources: Sources) -> Setup:

@@ -62,6 +62,7 @@ class Prepared:
     gpu: Gpu
     layout: Layout
     engine: EngineSpec
+    sources: Sources
     host: HostTerms
     memory: MemoryPlan
     limits: Limits
@@ -184,6 +185,7 @@ class Recipe:
             gpu=self.gpu,
             layout=layout,
             engine=engine,
+            sources=self.sources,
             host=terms,
             memory=memory,
             limits=replace(limits, stages=layout.pp, block_size=engine.block_size * layout.dcp),

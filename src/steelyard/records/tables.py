@@ -1,13 +1,17 @@
-"""Columns to Parquet, byte for byte the same for the same run."""
+"""Columns as tables of other libraries, and to Parquet, byte for byte the same for the same run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from steelyard.errors import UserError
 
 ROWS_PER_GROUP = 1 << 20
 
@@ -35,6 +39,29 @@ def write_table(columns: Mapping[str, np.ndarray], path: Path) -> None:
                 pa.array(column[part], type=field.type) for column, field in zip(columns.values(), schema, strict=True)
             ]
             writer.write_table(pa.Table.from_arrays(arrays, schema=schema), row_group_size=ROWS_PER_GROUP)
+
+
+def read_table(path: Path) -> dict[str, np.ndarray]:
+    """The columns that `write_table` wrote."""
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from None
+    return {name: table[name].to_numpy() for name in table.column_names}
+
+
+def to_arrow(columns: Mapping[str, np.ndarray]) -> pa.Table:
+    """The columns as an Arrow table."""
+    return pa.table({name: pa.array(column, type=_arrow_type(column)) for name, column in columns.items()})
+
+
+def to_pandas(columns: Mapping[str, np.ndarray]) -> Any:
+    """The columns as a pandas frame, where pandas is installed."""
+    try:
+        pandas = import_module("pandas")
+    except ImportError:
+        raise UserError("pandas is not installed; `pip install pandas`, or use to_arrow()") from None
+    return pandas.DataFrame(dict(columns))
 
 
 def _arrow_type(column: np.ndarray) -> pa.DataType:

@@ -15,7 +15,7 @@ from steelyard.model import Layout, ModelSpec, Routing
 from steelyard.scenario import EngineSpec
 from steelyard.sim.cache import Cache
 from steelyard.sim.content import digest, package_fingerprint
-from steelyard.sim.prepare import Prepared, limits_of
+from steelyard.sim.prepared import Prepared, limits_of
 from steelyard.sim.sources import Sources
 
 KNOWN: Cache[tuple[Prepared, Prepared]] = Cache("units")
@@ -90,6 +90,7 @@ class UnitRecipe:
             gpu=attention.gpu,
             layout=Layout(tp=attention.tp),
             engine=engine,
+            sources=self.sources,
             host=self.host,
             memory=memory,
             limits=limits,
