@@ -149,7 +149,9 @@ _PARTS = {
     "scenario": "a folder does not hold it; load the file that it was run from",
     "summary": _AGAIN,
     "requests": _AGAIN,
-    "logs": f"its steps were not kept; {_AGAIN}",
+    "steps": _AGAIN,
+    "logs": f"its steps were not kept, or have been read from a folder; {_AGAIN}",
+    "itl": "gaps between tokens come with the summary of a run, and are not saved",
     "gaps": "gaps between tokens come with the summary of a run, and are not saved",
 }
 
