@@ -18,7 +18,7 @@ _FEWEST, _MOST = 1000, 24_000  # requests of a run
 
 @dataclass(frozen=True)
 class Limit:
-    """What counts as served, in seconds of p95."""
+    """Limits on p95 latencies, in seconds."""
 
     ttft: float
     tpot: float
@@ -26,7 +26,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A fleet, and requests a second that it should carry."""
+    """A fleet, and its estimated capacity in requests per second."""
 
     name: str
     fleet: dict[str, Any]
@@ -43,18 +43,18 @@ class Winner:
 
 @dataclass
 class Contest:
-    """Looks for the best candidate for each of several limits."""
+    """Finds the best candidate for each of several limits."""
 
     template: Path
     changes: Sequence[str]
     limits: Sequence[Limit]
-    output: int  # tokens of an answer
+    output: int  # tokens of a request's output
     book: Book
     tried: int = 0
     best: dict[Limit, Winner] = field(default_factory=dict)
 
     def enter(self, candidates: Sequence[Candidate], most: int, tell: Callable[[str], None]) -> None:
-        """Try candidates with the highest estimates first, at most so many, until no other can win for any limit."""
+        """Try up to ``most`` candidates, highest estimates first, until no other can win for any limit."""
         self.best = {}
         for candidate in sorted(candidates, key=lambda each: (-each.estimate, each.name))[:most]:
             hoped = candidate.estimate * _MOST_STEPS / _STEPS
@@ -94,7 +94,7 @@ class Contest:
         return outcome if outcome.meets(limit.ttft, limit.tpot) else None
 
     def measure(self, candidate: Candidate, rate: float, limit: Limit) -> Outcome:
-        """A candidate under so many requests a second, for as long as it takes to fill up and stay full."""
+        """Simulate a candidate at ``rate`` requests per second, long enough to fill up and stay full."""
         seconds = _RESIDENCES * (self.output * limit.tpot + 0.5)
         requests = min(_MOST, max(_FEWEST, round(rate * seconds)))
         return self.book.look_up(loaded(self.template, candidate.fleet, rate, requests, self.changes))

@@ -1,7 +1,7 @@
-"""About how much a fleet carries, from its compiled costs alone and without a clock.
+"""Estimates the capacity of a fleet from its compiled costs, without simulation.
 
-With n requests answering on an engine, steps of D(n) seconds, and p seconds that a request's prompt adds to those of
-its engine, a step takes T = D(n) + n p / (tokens of an answer) on average, and the engine gives n / T tokens a second.
+With n requests decoding on an engine, steps of D(n) seconds, and p seconds that each prompt adds, a step takes
+T = D(n) + n p / (tokens of an output) on average, and the engine generates n / T tokens per second.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Asked:
 
     @property
     def cached(self) -> int:
-        """Tokens of a request in the cache, halfway through its answer."""
+        """Cached tokens of a request halfway through its output."""
         return self.prompt + self.output // 2
 
 
@@ -33,17 +33,17 @@ def asked_of(setup: FleetSetup) -> Asked:
 
 
 def prompts_per_second(pool: Setup, asked: Asked) -> float:
-    """Prompts that one engine of a prefill pool gets through, with steps as full as they may be."""
+    """Prompts per second of one engine of a prefill pool, with full steps."""
     return pool.pool.dp * max(count / _prompts(pool, asked, count) for count in _counts(pool, asked))
 
 
 def prompt_seconds(pool: Setup, asked: Asked) -> float:
-    """One prompt alone."""
+    """Seconds of a single prompt."""
     return _prompts(pool, asked, 1)
 
 
 def answers_per_second(pool: Setup, asked: Asked, tpot: float, prompts_too: bool) -> float:
-    """Answers that one engine (or unit) gives within a TPOT, and computes the prompts of if it has to."""
+    """Requests per second that one engine (or unit) decodes within a TPOT, with their prompts if ``prompts_too``."""
     cost, limits = pool.step_cost, pool.limits
     most = min(limits.max_num_seqs, limits.blocks * limits.block_size // asked.cached)
 
@@ -65,7 +65,7 @@ def _counts(pool: Setup, asked: Asked) -> range:
 
 
 def _prompts(pool: Setup, asked: Asked, count: int) -> float:
-    """So many prompts on every rank, in as many steps as they take."""
+    """Seconds of ``count`` prompts on every rank."""
     budget, seconds, before = pool.limits.max_num_batched_tokens, 0.0, 0
     while before < asked.prompt:
         chunk = min(asked.prompt - before, max(1, budget // count))
@@ -76,7 +76,7 @@ def _prompts(pool: Setup, asked: Asked, count: int) -> float:
 
 
 def _prompt_beside(pool: Setup, asked: Asked, n: int, decode: float) -> float:
-    """What a prompt adds to steps of an engine with n answers, at best: as many tokens as may be, on all instances."""
+    """The least that a prompt adds to steps of an engine with n decodes: with full steps, on all instances."""
     on_each = pool.limits.long_prefill_token_threshold or pool.limits.max_num_batched_tokens
     room = on_each - -(-n // pool.spread)
     if room < 1:

@@ -1,4 +1,4 @@
-"""Fleets of so many GPUs, made of kinds of engines."""
+"""Fleets of a given number of GPUs, made of kinds of engines."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from studies.capacity import Candidate
 from studies.layouts import Kind, Pool
 
-_MORE_PREFILL = (1.0, 1.25, 1.6)  # than what balances both sides: prompts then wait less, answers get fewer GPUs
+_MORE_PREFILL = (1.0, 1.25, 1.6)  # factors on the balanced share of prefill GPUs, for shorter queues; chosen
 _BEST = 5  # kinds of engines of each role that are combined
 
 
 def alike(kinds: Sequence[Kind], gpus: int) -> Iterator[Candidate]:
-    """As many engines of one kind as there is room for."""
+    """As many engines of one kind as fit."""
     for kind in kinds:
         count = gpus // kind.gpus
         if count:
@@ -23,7 +23,7 @@ def alike(kinds: Sequence[Kind], gpus: int) -> Iterator[Candidate]:
 
 
 def apart(prefill: Sequence[Kind], answering: Sequence[Kind], gpus: int) -> Iterator[Candidate]:
-    """Prompts on engines of one kind, answers on those of another, and how many of each."""
+    """Prefill on engines of one kind, decode on another, in several proportions."""
     for one in front(prefill):
         for other in sorted(answering, key=lambda kind: (-kind.per_gpu, kind.name))[:_BEST]:
             for prefills, answers in splits(one, other, gpus):
@@ -34,7 +34,7 @@ def apart(prefill: Sequence[Kind], answering: Sequence[Kind], gpus: int) -> Iter
 
 
 def splits(one: Kind, other: Kind, gpus: int) -> list[tuple[int, int]]:
-    """Engines of each side: what balances them, and with more of the first."""
+    """Engines of each side: balanced, and with more of the first."""
 
     def carried(prefills: int) -> float:
         return min(prefills * one.per_second, (gpus - prefills * one.gpus) // other.gpus * other.per_second)
@@ -46,7 +46,7 @@ def splits(one: Kind, other: Kind, gpus: int) -> list[tuple[int, int]]:
 
 
 def front(prefill: Sequence[Kind]) -> list[Kind]:
-    """Kinds that no other beats both in prompts per GPU and in how long one takes; the best of them."""
+    """The best kinds of the Pareto front of prompts per GPU and latency of one prompt."""
     chosen: list[Kind] = []
     for kind in sorted(prefill, key=lambda each: (-each.per_gpu, each.name)):
         if not chosen or kind.alone < chosen[-1].alone:
@@ -55,7 +55,7 @@ def front(prefill: Sequence[Kind]) -> list[Kind]:
 
 
 def fleet_of(pools: Sequence[Pool], answering: Kind, units: int) -> dict[str, Any]:
-    """A fleet as a scenario has it."""
+    """A fleet in the form of a scenario."""
     fleet: dict[str, Any] = {"pools": list(pools), "router": "least-outstanding"}
     if any(pool["role"] == "prefill" for pool in pools):
         fleet["transfer"] = {"first_token": "prefill"}

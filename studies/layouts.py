@@ -1,4 +1,4 @@
-"""Kinds of engines that a fleet can be made of, and about what each carries."""
+"""Kinds of engines that a fleet can be made of, and an estimate of their capacity."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NEAR = {"allgather_reducescatter": "", "deepep_low_latency": " ll", "deepep_hig
 
 @dataclass(frozen=True)
 class Kind:
-    """One engine or unit: its pools, its GPUs, about what it carries (requests a second), seconds of a prompt alone."""
+    """One engine or unit: its pools, GPUs, estimated capacity (requests per second) and seconds of a single prompt."""
 
     name: str
     pools: tuple[Pool, ...]
@@ -41,13 +41,13 @@ class Kind:
         return self.per_second / self.gpus
 
     def times(self, count: int) -> list[Pool]:
-        """Pools of so many of them."""
+        """Pools of ``count`` engines."""
         return [{**pool, "replicas": pool["replicas"] * count} for pool in self.pools]
 
 
 @dataclass
 class Found:
-    """Kinds that work, and how many there were to look at."""
+    """Kinds that work, and how many were considered."""
 
     kinds: list[Kind]
     looked_at: int = 0
@@ -55,13 +55,13 @@ class Found:
 
 
 class Workshop:
-    """Makes kinds of engines for one template, GPU by GPU, and says about what they carry within a TPOT."""
+    """Builds kinds of engines for one template and GPU, with their estimated capacity within a TPOT."""
 
     def __init__(self, template: Path, changes: Sequence[str], tpot: float) -> None:
         self.template, self.changes, self.tpot = template, changes, tpot
 
     def serving(self, gpu: str) -> Found:
-        """Engines that do everything."""
+        """Engines that prefill and decode."""
         found = Found([])
         for layout, batch in product(_layouts("deepep_low_latency"), _BATCHES):
             pool = {"role": "serve", "gpu": gpu, "replicas": 1, **layout, "engine": {"max_num_batched_tokens": batch}}
@@ -69,7 +69,7 @@ class Workshop:
         return found
 
     def prefilling(self, gpu: str) -> Found:
-        """Engines that compute prompts; ``alone`` is what one prompt takes."""
+        """Engines that prefill; ``alone`` is the time of one prompt."""
         found = Found([])
         for layout, batch in product(_layouts("deepep_high_throughput"), _BATCHES):
             pool = {"role": "prefill", "gpu": gpu, "replicas": 1, **layout, "engine": {"max_num_batched_tokens": batch}}
@@ -86,7 +86,7 @@ class Workshop:
         return found
 
     def decoding(self, gpu: str) -> Found:
-        """Engines that give answers to prompts computed elsewhere."""
+        """Engines that decode."""
         found = Found([])
         for layout in _layouts("deepep_low_latency"):
             pool = {"role": "decode", "gpu": gpu, "replicas": 1, **layout, "engine": {"max_num_batched_tokens": 2048}}
@@ -121,7 +121,7 @@ class Workshop:
 
 
 def _layouts(all2all: str) -> Iterator[Pool]:
-    """Tensor-parallel nodes, and ranks with experts in parallel, by both ways for tokens to get to their experts."""
+    """Tensor-parallel nodes, and data-parallel ranks with expert parallelism, with both kinds of all-to-all."""
     yield {"tp": 8}
     for size, tp in product(_SIZES, _TPS):
         layout = {"tp": tp, "dp": size // tp, "expert_parallel": True}

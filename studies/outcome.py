@@ -1,4 +1,4 @@
-"""What became of one load on one fleet, remembered in a file so that a study can be stopped and taken up again."""
+"""The outcome of one load on one fleet, stored in a file so that a study can be stopped and resumed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import steelyard
 from steelyard import Result, Scenario, load_scenario, simulate
 
 RUNS = Path("runs") / "studies"
-_WARM, _LATE = 0.35, 0.85  # requests are looked at that came between these shares of the run
-GROWTH = 0.02  # a queue may grow by this share of the time that passes; beyond, the load is not carried
+_WARM, _LATE = 0.35, 0.85  # requests count that arrive between these shares of the run; chosen
+GROWTH = 0.02  # waiting may grow by this share of the time; above, the fleet is overloaded; chosen
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Latencies of requests that came while the fleet was full, and how fast waiting grew meanwhile."""
+    """Latencies of requests that arrived while the fleet was full, and how fast waiting grew."""
 
     rate: float
     output_tokens_per_s: float
@@ -32,7 +32,7 @@ class Outcome:
     growth: float
 
     def meets(self, ttft: float, tpot: float) -> bool:
-        """Whether p95 of both stay within their limits, and the load can go on."""
+        """Whether p95 of both meet their limits, and the fleet is not overloaded."""
         return self.growth <= GROWTH and self.ttft_p95 <= ttft and self.tpot_p95 <= tpot
 
 
@@ -49,7 +49,7 @@ class Book:
                 self._known[row["key"]] = Outcome(**row["outcome"])
 
     def look_up(self, scenario: Scenario) -> Outcome:
-        """What is known of a scenario, or becomes known now."""
+        """The outcome of a scenario, from the file or simulated now."""
         asked = scenario.model_dump_json(exclude={"name"})
         key = hashlib.sha256(f"{self._program} {asked}".encode()).hexdigest()[:24]
         if key not in self._known:
@@ -61,7 +61,7 @@ class Book:
 
 
 def _program() -> str:
-    """A digest of the simulator's own source and data: another program may give another outcome."""
+    """A digest of the simulator's source and data: outcomes of another version are not reused."""
     digest = hashlib.sha256()
     folder = Path(steelyard.__file__).parent
     for path in sorted(folder.rglob("*")):
@@ -71,7 +71,7 @@ def _program() -> str:
 
 
 def loaded(path: Path, fleet: object, rate: float, requests: int, changes: Sequence[str] = ()) -> Scenario:
-    """A study's template with a fleet and a load of its own."""
+    """A study's template with another fleet and load."""
     own = [f"fleet={json.dumps(fleet)}", f"workload.arrivals.rate={rate:.6g}", f"workload.requests={requests}"]
     return load_scenario(path, [*changes, *own])
 
@@ -84,7 +84,7 @@ def outcome_of(result: Result) -> Outcome:
     among = (arrival >= _WARM * last) & (arrival <= _LATE * last) & (requests["status"] == "finished")
     ttft, tpot = requests["ttft"][among], requests["tpot"][among]
     slope = float(np.polyfit(arrival[among], ttft, 1)[0])
-    tokens = float(requests["output"].sum()) / last  # carried as it is offered, where waiting does not grow
+    tokens = float(requests["output"].sum()) / last  # throughput equals the offered load if waiting does not grow
     dollars = summary.cost.usd_per_gpu_hour * summary.gpus / 3600 / tokens * 1e6
     return Outcome(
         rate=len(arrival) / last,

@@ -1,6 +1,6 @@
-"""Keep the profiles that ship by column, as runs read them: ``python -m tools.index_bundle``.
+"""Writes the shipped profiles by column, as runs read them: ``python -m tools.index_bundle``.
 
-To be run whenever a file of `src/steelyard/cost/bundles` has changed; a test compares the two.
+Run it whenever a file of `src/steelyard/cost/bundles` has changed; a test compares the two.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Matrices at more rows, from a second GPU of a kind: ``python -m tools.merge_profiles FIRST SECOND OUT``.
+"""Adds a second GPU's matrices to a profile: ``python -m tools.merge_profiles FIRST SECOND OUT``.
 
-Two GPUs of a kind run the same kernels, but each some matrices a few percent faster than the other. The second's points
-are therefore carried to the level of the first, by what both measured of that shape at rows near theirs. The first's
-points stay as they are; held-out ones are its own alone, so that they tell how well the others were carried too.
+Two GPUs of the same kind run the same kernels, but each runs some matrices a few percent faster than the other. So the
+second's points are scaled to the level of the first, by the ratio of both at nearby rows of the same shape. The first's
+points stay as they are. Only the first's points are held out, so that they also tell how well the scaling works.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Line = dict[str, Any]
 Place = tuple[int, int, int]  # outputs, inputs, rows
 Lines = dict[Place, Line]
 
-_NEAR = 5  # rows near a point that tell how far apart the two GPUs are there
+_NEAR = 5  # nearby rows whose ratio scales a point; chosen, see docs/profiles.md for three to nine
 
 
 def merged(first: Lines, second: Lines) -> Iterator[Line]:
-    """The first's points and, carried to its level, those that it lacks; by shape and rows."""
+    """The first's points and, scaled to its level, those that it lacks; by shape and rows."""
     levels = _levels(first, second)
     for place in sorted({*first, *second}):
         if place in first:
@@ -39,7 +39,7 @@ def merged(first: Lines, second: Lines) -> Iterator[Line]:
 
 
 def _levels(first: Lines, second: Lines) -> dict[tuple[int, int], list[tuple[int, float]]]:
-    """Rows, and the first's over the second's time there, of each shape; not from points that either holds out."""
+    """Rows, and the ratio of the first's to the second's time there, by shape; held-out points are not used."""
     found = defaultdict(list)
     for n, k, m in sorted({*first} & {*second}):
         ours, theirs = first[n, k, m], second[n, k, m]
@@ -54,7 +54,7 @@ def _level(levels: list[tuple[int, float]], rows: int) -> float:
 
 
 def _split(text: str) -> tuple[Line, list[str], Lines]:
-    """What a file is about, the lines that are not of 16-bit matrices, and those that are."""
+    """The description of a file, its lines of other operators, and those of 16-bit matrices."""
     about, *lines = text.splitlines()
     others: list[str] = []
     matrices: Lines = {}

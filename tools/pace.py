@@ -1,10 +1,10 @@
-"""How quick and how steady the hosts of captures were: `python tools/pace.py CAPTURE_DIR...`
+"""How fast and how steady the hosts of captures were: `python tools/pace.py CAPTURE_DIR...`
 
-A step's scheduling is plain Python on one core, waits for nobody and goes with the number of requests. So what it takes
-a request tells cores apart where launches, which also differ by model, do not; and what it takes over its usual time
-shows how quick the host was just then, whatever the GPU did. Per run this prints the former (where enough steps show
-it), how the latter spreads over half seconds, how launches kernel by kernel do, and whether the two go together; and
-for all runs how much of their deviation two launches have in common by the time between them.
+A step's scheduling is plain Python on one core, does not wait for the GPU, and is linear in the number of requests. So
+its time per request compares hosts, which launches do not, since they also depend on the model. Its time relative to
+the usual one is the host's pace at that moment. For each run this prints the former (if enough steps show it), the
+spread of the latter over half seconds, the spread of kernel-by-kernel launches, and the correlation of both; for all
+runs also the correlation of two launches by the time between them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Floats = NDArray[np.float64]
 
 _WINDOW = 0.5  # seconds
 _FEWEST = 5  # steps of a window
-_FEWEST_REQUESTS, _FEWEST_STEPS = 32, 20  # that tell what a request takes
-_EMPTY_SECONDS = 40e-6  # of a schedule with next to nothing in it
+_FEWEST_REQUESTS, _FEWEST_STEPS = 32, 20  # needed for the time per request
+_EMPTY_SECONDS = 40e-6  # of scheduling an almost empty step
 _STALL = 1.8  # times the median
 _APART = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
 
@@ -38,8 +38,8 @@ class Seen(NamedTuple):
     since: float
     kind: str
     seconds: float
-    over: float  # what the default terms say
-    deviation: float  # from the median of its kind, as a share of it
+    over: float  # relative to the default terms
+    deviation: float  # from the median of its kind, relative to it
 
 
 def main(folders: list[Path]) -> None:
@@ -83,7 +83,7 @@ class Steps(NamedTuple):
 
     at: Floats
     requests: Floats
-    waiting: Floats  # requests that had not begun
+    waiting: Floats  # waiting requests
     took: Floats  # seconds of scheduling
 
 
@@ -93,7 +93,7 @@ def _decode_steps(source: Source) -> Steps:
 
 
 def _level(steps: Steps) -> str:
-    """Microseconds a request with nobody waiting, if that can be told."""
+    """Microseconds per request with an empty waiting queue, if enough steps show it."""
     tell = (steps.requests >= _FEWEST_REQUESTS) & (steps.waiting == 0)
     if np.count_nonzero(tell) < _FEWEST_STEPS:
         return "–"
@@ -101,11 +101,11 @@ def _level(steps: Steps) -> str:
 
 
 def _pace(steps: Steps) -> dict[int, float]:
-    """By window, what scheduling a decode step took over what it usually takes for as many requests."""
+    """By window, the time of scheduling a decode step relative to the usual one for as many requests."""
     at, requests, _, took = steps
     design = np.column_stack([np.ones_like(requests), requests])
     weights = np.ones_like(took)
-    for _ in range(20):  # least absolute deviations, which stalls do not move
+    for _ in range(20):  # least absolute deviations, which are robust against stalls
         line = np.linalg.lstsq(design * weights[:, None], took * weights, rcond=None)[0]
         weights = np.maximum(np.abs(took - design @ line), 1e-6) ** -0.5
     windows = np.floor(at / _WINDOW).astype(int)
@@ -115,7 +115,7 @@ def _pace(steps: Steps) -> dict[int, float]:
 
 
 def _launches(source: Source) -> list[Seen]:
-    """Launches that the engine waited for, but for stalls."""
+    """Launches that the engine waited for, without stalls."""
     waits = evidence(source.capture, source.run, source.gpu, HostTerms()).waits
     found = []
     for kind in ("whole", "pieces", "eager"):
@@ -131,7 +131,7 @@ def _launches(source: Source) -> list[Seen]:
 
 
 def _in_common(found: list[Seen], low: float, high: float) -> tuple[list[float], list[float]]:
-    """Products of the deviations of two launches so far apart: of one kind, and of two."""
+    """Products of deviations of two launches ``low`` to ``high`` seconds apart: of one kind, and of two."""
     near = [(one, other) for one, other in combinations(found, 2) if low <= other.since - one.since < high]
     same = [one.deviation * other.deviation for one, other in near if one.kind == other.kind]
     return same, [one.deviation * other.deviation for one, other in near if one.kind != other.kind]

@@ -42,7 +42,7 @@ EFFICIENCIES = {
 
 
 class Ideal(NamedTuple):
-    """Seconds of a kernel at the peak rates, and what the roofline says of it."""
+    """Seconds of a kernel at the peak rates, and by the roofline."""
 
     family: str
     arithmetic: float
@@ -77,7 +77,7 @@ def gemm(row: Row, gpu: Gpu) -> Ideal:
 
 
 def experts(row: Row, gpu: Gpu) -> Ideal:
-    """Both matrices of routed experts, with what is between and behind them."""
+    """Both matrices of routed experts, with activation and sum."""
     m, count, top_k, hidden, inter = (row[key] for key in ("m", "experts", "top_k", "hidden", "inter"))
     up = GroupedGemm("up", hidden, 2 * inter, count, top_k, 2.0, "bf16")
     down = GroupedGemm("down", inter, hidden, count, top_k, 2.0, "bf16")

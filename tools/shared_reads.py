@@ -1,11 +1,10 @@
-"""What attention gains where requests of a batch share their prefixes: run on a GPU with torch and vLLM.
+"""What shared prefixes save in attention: run on a GPU with torch and vLLM.
 
-Times the kernel that `steelyard profile` times, over blocks that requests share or over as many of their own, and
-prints the share of its time that goes: for neighbours who share more and more, which shows the most there is to gain;
-for pairs who are farther and farther apart in the batch, which shows how much may be read in between; and for batches
-out of 48 prompts answered eight times each, mixed and side by side. Beside each is what `cost/shared_reads.py`
-predicts with the shipped profile, for which requests of one prompt are anywhere in the batch, and what share the gain
-is of the time that the blocks read again would take by that profile.
+Times the kernel that `steelyard profile` times, over shared blocks and over as many unshared ones, and prints the share
+of its time that is saved: for neighbours that share more and more, which shows the largest saving; for pairs farther
+and farther apart in the batch, which shows how much may be read in between; and for batches out of 48 prompts with
+eight answers each, mixed and grouped. Beside each is the prediction of `cost/shared_reads.py` with the shipped profile,
+which assumes random positions, and the saving relative to the predicted time of repeated reads.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _SETTLE_S = 0.01
 
 
 class Request(NamedTuple):
-    """Its cached tokens, the first of which others with this prompt have in common."""
+    """Cached tokens, the first of which are shared with others of the same prompt."""
 
     tokens: int
     prompt: int
@@ -49,7 +48,7 @@ Batch = list[Request]
 
 
 def neighbours() -> Iterator[tuple[str, Batch]]:
-    """128 requests, of which so many in a row have so much in common."""
+    """128 requests, of which some neighbours share a part of their tokens."""
     for tokens in (512, 1024, 2048):
         for group in (2, 8, 128):
             for eighths in (1, 2, 4, 6, 8):
@@ -61,7 +60,7 @@ def neighbours() -> Iterator[tuple[str, Batch]]:
 
 
 def pairs(dice: random.Random) -> Iterator[tuple[str, Batch]]:
-    """Each two, so many places apart, have a quarter or so in common."""
+    """Pairs at a given distance share about a quarter of their tokens."""
     for n, mean in ((128, 500), (128, 1000), (64, 2000)):
         for apart in (1, 2, 4, 8, 12, 16, 24, 32):
             for _ in range(3):
@@ -71,7 +70,7 @@ def pairs(dice: random.Random) -> Iterator[tuple[str, Batch]]:
 
 
 def answers(dice: random.Random) -> Iterator[tuple[str, Batch]]:
-    """As a rollout has them: later batches have longer answers, and fewer of them."""
+    """Batches of a rollout: later ones have longer and fewer answers."""
     for n, mean in ((128, 60), (128, 200), (128, 450), (96, 700), (64, 900), (40, 1100)):
         prompts = [min(2000, max(60, int(dice.lognormvariate(5.95, 0.6)))) for _ in range(_PROMPTS)]
         everybody = [
@@ -85,7 +84,7 @@ def answers(dice: random.Random) -> Iterator[tuple[str, Batch]]:
 
 
 def sharing(batch: Batch) -> tuple[int, int]:
-    """Tokens that more than one request holds, and how many are read again."""
+    """Tokens shared by several requests, and repeated reads of them."""
     holders: dict[int, int] = {}
     for request in batch:
         holders[request.prompt] = holders.get(request.prompt, 0) + 1
@@ -95,7 +94,7 @@ def sharing(batch: Batch) -> tuple[int, int]:
 
 
 def microseconds(batch: Batch, shared: bool) -> float:
-    """Of one layer's attention."""
+    """Time of one layer's attention."""
     first: dict[int, int] = {}
     point = {**_SHAPE, "queries": [1] * len(batch), "keys": [request.tokens for request in batch], "pool": _POOL}
     if shared:
@@ -107,7 +106,7 @@ def microseconds(batch: Batch, shared: bool) -> float:
     return statistics.median(times) * 1e6
 
 
-class Foretold:
+class Predicted:
     """By the shipped profile."""
 
     def __init__(self) -> None:
@@ -116,7 +115,7 @@ class Foretold:
         self._attention, self.reads = MeasuredSource(gpu, bundle).attention, SharedReads.of(gpu, _TOKEN_BYTES)
 
     def share(self, requests: int, tokens: int, without: int) -> float:
-        """Of the kernel's time that goes if so many of the tokens do."""
+        """The share of the kernel's time that is saved if ``without`` of the tokens are not read."""
         curve = self._attention.decodes(_OPERATOR, 2).curve(requests)
         whole, less = curve.at(np.array([tokens, tokens - without], float))
         return float(1 - less / whole)
@@ -124,7 +123,7 @@ class Foretold:
 
 def main() -> None:
     """Print a line for each batch."""
-    predicted, dice = Foretold(), random.Random(5)
+    predicted, dice = Predicted(), random.Random(5)
     for what, batch in chain(neighbours(), pairs(dice), answers(dice)):
         several, again = sharing(batch)
         n, tokens = len(batch), sum(request.tokens for request in batch)

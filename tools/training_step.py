@@ -1,7 +1,7 @@
-"""Time one training step of small models on a GPU: `python tools/training_step.py` (needs torch with CUDA).
+"""Times one training step of small models on a GPU: `python tools/training_step.py` (needs torch with CUDA).
 
-Eight layers of Llama-3.1-8B and of Qwen3-30B-A3B with their heads, forward and backward, kept up for seconds so that
-the GPU is at its power limit. `docs/training.md` has what an H200 took beside what the training stage expects.
+Eight layers of Llama-3.1-8B and of Qwen3-30B-A3B with their heads, forward and backward, for seconds, so that the GPU
+is at its power limit. `docs/training.md` compares the times of an H200 with predictions.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 LAYERS = 8
 LOSS_ROWS = 4096
 ATTENTION = {"FlashAttention-2": SDPBackend.FLASH_ATTENTION, "cuDNN": SDPBackend.CUDNN_ATTENTION}
-ALIGNED = 16  # rows of an expert: a group's gradient is taken over as many
+ALIGNED = 16  # an expert's rows are padded to multiples of this, as grouped gradients need
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A model's sizes; without experts every token goes through one block that is ``wide``."""
+    """A model's sizes; without experts every token uses one block of width ``wide``."""
 
     hidden: int
     wide: int
@@ -55,9 +55,9 @@ class FeedForward(nn.Module):
         return self.down(F.silu(gate) * up)
 
 
-class Dealt(torch.autograd.Function):
-    """Rows as their experts want them, and zeros where there is none. A gradient is the sum of its row's copies, so no
-    two are added to one place at once."""
+class Dispatched(torch.autograd.Function):
+    """Rows sorted by expert, with zeros as padding. A gradient is the sum of its row's copies, so that no two threads
+    add to one place."""
 
     @staticmethod
     def forward(ctx: Any, rows: Any, tokens: Any, places: Any) -> Any:
@@ -71,7 +71,7 @@ class Dealt(torch.autograd.Function):
 
 
 class Gathered(torch.autograd.Function):
-    """What came of each row's copies."""
+    """The result of each row's copies."""
 
     @staticmethod
     def forward(ctx: Any, found: Any, copies: Any, places: Any) -> Any:
@@ -85,7 +85,7 @@ class Gathered(torch.autograd.Function):
 
 
 class Experts(nn.Module):
-    """The same for every expert, on tokens sorted by where they go; nobody waits for the host."""
+    """The same for every expert, on tokens sorted by expert, without synchronising with the host."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -99,18 +99,18 @@ class Experts(nn.Module):
         weights, chosen = self.router(rows).float().softmax(-1).topk(self.top_k, -1)
         weights = (weights / weights.sum(-1, keepdim=True)).to(rows.dtype)
         copies, places, offsets = self._dealt(chosen)
-        inputs = Dealt.apply(rows, copies // self.top_k, places)
+        inputs = Dispatched.apply(rows, copies // self.top_k, places)
         gate, up = F.grouped_mm(inputs, self.up, offs=offsets).chunk(2, -1)
         found = F.grouped_mm(F.silu(gate) * up, self.down, offs=offsets)
         return (weights[:, None] @ Gathered.apply(found, copies, places)).view_as(x)
 
     def _dealt(self, chosen: Any) -> tuple[Any, Any, Any]:
-        """Which copy of a row each place has, by expert, or none; where each copy is; where each expert's end."""
+        """The copy at each place (or none), the place of each copy, and the end of each expert's places."""
         order = chosen.reshape(-1).argsort(stable=True)
         counts = torch.zeros(self.count, dtype=torch.long).scatter_add_(0, chosen.reshape(-1), torch.ones_like(order))
         padded = (counts + ALIGNED - 1) // ALIGNED * ALIGNED
         ends = padded.cumsum(0)
-        shift = (ends - padded) - (counts.cumsum(0) - counts)  # of an expert's rows, by what others before were padded
+        shift = (ends - padded) - (counts.cumsum(0) - counts)  # of an expert's rows by the padding of earlier experts
         place = torch.arange(len(order)) + shift[chosen.reshape(-1)[order]]
         copies = torch.full((len(order) + self.count * ALIGNED,), len(order)).index_copy_(0, place, order)
         places = torch.empty_like(order).index_copy_(0, order, place)
@@ -143,7 +143,7 @@ class Layer(nn.Module):
 
 
 class Model(nn.Module):
-    """The loss of sequences, its logits taken some rows at a time."""
+    """The loss of sequences, with logits computed some rows at a time."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class Model(nn.Module):
 
 
 def seconds(run: Callable[[], object], for_seconds: float = 5.0) -> float:
-    """One call, when called again and again."""
+    """Seconds of one call, when called repeatedly."""
     for _ in range(3):
         run()
     torch.cuda.synchronize()

@@ -1,7 +1,7 @@
-"""``python -m tools.trajectory_lengths``: how long trajectories of presets and files are.
+"""Lengths of trajectories of presets and files: ``python -m tools.trajectory_lengths``.
 
-Each name given is a preset or a trajectory file; none given, all presets. With ``--save FOLDER`` a preset's
-trajectories are written there, for ``steelyard estimator-eval`` to read.
+Each name is a preset or a trajectory file; without names, all presets are used. With ``--save FOLDER`` a preset's
+trajectories are written there, for ``steelyard estimator-eval``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MARGINALS: dict[str, Callable[[Trajectory], Sequence[float]]] = {
 
 
 def trajectories(name: str, step: int, seed: int, **changed: int) -> list[Trajectory]:
-    """Those of a preset's training step, or of a file."""
+    """The trajectories of a preset's training step, or of a file."""
     if name in preset_names():
         return list(trajectories_of(trajectories_spec({"preset": name, **changed}, name), seed).step(step))
     if Path(name).is_file():

@@ -411,7 +411,7 @@ def test_a_mistake_is_one_message(
 
 def test_nothing_to_foretell(tmp_path: Path) -> None:
     same = [Trajectory(str(n), str(n), str(n), (Turn(1, "x"), Turn(5))) for n in range(6)]
-    with pytest.raises(UserError, match="nothing to foretell: 6 tool returns"):
+    with pytest.raises(UserError, match="nothing to predict: 6 tool returns"):
         evaluate_file(save(tmp_path / "x.jsonl", same), ["turn"], 3)
 
 

@@ -1,4 +1,4 @@
-"""Decode context parallelism: cached tokens dealt out to GPUs that would have copies of them."""
+"""Decode context parallelism: cached tokens are split over GPUs that would have copies of them."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_chunks_and_decodes_of_grouped_queries_share_an_exchange() -> None:
         ("qwen3-30b-a3b", Layout(tp=8, dcp=4), "tp=8 dcp=4 .*each of 4 KV heads is on 2 GPUs, .* dcp can be 1, 2$"),
         ("llama-3.1-8b", Layout(tp=8, dcp=2), "each of 8 KV heads is on 1 GPU, no multiple of 2; dcp can be 1$"),
         (LATENT, Layout(tp=8, dcp=3), "the latent is on 8 GPUs, no multiple of 3; dcp can be 1, 2, 4, 8$"),
-        ("gpt-oss-20b", Layout(tp=16, dcp=2), "window of 128 tokens cannot deal them out; dcp can be 1$"),
+        ("gpt-oss-20b", Layout(tp=16, dcp=2), "window of 128 tokens cannot split them; dcp can be 1$"),
         (LATENT, Layout(tp=8, dcp=0), "it must be at least 1; dcp can be 1, 2, 4, 8$"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Experts dealt out to several GPUs, from NVIDIA's tables: made ones with a law, and the installed ones."""
+"""Expert parallelism from the silicon tables: made-up tables with a known law, and the installed ones."""
 
 from __future__ import annotations
 

@@ -349,7 +349,7 @@ def test_stages_have_their_layers_and_the_fullest_one_governs_memory() -> None:
         ({"engine": {"fresh": True}}, "together with fresh: true"),
         ({"engine": {"tiers": [{"kind": "host", "size": "10GB", "bandwidth": "20GB"}]}}, "together with tiers"),
         ({"dynamics": [{"at": 1, "slow": {"factor": 2}}]}, "several stages do not slow down"),
-        ({"fleet": {"gpu": "h100", "pp": 33}}, "32 layers cannot be dealt out to 33 stages"),
+        ({"fleet": {"gpu": "h100", "pp": 33}}, "32 layers cannot be divided over 33 stages"),
     ],
 )
 def test_what_does_not_go_together_is_refused(changes: dict[str, Any], reason: str) -> None:

@@ -333,11 +333,11 @@ REFUSALS = [
     ),
     (
         fleet({"replicas": 8}, {"replicas": 32, "tp": 8}),
-        "fleet.pools: ffn: qwen3-235b-a22b has 128 experts, which cannot be dealt out to 256 FFN GPUs of a unit",
+        "fleet.pools: ffn: qwen3-235b-a22b has 128 experts, which cannot be divided over 256 FFN GPUs of a unit",
     ),
     (
         fleet({"replicas": 8}, {"replicas": 16, "redundant_experts": 3}),
-        "fleet.pools: ffn: redundant_experts: 128 experts and 3 copies cannot be dealt out evenly to 16 FFN GPUs",
+        "fleet.pools: ffn: redundant_experts: 128 experts and 3 copies cannot be divided evenly over 16 FFN GPUs",
     ),
     (fleet({"tp": 5}, {"replicas": 8}), "fleet.pools: attention.tp: 5 does not fit qwen3-235b-a22b: 64 attention"),
 ]

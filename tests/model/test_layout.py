@@ -45,19 +45,19 @@ GPU = find_gpu("h200")
     ("name", "layout", "why"),
     [
         ("llama-3.1-8b", Layout(tp=3), "tp=3 does not fit llama-3.1-8b: 32 attention heads .*; tp can be 1, 2, 4, 8"),
-        ("llama-3.1-8b", Layout(pp=40), "32 layers cannot be dealt out to 40 stages; pp can be 1, 2, 3, .*, 32$"),
+        ("llama-3.1-8b", Layout(pp=40), "32 layers cannot be divided over 40 stages; pp can be 1, 2, 3, .*, 32$"),
         ("llama-3.1-8b", Layout(dp=2), "it has none, so they are replicas; dp can be 1$"),
         ("llama-3.1-8b", Layout(tp=2, expert_parallel=True), "no routed experts .*; no dp would do"),
         (
             "mixtral-8x7b",
             Layout(dp=16, expert_parallel=True),
-            "8 experts .* to 16 ranks .* dp can be 1, 2, 3, 4, 5, 6, 7, 8$",
+            "8 experts .* over 16 ranks .* dp can be 1, 2, 3, 4, 5, 6, 7, 8$",
         ),
         (MOE, Layout(tp=2, dp=2, redundant_experts=4), "4 redundant experts need expert_parallel"),
         (
             MOE,
             Layout(dp=8, expert_parallel=True, redundant_experts=4),
-            "132 experts, .* evenly to 8 ranks; dp can be .*4",
+            "132 experts, .* evenly over 8 ranks; dp can be .*4",
         ),
         (MOE, Layout(dp=5), "the expert width 768 cannot be split 5 ways; dp can be 1, 2, 3, 4, 6, 8"),
         (MOE, Layout(dp=0), "it must be at least 1"),

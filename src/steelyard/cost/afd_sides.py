@@ -121,12 +121,12 @@ def check_experts(model: ModelSpec, side: Side) -> None:
     experts = min(counts)
     if side.gpus > experts:
         raise UserError(
-            f"{model.name} has {experts} experts, which cannot be dealt out to {side.gpus} FFN GPUs of a unit "
+            f"{model.name} has {experts} experts, which cannot be divided over {side.gpus} FFN GPUs of a unit "
             f"(replicas / afd.units x tp); use at most {experts}, or more units"
         )
     if side.redundant_experts and (experts + side.redundant_experts) % side.gpus:
         raise UserError(
-            f"redundant_experts: {experts} experts and {side.redundant_experts} copies cannot be dealt out evenly to "
+            f"redundant_experts: {experts} experts and {side.redundant_experts} copies cannot be divided evenly over "
             f"{side.gpus} FFN GPUs of a unit; use a number that makes up a multiple of {side.gpus}"
         )
 

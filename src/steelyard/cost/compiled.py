@@ -130,11 +130,11 @@ class CompiledCost:
         pooled_seconds, exchange_seconds = (
             np.zeros_like(expert_seconds) if table is None else table for table in (pooled_seconds, exchange_seconds)
         )
-        everybody = (expert_seconds + pooled_seconds + exchange_seconds)[:, ::ranks]
+        all_ranks = (expert_seconds + pooled_seconds + exchange_seconds)[:, ::ranks]
         self._tables = token_seconds, expert_seconds, head_seconds, pooled_seconds, exchange_seconds
         self._beside = collective_seconds, elementwise_seconds
         self.ranks = ranks
-        self._by_provenance = token_seconds + everybody, head_seconds
+        self._by_provenance = token_seconds + all_ranks, head_seconds
         self._tokens: list[float] = token_seconds.sum(axis=0).tolist()
         self._experts: list[float] = expert_seconds.sum(axis=0).tolist()
         self._pooled: list[float] = pooled_seconds.sum(axis=0).tolist()
@@ -374,7 +374,7 @@ class CompiledCost:
         return found
 
     def by_family(self, done: Stretches, seconds: float) -> dict[str, float]:
-        """The GPU seconds of a run, of which there are about so many, by kind of work."""
+        """Approximate GPU seconds of a run by kind of work."""
         tokens, rows, steps = done.decodes + done.prefill_tokens, done.decodes + done.prefill_requests, done.steps
         plain, experts, head, pooled, exchange = (table.sum(axis=0) for table in self._tables)
         everybody = tokens * self.ranks

@@ -126,7 +126,7 @@ class DecodeAttention(Protocol):
     """Decode attention of one layer, for any number of requests. It keeps what it needs to know of its source."""
 
     def curve(self, requests: int) -> Curve:
-        """Seconds of a step of so many, over all their cached tokens."""
+        """Seconds of a step of ``requests``, over the cached tokens of all of them."""
         ...
 
 

@@ -94,7 +94,7 @@ def _problems(model: ModelSpec, layout: Layout) -> Iterator[tuple[Degree, str]]:
     if padded_vocab(model) % tp:
         yield "tp", f"the vocabulary of {padded_vocab(model)} cannot be split {tp} ways"
     if layout.pp > model.num_layers:
-        yield "pp", f"{model.num_layers} layers cannot be dealt out to {layout.pp} stages"
+        yield "pp", f"{model.num_layers} layers cannot be divided over {layout.pp} stages"
     yield from _expert_problems(model, layout)
     yield from _context_problems(model, layout)
 
@@ -131,12 +131,12 @@ def _expert_problems(model: ModelSpec, layout: Layout) -> Iterator[tuple[Degree,
     ranks = layout.expert_ranks
     degree: Degree = "dp" if layout.dp > 1 else "tp"
     if ranks > min(counts):
-        yield degree, f"{min(counts)} experts cannot be dealt out to {ranks} ranks (tp x dp)"
+        yield degree, f"{min(counts)} experts cannot be divided over {ranks} ranks (tp x dp)"
     if layout.redundant_experts and not layout.expert_parallel:
         yield degree, f"{layout.redundant_experts} redundant experts need expert_parallel"
     elif layout.redundant_experts and (min(counts) + layout.redundant_experts) % ranks:
         copies = min(counts) + layout.redundant_experts
-        yield degree, f"{copies} experts, redundant ones included, cannot be dealt out evenly to {ranks} ranks"
+        yield degree, f"{copies} experts, redundant ones included, cannot be divided evenly over {ranks} ranks"
 
 
 def _context_problems(model: ModelSpec, layout: Layout) -> Iterator[tuple[Degree, str]]:
@@ -150,4 +150,4 @@ def _context_problems(model: ModelSpec, layout: Layout) -> Iterator[tuple[Degree
             gpus = f"{copies} GPU" if copies == 1 else f"{copies} GPUs"
             yield "dcp", f"at tp={layout.tp} {heads} is on {gpus}, no multiple of {layout.dcp}"
         if layer.attention.window is not None:
-            yield "dcp", f"its layers with a window of {layer.attention.window} tokens cannot deal them out"
+            yield "dcp", f"its layers with a window of {layer.attention.window} tokens cannot split them"

@@ -83,7 +83,7 @@ def evaluate_file(path: Path, names: list[str], folds: int) -> Evaluation:
     left = np.array([each for part in parts for one in part for _, each in tool_returns(one)], dtype=np.float64)
     if len(np.unique(left)) < 2:
         raise UserError(
-            f"{path}: nothing to foretell: {len(left)} tool returns, and not two that had different tokens left"
+            f"{path}: nothing to predict: {len(left)} tool returns, and not two that had different tokens left"
         )
     return Evaluation(
         file=str(path),

@@ -17,7 +17,7 @@ ANSWERS_IN_A_ROW = 4  # admitted before a planning round has a turn, so that pla
 
 
 class ByPhase:
-    """Answers first, each phase in order of arrival; after so many answers in a row, planning has a turn."""
+    """Answers first, each phase in order of arrival; after ANSWERS_IN_A_ROW of them, planning has a turn."""
 
     def __init__(self, in_a_row: int = ANSWERS_IN_A_ROW) -> None:
         self._answers: deque[Request] = deque()
