@@ -58,6 +58,11 @@ CASES: dict[str, tuple[Written, str, str]] = {  # a scenario, what binds, and at
         "host",
         "serve",
     ),
+    "communication": (
+        overloaded(20, 100, 3000, 4, fleet={"gpu": "l40s", "tp": 8}, model="llama-3.1-70b"),
+        "communication",
+        "serve",
+    ),
     "link": (overloaded(30, 200, 3000, 20, fleet=apart(2, 2, "5Gb")), "link", ""),
     "prefill pool": (overloaded(40, 250, 4000, 20, fleet=apart(1, 3)), "gpu compute", "prefill"),
     "decode pool": (overloaded(40, 300, 200, 300, fleet=apart(3, 1, max_num_seqs=16)), "seats", "decode"),
@@ -111,6 +116,9 @@ def test_what_binds_is_named_and_more_of_it_helps_most(name: str) -> None:
         wide["fleet"]["topology"]["nic"] = "400Gb"
         assert summary.duration_s / seconds(wide) > 2 * max(gains.values()), gains
         return
+    if cause == "communication":
+        gains[cause] = summary.duration_s / seconds(written, factors={"collective": 0.5})
+        gains["gpu"] = summary.duration_s / seconds(written, factors=dict.fromkeys(set(FAMILIES) - {"collective"}, 0.5))
     assert gains[cause.split()[0]] == max(gains.values()) > 1.3, gains
     assert max(settings.values()) < 1.2, gains
 

@@ -125,6 +125,9 @@ def test_users_that_wait_for_their_answers_never_overload_and_drain_when_the_fir
     assert steady.end_s == pytest.approx(min(last.values()))
     round_trip = known(steady.e2e.mean) + 0.2
     assert steady.throughput.requests_per_s == pytest.approx(40 / round_trip, rel=0.02), "Little's law"
+    crowd = {"arrivals": {"kind": "closed", "users": 60, "ramp": 20}, "requests": 300, **CHAT}
+    found = summary(1.0, 1, workload=crowd, engine={"max_num_seqs": 2})
+    assert found.unsteady is None or not found.unsteady.reason.startswith("overloaded")
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,12 @@ def bottleneck(
     each, pool, queue, own = max(queues.values(), key=lambda found: found[2].length)
     if queue.share < _WAITED:
         return None
-    return _at_the_limit(each, pool, queue, own) or _on_the_hardware(each, pool, queue, own)
+    found = _at_the_limit(each, pool, queue, own)
+    if found is None:
+        sides = [side for side in pools if side.stalled is not None] if each.unit is not None else []
+        slowest = min(sides, key=lambda side: side.stalled or 0.0, default=pool)  # of a unit, the side that waits less
+        found = _on_the_hardware(each, slowest, queue, own)
+    return found
 
 
 def _queue(setup: Setup, logs: Sequence[EngineLog], seconds: float) -> _Queue:
@@ -124,7 +129,7 @@ def _at_the_limit(setup: Setup, pool: PoolFigures, queue: _Queue, logs: Sequence
 
 
 def _on_the_hardware(setup: Setup, pool: PoolFigures, queue: _Queue, logs: Sequence[EngineLog]) -> Bottleneck:
-    """Host, arithmetic or memory bandwidth: what a larger batch does not get more out of."""
+    """Host, links between GPUs, arithmetic or memory bandwidth: what a larger batch does not get more out of."""
     times = [_time(setup, *step) for step in _steps_that_wait(setup, logs, queue.longest[0])]
     slower = sum(_total(setup, time) for time in times if time.prepare + time.launch > time.gpu)
     total = sum(_total(setup, time) for time in times)
@@ -135,6 +140,15 @@ def _on_the_hardware(setup: Setup, pool: PoolFigures, queue: _Queue, logs: Seque
             waited=queue.share,
             figure=f"the host takes longer than the GPU in {_percent(slower / total)} of step time",
             help="a faster CPU, CUDA graphs (no enforce_eager), async_scheduling, or add replicas",
+        )
+    shares = pool.step_time
+    if shares is not None and shares.communication > max(shares.attention, shares.gemm, shares.experts):
+        return Bottleneck(
+            cause="communication",
+            pool=pool.name,
+            waited=queue.share,
+            figure=f"GPUs of an engine send to each other in {_percent(shares.communication)} of step time",
+            help="faster links between GPUs (fleet.topology.nvlink), a smaller tp or ep, or add replicas",
         )
     arithmetic, memory = (use / pool.busy if pool.busy else 0.0 for use in (pool.mfu, pool.mbu))
     kind = "compute" if arithmetic >= memory else "memory"

@@ -68,7 +68,7 @@ def steady_window(
     if len(arrival) < _FEWEST:
         return Unsteady(f"{len(arrival)} requests are too few to tell; it takes {_FEWEST}")
     later = Window(first + (last - first) / 4, last)
-    if _queue_grows(arrival, ended, later, logs):
+    if not _closed(scenario) and _queue_grows(arrival, ended, later, logs):
         arrive, finish = _per_second(arrival, later), _per_second(requests["finish"][_finished(requests)], later)
         return Unsteady(f"overloaded: {arrive:.3g} requests/s arrive, {finish:.3g} finish", arrive, finish)
     edges = np.linspace(first, last, min(_SLICES, len(arrival)) // _BATCH + 1)
@@ -144,6 +144,11 @@ def _last_arrival(scenario: Scenario, workload: Workload, requests: dict[str, Co
         else:
             found.append(float(np.nanmax(requests["arrival"][own[workload.after[own] < 0]])))
     return min(found)
+
+
+def _closed(scenario: Scenario) -> bool:
+    """Whether all requests are of users who wait for their answers, which no fleet is too slow for."""
+    return all(isinstance(spec.arrivals, ClosedArrivals) for spec in scenario.workload.workloads())
 
 
 def _finished(requests: dict[str, Column]) -> Column:

@@ -106,7 +106,7 @@ class Unsteady(Record):
 class Bottleneck(Record):
     """What requests wait for, where they do, and what would help."""
 
-    cause: str  # seats, tokens, blocks, gpu compute, gpu memory, host or link
+    cause: str  # seats, tokens, blocks, gpu compute, gpu memory, communication, host or link
     pool: str  # at whose engines; empty for links
     waited: float  # share of the engines' time in which requests waited; of links, of the time in which they sent
     figure: str
