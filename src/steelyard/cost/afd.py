@@ -25,7 +25,7 @@ from steelyard.cost.step import StepTime
 ATTENTION, SEND, FFN, BACK = range(4)
 _STATIONS = range(4)
 _MOST_CACHED = 1 << 36  # tokens: more than any unit holds, and few enough for the precision of seconds
-_ROUNDING = 1e-13
+_ROUNDING = 1e-13  # relative difference of sums of doubles that counts as none
 
 Line = tuple[float, float, int]  # (a, b, kv_max): a + b * kv seconds while kv is at most kv_max
 Piece = tuple[int, float, float]  # (kv_max, a, b)

@@ -16,7 +16,7 @@ import numpy as np
 from steelyard.cost.source import CostSource, Curve, DecodeAttention, Decodes, FirstOf, PrefillAttention
 from steelyard.model import AttentionOperator, Collective, ContextParallel, Elementwise
 
-_FLOAT32 = 4
+_FLOAT32 = 4  # bytes
 _LONGEST_LOG2 = 24  # tokens of context up to which the gather is tabulated; beyond, the last slope continues
 
 

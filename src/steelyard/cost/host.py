@@ -18,8 +18,8 @@ from steelyard.errors import UserError
 # prompts of three captures; hosts differ (docs/calibration.md).
 HINDERED = 0.14
 Launch = Literal["whole", "pieces", "eager"]  # one graph, a graph around each layer's attention, or none
-_MOST_SECONDS = 1.0
-_MOST_COMPILING = 60.0
+_MOST_SECONDS = 1.0  # of a term: larger ones are mistakes of the unit; chosen
+_MOST_COMPILING = 60.0  # the same for compiling
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from steelyard.model.weights import (
 Floats = NDArray[np.float64]
 Per = Literal["token", "sequence", "pooled"]
 CollectiveKind = Literal["allreduce", "allgather", "reducescatter", "alltoall", "send"]
-_FLOAT32 = 4
+_FLOAT32 = 4  # bytes
 _FP8_ROW = 1.0 + 4 / 128  # bytes of a value sent in 8 bits, with a scale for every 128 of them
 EVEN = Routing()
 

@@ -16,10 +16,10 @@ from steelyard.errors import UserError
 
 Floats = NDArray[np.float64]
 
-_GOLDEN = (5**0.5 - 1) / 2
+_GOLDEN = (5**0.5 - 1) / 2  # multiples of it scatter evenly
 _EXACT_UP_TO = 64  # numbers of tokens computed one by one; beyond, _PER_DOUBLING for each doubling. All chosen
 _PER_DOUBLING = 8
-_QUADRATURE = 96
+_QUADRATURE = 96  # points of a numerical integral
 _REACH = 6.0  # standard deviations on either side
 
 

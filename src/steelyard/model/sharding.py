@@ -11,7 +11,7 @@ from steelyard.model.layout import Layout, as_layout
 from steelyard.model.spec import Attention, DenseFfn, ModelSpec, MoeFfn
 
 _VOCAB_PADDING = 64  # vLLM pads the vocabulary to a multiple of this before splitting it
-_MXFP4_GROUP = 32
+_MXFP4_GROUP = 32  # weights that share a scale, by the OCP microscaling format
 _MOST_RANKS = 64  # tried when suggesting a degree that works; chosen
 
 Degree = Literal["tp", "pp", "dp", "dcp"]

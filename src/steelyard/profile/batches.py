@@ -9,6 +9,7 @@ from typing import Any
 Point = dict[str, Any]
 Shape = tuple[int, int, int]  # query heads, key heads, head size
 
+# Requests, cached tokens, new tokens and context of the measured batches; chosen.
 COUNTS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 NEW = (16, 32, 64, 128, 192, 256, 384, 512, 528, 768, 1024, 1536, 2048, 3072, 4096, 8192)

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-_EPSILON = 1e-6
-_EXAMPLE_ROWS = 2048
+_EPSILON = 1e-6  # of a norm; any value takes as long
+_EXAMPLE_ROWS = 2048  # of the large step that kernels are compiled for; chosen
 
 torch._dynamo.config.automatic_dynamic_shapes = False  # only rows vary; kernels for any width would be slower
 torch._dynamo.config.recompile_limit = 64

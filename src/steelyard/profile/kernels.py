@@ -19,12 +19,12 @@ from steelyard.profile.timer import Call
 
 Point = dict[str, Any]
 
-_ROTATE_BYTES = 256 << 20
-_MOST_COPIES = 128
-_BLOCK = 16
+_ROTATE_BYTES = 256 << 20  # twice the L2 cache of a B200 (126 MB)
+_MOST_COPIES = 128  # of small operands; bounds the size of a graph
+_BLOCK = 16  # tokens of a KV block, vLLM's default
 _SPLIT_TOKENS, _SPLITS = 512, 32  # vLLM splits keys at most 32 times in steps that fit a captured graph
 _FP8 = torch.float8_e4m3fn
-_REPEATS = 16
+_REPEATS = 16  # calls in one graph where operands stay the same; chosen
 _POSITIONS = 4096  # rows of the table of rotary embeddings; chosen
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-_MOST_BYTES = 24 << 30
+_MOST_BYTES = 24 << 30  # enough for the largest point of the grid
 _SHARE = 0.4  # of the GPU's memory
-_CHUNK = 1 << 28
+_CHUNK = 1 << 28  # elements generated at a time: bounds temporary memory
 _ALIGNED = 128  # elements
 
 

@@ -24,7 +24,7 @@ from typing import Any
 
 FOLDER_VARIABLE = "STEELYARD_RECORD"
 NAME_VARIABLE = "STEELYARD_RECORD_NAME"
-_FLUSH_SECONDS = 1.0
+_FLUSH_SECONDS = 1.0  # lost at most when a process is killed; chosen
 
 
 def install() -> None:

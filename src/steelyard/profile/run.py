@@ -17,7 +17,7 @@ from steelyard.profile.timer import Call, kernel_time, launched_time
 Point = dict[str, Any]
 
 _LAUNCH_TOO = ("tiny", "gemm", "attention", "moe", "norm")  # families whose launch-inclusive time is kept as well
-_LAUNCH_ROWS = (1, 64)
+_LAUNCH_ROWS = (1, 64)  # at which launches are timed
 _LAUNCH_CACHED = 1024  # tokens of the cache
 _SETTLE_SECONDS = 0.1  # warm-up of a point unlike the previous one: clocks take tens of milliseconds (docs/profiles.md)
 _COMPILING = 0.1  # seconds of a first call above which it compiled a kernel instead of just loading it; chosen

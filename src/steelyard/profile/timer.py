@@ -16,7 +16,7 @@ Call = Callable[[], object]
 _GROUPS = 5  # timed groups, of which the median counts
 _GROUP_SECONDS = 0.5e-3  # each at least this long, so that the clock's grain does not matter
 _STEADY = 0.02  # spread of the groups that is good enough
-_TRIES = 3
+_TRIES = 3  # before the steadiest is taken
 
 
 @dataclass(frozen=True)

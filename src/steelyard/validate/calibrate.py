@@ -35,7 +35,7 @@ _IDLE = 5e-3  # a request that finds the engine idle for so long is scheduled at
 _SCATTER = 0.05  # smallest relative scatter of launch times
 _DRIFT = 0.08  # relative change of launch times from one run of the same engine to the next
 _SPREAD = {"request": 0.4, "prompt": 0.4}  # relative spread of a term from host to host
-_USUAL_SPREAD = 0.2
+_USUAL_SPREAD = 0.2  # of the other terms
 _MINOR = ("prompt",)  # keeps its default instead of causing a refusal
 _SHOWS = {
     "request": "steps with few and with many requests",

@@ -22,7 +22,7 @@ from steelyard.validate.settings import gpu_of, scenario_of, unsupported_argumen
 from steelyard.validate.steps import kernel_by_kernel, read_steps
 
 LATENCIES = ("ttft", "tpot", "e2e")
-_STALL_SECONDS = 0.5
+_STALL_SECONDS = 0.5  # of a launch that compiles a kernel, which takes about a second; chosen
 STATISTICS = ("mean", *(f"p{p}" for p in PERCENTILES))
 
 Floats = NDArray[np.float64]

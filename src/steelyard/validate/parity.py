@@ -12,7 +12,7 @@ from steelyard.engine import BlockNames, Engine, Limits, Pipeline, Request
 from steelyard.errors import UserError
 from steelyard.records.lines import json_lines
 
-TIME_TOLERANCE = 1e-6
+TIME_TOLERANCE = 1e-6  # seconds: the goldens' times are rounded
 
 Step = tuple[float, float, dict[int, int], list[int], int]
 

@@ -19,7 +19,7 @@ from steelyard.scenario import (
 
 OpenArrivals = PoissonArrivals | GammaArrivals | ConstantArrivals | BurstArrivals | VaryingArrivals
 
-_BRACKETS = 2**16
+_BRACKETS = 2**16  # of a wave's period, in which bisection starts; together 1e-12 of a period
 _HALVINGS = 24  # bisection steps of a wave's period
 
 

@@ -26,7 +26,7 @@ from steelyard.scenario import (
 from steelyard.scenario.base import MOST
 
 _CYCLES = 1024  # distinct draws of accepted drafts, shared by requests to bound memory; chosen
-_CYCLE_STEPS = 64
+_CYCLE_STEPS = 64  # verify steps of a draw, which is then repeated; chosen
 
 _PURPOSES = (
     "arrivals",

@@ -12,7 +12,7 @@ from steelyard.cost.bundle import Row
 from steelyard.cost.measured.tiles import GRAPH_TOKENS, EvenDecodes, HeadShape, TileLoad, batch_load, tile_costs
 from steelyard.cost.source import Floats
 
-_NEIGHBOURS = 8
+_NEIGHBOURS = 8  # measured batches that a factor is the mean of
 _NEAREST = 0.02  # added to distances, so that no neighbour has all the weight
 _OTHER_KERNEL = 1.0  # distance between batches with and without splits
 _OTHER_SHAPE = 2.0  # weight of a factor of two in heads, relative to one in requests or tokens

@@ -22,9 +22,9 @@ Shape = tuple[int, float, int, int]  # experts, chosen, hidden, intermediate
 # The roofline that shares are relative to; only its form matters, and its constants are chosen.
 _START_SECONDS = 25e-6  # of the half dozen kernels
 _OF_PEAK = 0.6
-_NEIGHBOURS = 2
+_NEIGHBOURS = 2  # shapes that an unmeasured one is predicted from; chosen
 _ALIKE = 1e-6  # distance (in doublings) below which shapes are equal
-_ENOUGH = 10
+_ENOUGH = 10  # points of a shape that is interpolated by itself; chosen
 _TILE_ROWS = 16  # an expert's rows are padded to this at least
 
 

@@ -12,7 +12,7 @@ from steelyard.cost.source import Decodes
 
 _STAGGERED = 0.3  # share of the largest tile by which multiprocessors end apart in a mixed step; fitted to the profile
 _NEW_GRAIN, _BEFORE_GRAIN = 16, 64  # tokens that lengths are rounded to, less than a tile or a block
-_MOST_REMEMBERED = 1 << 16
+_MOST_REMEMBERED = 1 << 16  # entries of a cache: bounds its memory
 
 
 class _Chunk(NamedTuple):

@@ -31,7 +31,7 @@ GRAPH_TOKENS = 512  # vLLM's largest captured size
 SMALL_ROWS = 64  # query rows per tile up to which tiles are small
 _SPLIT_BELOW = 0.8  # larger steps are split if fewer than this share of the multiprocessors would be busy
 _GOOD_ENOUGH = 0.85  # of the best occupancy of the last wave
-_FEW_BLOCKS = 4
+_FEW_BLOCKS = 4  # of keys, up to which larger steps are not split
 
 
 class HeadShape(NamedTuple):

@@ -18,7 +18,7 @@ from steelyard.cost.measured.tiles import HeadShape, batch_load, even_decodes, t
 from steelyard.cost.source import Floats
 
 _WAVES = (*(i / 10 for i in range(1, 13)), 1.4, 1.6, 1.8, 2.0, 2.4, 3.0, 4.0, 6.0, 8.0, 16.0)
-_LENGTHS = (512, 1536, 4096)
+_LENGTHS = (512, 1536, 4096)  # mean lengths that are tabulated; chosen
 _SPREAD = 0.5  # standard deviation of the logarithm of lengths; chosen, and of little influence
 # Noise on positions, relative to that spread: a correlation of 0.37 between position and length. Azure's conversations
 # have 0.36 (tests/cost/test_measured_attention.py).

@@ -14,7 +14,7 @@ from steelyard.cost.silicon.database import Column, Database, Origin, Value, sec
 from steelyard.cost.source import EXTRAPOLATED, INTERPOLATED, Estimate, Floats
 from steelyard.hardware import Span
 
-_ELEMENT_BYTES = 2
+_ELEMENT_BYTES = 2  # bfloat16 and half
 _NCCL = {
     "nccl_allreduce": "all_reduce",
     "allgather": "all_gather",

@@ -20,7 +20,7 @@ from steelyard.hardware import Gpu
 from steelyard.model import GroupedGemm
 
 _ROUTING = "balanced"
-_ACTIVATION_BYTES = 2.0
+_ACTIVATION_BYTES = 2.0  # bfloat16
 _Points = tuple[Floats, Floats]
 
 

@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from steelyard.engine.content import BlockNames
 from steelyard.engine.request import Request
 
-_PRIVATE_BITS = 24
+_PRIVATE_BITS = 24  # of the base of unshared output: room for 16 million positions
 
 
 class Content:

@@ -16,7 +16,7 @@ from steelyard.records.lines import json_lines, required
 from steelyard.workload.columns import Content, Workload
 from steelyard.workload.traces.lines import recorded, seconds, tokens
 
-BLOCK = 512
+BLOCK = 512  # tokens, as Mooncake's traces define it
 
 
 def read_mooncake(path: Path, limit: int | None = None) -> Workload:

@@ -17,8 +17,8 @@ from steelyard.records import Floats
 Words = NDArray[np.uint64]
 Levels = NDArray[np.intp]
 
-LEVELS = 1 << 16
-_MASK = (1 << 64) - 1
+LEVELS = 1 << 16  # of a draw of 16 bits
+_MASK = (1 << 64) - 1  # of a 64-bit word
 _STRIDE = 0x9E3779B97F4A7C15  # 2 ** 64 over the golden ratio
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _SHIFTS = tuple(np.uint64(shift) for shift in (30, 27, 31))

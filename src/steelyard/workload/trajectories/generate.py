@@ -24,7 +24,7 @@ from steelyard.workload.trajectories.quantiles import normal
 
 Flags = NDArray[np.bool_]
 
-_GOING = -1
+_GOING = -1  # in place of an index into ENDS: it has not ended
 _DONE, _GAVE_UP, _TOKENS, _TURNS = range(len(ENDS))
 _NO_WORK = 0.5  # remaining steps below which a trajectory makes its last turn; chosen
 _ERROR = 1  # index into OUTCOMES; a timeout comes after it
