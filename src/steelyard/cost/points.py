@@ -7,17 +7,18 @@ and chosen from without making a dict of each.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 Row = dict[str, Any]
+_Value = TypeVar("_Value")
 Mask = NDArray[np.bool_]
 
 _ABOUT, _VALUES, _THERE, _ENDS = "about", "values", "there", "ends"  # what arrays of a file are called
@@ -131,49 +132,55 @@ def save_points(path: Path, about: str, parts: Mapping[str, Mapping[str, PointTa
 
 
 def open_points(path: Path, *parts: str) -> tuple[str, list[Mapping[str, PointTable]]]:
-    """What is said about the points in a file, and its parts, of which each family is read when it is asked for."""
-    file = _opened(path)
-    return str(file[_ABOUT]), [SavedPoints(path, part, list(file)) for part in parts]
+    """What is said about the points in a file, and its parts: families by name. Columns are read on first use."""
+    arrays = _arrays(path)
+    kept: dict[str, dict[str, dict[str, list[str]]]] = {part: defaultdict(lambda: defaultdict(list)) for part in parts}
+    for name in arrays:
+        part, *rest = name.split("/")
+        if part in kept:
+            family, column, of = rest
+            kept[part][family][column].append(of)
+    found: list[Mapping[str, PointTable]] = [
+        OnDemand({name: partial(_family, path, f"{part}/{name}", dict(columns)) for name, columns in families.items()})
+        for part, families in kept.items()
+    ]
+    return str(arrays[_ABOUT]), found
+
+
+class OnDemand(Mapping[str, _Value]):
+    """Values by name, each made when it is first asked for."""
+
+    def __init__(self, makers: Mapping[str, Callable[[], _Value]]) -> None:
+        self._makers = makers
+        self._made: dict[str, _Value] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._makers
+
+    def __getitem__(self, name: str) -> _Value:
+        if name not in self._made:
+            self._made[name] = self._makers[name]()
+        return self._made[name]
 
 
 @cache
-def _opened(path: Path) -> Mapping[str, NDArray[Any]]:
-    """The file's arrays, read from memory: a handle would not survive in processes that share it."""
+def _arrays(path: Path) -> Mapping[str, NDArray[Any]]:
+    """A file's arrays, read from memory: a handle would not survive in processes that share it."""
     arrays: Mapping[str, NDArray[Any]] = np.load(BytesIO(path.read_bytes()))
     return arrays
 
 
-class SavedPoints(Mapping[str, PointTable]):
-    """Families of points in a file."""
+def _family(path: Path, prefix: str, columns: Mapping[str, Sequence[str]]) -> PointTable:
+    found = OnDemand({name: partial(_column, path, f"{prefix}/{name}", each) for name, each in columns.items()})
+    return PointTable(found, len(found[next(iter(found))]))
 
-    def __init__(self, path: Path, part: str, names: Sequence[str]) -> None:
-        self._path = path
-        self._names: dict[str, list[str]] = defaultdict(list)  # of arrays, by family
-        for name in names:
-            if name.startswith(f"{part}/"):
-                self._names[name.split("/")[1]].append(name)
-        self._read: dict[str, PointTable] = {}
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def __contains__(self, family: object) -> bool:
-        return family in self._names
-
-    def __getitem__(self, family: str) -> PointTable:
-        if family not in self:
-            raise KeyError(family)
-        if family not in self._read:
-            self._read[family] = self._load(self._names[family])
-        return self._read[family]
-
-    def _load(self, names: Sequence[str]) -> PointTable:
-        kept: dict[str, dict[str, NDArray[Any]]] = defaultdict(dict)
-        for name in names:
-            column, of = name.split("/")[2:]
-            kept[column][of] = _opened(self._path)[name]
-        columns = {name: Column(each[_VALUES], each.get(_THERE), each.get(_ENDS)) for name, each in kept.items()}
-        return PointTable(columns, len(next(iter(columns.values()))))
+def _column(path: Path, prefix: str, kept: Sequence[str]) -> Column:
+    arrays = {of: _arrays(path)[f"{prefix}/{of}"] for of in kept}
+    return Column(arrays[_VALUES], arrays.get(_THERE), arrays.get(_ENDS))

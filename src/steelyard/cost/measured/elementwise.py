@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
 from steelyard.cost.bundle import Row
 from steelyard.cost.interpolate import along, columns, rising
+from steelyard.cost.points import OnDemand
 from steelyard.cost.source import INTERPOLATED, Estimate, Floats
 from steelyard.model import Elementwise
 
@@ -65,9 +66,9 @@ class Small:
         return Estimate(found.seconds, np.maximum(found.provenance, INTERPOLATED))
 
     @cached_property
-    def _curves(self) -> dict[str, dict[int, tuple[Floats, Floats]]]:
+    def _curves(self) -> Mapping[str, dict[int, tuple[Floats, Floats]]]:
         """By family: seconds over rows, by the bytes of a row."""
-        return {family: self._of(family) for family in _ROW_BYTES if family in self.families}
+        return OnDemand({family: partial(self._of, family) for family in _ROW_BYTES if family in self.families})
 
     def _of(self, family: str) -> dict[int, tuple[Floats, Floats]]:
         points: dict[int, list[tuple[float, float]]] = defaultdict(list)

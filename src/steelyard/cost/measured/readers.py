@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from heapq import heappop, heappush
+from functools import cache
+from heapq import heapify, heappop, heappush
 from math import inf
 
 
@@ -20,21 +21,30 @@ def all_read(tiles: Sequence[float], begin: float, lone: float, sms: int) -> flo
     ``tiles`` are read times while all multiprocessors read, ``begin`` is the start of each, and ``lone`` the factor on
     a tile's read time if no other tile is read.
     """
-    beginning = deque((begin, tile) for tile in tiles[:sms])
-    left = iter(tiles[sms:])
-    now = read = 0.0  # ``read``: how much a tile would have read that started first
-    reading: list[float] = []  # heap: the value of ``read`` at which each tile ends
-    while beginning or reading:
-        slow = lone + (1.0 - lone) * len(reading) / sms
-        done = now + (reading[0] - read) * slow if reading else inf
-        if beginning and beginning[0][0] <= done:
-            then, tile = beginning.popleft()
-            read += (then - now) / slow
-            now = then
-            heappush(reading, read + tile)
+    if not tiles:
+        return 0.0
+    slower = _slower(lone, sms)
+    now, read = begin, begin / slower[0]  # ``read``: how much a tile would have read that started first
+    reading = [read + tile for tile in tiles[:sms]]  # heap: the value of ``read`` at which each tile ends
+    heapify(reading)
+    left, starts = iter(tiles[sms:]), deque[float]()  # tiles that wait, and when those that were taken start to read
+    waiting = len(tiles) - len(reading)
+    while reading or starts:
+        done = now + (reading[0] - read) * slower[len(reading)] if reading else inf
+        if starts and starts[0] <= done:
+            start = starts.popleft()
+            read += (start - now) / slower[len(reading)]
+            now = start
+            heappush(reading, read + next(left))
         else:
             now, read = done, heappop(reading)
-            following = next(left, None)
-            if following is not None:
-                beginning.append((now + begin, following))
+            if waiting:
+                waiting -= 1
+                starts.append(now + begin)
     return now
+
+
+@cache
+def _slower(lone: float, sms: int) -> list[float]:
+    """The factor on a tile's read time by the number of multiprocessors that read."""
+    return [lone + (1.0 - lone) * count / sms for count in range(sms + 1)]

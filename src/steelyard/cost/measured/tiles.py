@@ -16,7 +16,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, cached_property, lru_cache
 from math import ceil, gcd
 from typing import NamedTuple
 
@@ -65,17 +65,17 @@ class TileCosts:
     small_combine: float  # combining splits, for as many as there are multiprocessors
     combine: float
 
-    @property
+    @cached_property
     def streamed_token(self) -> float:
         """One KV head's part of a cached token from memory, while all multiprocessors read."""
         return self.streamed_block / self.small_keys
 
-    @property
+    @cached_property
     def lone(self) -> float:
         """A block's time while few multiprocessors read, relative to all."""
         return self.lone_block / self.streamed_block
 
-    @property
+    @cached_property
     def crowd_token(self) -> float:
         """What a cached token adds to its block's time while all multiprocessors read."""
         return (self.streamed_block - self.lone_block) / self.small_keys
@@ -89,6 +89,7 @@ _COSTS = {
 }
 
 
+@cache
 def tile_costs(dim: int) -> TileCosts:
     """The costs of the next larger head size that was fitted."""
     return _COSTS[min((size for size in _COSTS if size >= dim), default=max(_COSTS))]
