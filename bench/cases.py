@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from steelyard import Result, Scenario, scenario_from_dict, simulate
-from steelyard.posttrain.run import posttrain
+from steelyard.posttrain.run import drive
 from steelyard.scenario import load_posttrain
 
 _EXAMPLES = Path(__file__).parents[1] / "examples" / "posttrain"
@@ -125,7 +125,7 @@ def _post_train(example: str, steps: int) -> Callable[[str], Measured]:
     def measure(case: str) -> Measured:
         scenario = load_posttrain(_EXAMPLES / f"{example}.yaml", [f"steps={steps}"])
         began = time.process_time()
-        loop = posttrain(scenario).loop
+        loop = drive(scenario).loop
         cpu = time.process_time() - began
         engines = loop.stage.engines.values()
         turns = sum(len(each.trajectory.turns) for each in loop.record.samples)

@@ -16,7 +16,7 @@ from steelyard.balance.route.rollout import rollout_router
 from steelyard.posttrain.changes import replica_to_training
 from steelyard.posttrain.hybrid import HybridPool
 from steelyard.posttrain.loop import Loop
-from steelyard.posttrain.run import posttrain
+from steelyard.posttrain.run import drive
 from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
 from steelyard.posttrain.summary import summarise_posttrain
 from steelyard.posttrain.training import TrainLayout
@@ -135,7 +135,7 @@ def test_some_engines_always_roll_out() -> None:
 
 @pytest.mark.parametrize("rule", ["thresholds", "payoff"])
 def test_the_summary_says_what_was_moved(rule: str) -> None:
-    result = posttrain(posttrain_from_dict({**SCENARIO, "pool": rule}))
+    result = drive(posttrain_from_dict({**SCENARIO, "pool": rule}))
     summary = result.summary
     assert summary["pool"] == rule and summary["reallocations"]
     assert set(summary["reallocations"][0]) >= {"step", "what", "predicted", "realised", "seconds"}

@@ -28,7 +28,7 @@ from steelyard.posttrain.recent import EndedBatches
 from steelyard.posttrain.record import StepRecord
 from steelyard.posttrain.replan import Replanner
 from steelyard.posttrain.roles import first_places, new_places
-from steelyard.posttrain.run import PosttrainResult, posttrain
+from steelyard.posttrain.run import Driven, drive
 from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
 from steelyard.posttrain.switch import Switch
 from steelyard.posttrain.trial import Trial
@@ -50,12 +50,12 @@ SMALL: dict[str, Any] = {
 }
 
 
-def run(**more: object) -> PosttrainResult:
-    return posttrain(posttrain_from_dict({**SMALL, **more}))
+def run(**more: object) -> Driven:
+    return drive(posttrain_from_dict({**SMALL, **more}))
 
 
 @pytest.fixture(scope="module")
-def stationary(tmp_path_factory: pytest.TempPathFactory) -> dict[str, PosttrainResult]:
+def stationary(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Driven]:
     """The same trajectories step after step, by three planners."""
     path = tmp_path_factory.mktemp("recorded") / "trajectories.jsonl"
     with path.open("w") as file:
@@ -193,7 +193,7 @@ def test_given_changes_nothing_and_says_nothing() -> None:
     assert named.loop.manager is None
 
 
-def test_the_simulated_planner_gets_to_where_the_best_fixed_plan_is(stationary: dict[str, PosttrainResult]) -> None:
+def test_the_simulated_planner_gets_to_where_the_best_fixed_plan_is(stationary: dict[str, Driven]) -> None:
     """After the step that waited for the change, since nothing drifts here; what it foretold is what came."""
     ours, best, given = (stationary[name].loop for name in ("simulated", "static-best", "given"))
     late = [sum(loop.record.seconds(step) for step in range(2, 8)) for loop in (ours, best, given)]
@@ -225,7 +225,7 @@ def test_every_planner_runs_in_the_loop(name: str) -> None:
 @pytest.mark.parametrize(("name", "first"), [("static-best", 0), ("simulated", 1)])
 def test_progress_is_shown_while_plans_are_simulated(name: str, first: int) -> None:
     seen: list[int] = []
-    posttrain(posttrain_from_dict({**SMALL, "planner": name, "steps": 2}), lambda done, _: seen.append(done))
+    drive(posttrain_from_dict({**SMALL, "planner": name, "steps": 2}), lambda done, _: seen.append(done))
     assert seen[0] == first and seen.count(first) > 1 and seen[-1] == 2
 
 
@@ -257,17 +257,18 @@ def test_co_located_stages_keep_all_their_gpus() -> None:
     assert all(rolling == training == 8 for rolling, training in ours.summary["gpus_by_step"])
 
 
-def test_shares_of_gpu_time_add_up_when_roles_change(stationary: dict[str, PosttrainResult]) -> None:
+def test_shares_of_gpu_time_add_up_when_roles_change(stationary: dict[str, Driven]) -> None:
     ours = stationary["simulated"]
     assert ours.summary["reallocations"] and 0 < ours.summary["between_roles"] < 1
     for shares in ours.summary["gpu_time"].values():
         assert sum(shares.values()) == pytest.approx(1.0) and min(shares.values()) >= 0
     first, *_, last = ours.summary["gpus_by_step"]
     assert first == [12, 4] and last != first and sum(last) <= 16
-    assert "#eeeeee" in timeline_svg(ours.loop) and "#eeeeee" not in timeline_svg(stationary["given"].loop)
+    assert "#eeeeee" in timeline_svg(ours.result)
+    assert "#eeeeee" not in timeline_svg(stationary["given"].result)
 
 
-def test_the_best_fixed_plan_is_at_least_as_good_as_the_written_one(stationary: dict[str, PosttrainResult]) -> None:
+def test_the_best_fixed_plan_is_at_least_as_good_as_the_written_one(stationary: dict[str, Driven]) -> None:
     best, given = stationary["static-best"], stationary["given"]
     assert best.summary["tokens_per_second"] >= given.summary["tokens_per_second"]
     assert best.summary["gpus"] == given.summary["gpus"] == 16 and not best.summary["reallocations"]

@@ -10,7 +10,7 @@ import pytest
 from steelyard.errors import UserError
 from steelyard.posttrain.record import StepRecord
 from steelyard.posttrain.reward import reward_figures
-from steelyard.posttrain.run import posttrain
+from steelyard.posttrain.run import drive
 from steelyard.scenario import posttrain_from_dict
 from steelyard.scenario.rollouts import LearningSpec, trajectories_spec
 from steelyard.workload.trajectories import Learning
@@ -28,7 +28,7 @@ def steps() -> tuple[StepRecord, ...]:
         "training": {"dp": 2},
         "steps": 4,
     }
-    return tuple(posttrain(posttrain_from_dict(written)).loop.record.steps)
+    return tuple(drive(posttrain_from_dict(written)).loop.record.steps)
 
 
 def figures(**more: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from steelyard.cli import app
 from steelyard.errors import UserError
-from steelyard.posttrain.run import posttrain
+from steelyard.posttrain.run import drive
 from steelyard.records import Turn
 from steelyard.scenario import load_posttrain
 from steelyard.workload.trajectories import read_trajectories
@@ -92,10 +92,10 @@ def test_a_simulated_runs_log_is_a_workload(tmp_path: Path) -> None:
     ran = CliRunner().invoke(app, ["posttrain", str(SEARCH), "--out", str(tmp_path / "run"), "--log", *asked])
     assert ran.exit_code == 0, ran.output
     read = read_trajectories(tmp_path / "run" / "events.jsonl")
-    samples = [each.trajectory for each in posttrain(load_posttrain(SEARCH, changes)).loop.record.samples]
+    samples = [each.trajectory for each in drive(load_posttrain(SEARCH, changes)).loop.record.samples]
     assert [(each.id, each.prompt, each.prompt_tokens, each.turns) for each in read] == [
         (each.id, each.prompt, each.prompt_tokens, each.turns) for each in samples
     ]
     source = f"trajectories={{file: {tmp_path / 'run' / 'events.jsonl'}, prompts: 4, group: 4}}"
-    again = posttrain(load_posttrain(SEARCH, [source, "steps=1"])).summary
+    again = drive(load_posttrain(SEARCH, [source, "steps=1"])).summary
     assert again["samples"] == 16

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import ExitStack
 from typing import Annotated
 
@@ -37,8 +36,8 @@ def command(
             folder.mkdir(parents=True, exist_ok=True)
             journal = Journal(files.enter_context((folder / "events.jsonl").open("w", encoding="utf-8")))
         result = posttrain(loaded, progress, journal)
-    text = json.dumps(result.summary, indent=2, allow_nan=False) + "\n"
-    write_whole(folder / "timeline.svg", timeline_svg(result.loop))
+    text = result.summary_json()
+    write_whole(folder / "timeline.svg", timeline_svg(result))
     write_whole(folder / "summary.json", text)
     if json_:
         typer.echo(text, nl=False)

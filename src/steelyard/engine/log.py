@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -54,6 +54,11 @@ class EngineLog:
         self.requests = array("d")  # _ENDED, flat
         self.breaks: list[tuple[int, int]] = []
         self.given_up: dict[int, tuple[float, str]] = {}  # when and why a request was aborted or rejected
+
+    def __reduce__(self) -> tuple[Callable[..., EngineLog], tuple[object, ...]]:
+        """Pickled as its records, without the tables that were expanded from them."""
+        records = (self.stride, self.ends, self.rows, self.restarts, self.requests, self.breaks, self.given_up)
+        return _read_back, (type(self), *records)
 
     def step(self, number: int, batch: Batch, scheduler: Policy) -> None:
         """Record a step and its batch, right after scheduling."""
@@ -206,6 +211,22 @@ class BriefLog(EngineLog):
 
     def take_back(self, r: Request) -> None:
         pass
+
+
+def _read_back(
+    kind: type[EngineLog],
+    stride: int,
+    ends: array[float],
+    rows: array[int],
+    restarts: list[tuple[int, float]],
+    requests: array[float],
+    breaks: list[tuple[int, int]],
+    given_up: dict[int, tuple[float, str]],
+) -> EngineLog:
+    log = kind()
+    log.stride, log.ends, log.rows, log.restarts = stride, ends, rows, restarts
+    log.requests, log.breaks, log.given_up = requests, breaks, given_up
+    return log
 
 
 def _news(r: Request) -> tuple[int, int, list[tuple[int, int]]]:

@@ -138,7 +138,7 @@ def figures_of(scenario: PosttrainScenario) -> dict[str, Any]:
         return {"refused": str(error)}
     summary = result.summary
     ages = {int(age): count for age, count in summary["staleness"].items()}
-    thrown = len(result.loop.record.thrown)
+    thrown = int(result.trajectories["given_up"].sum())
     return {
         "tokens_per_second": summary["tokens_per_second"],
         JUDGED_BY: summary[JUDGED_BY],

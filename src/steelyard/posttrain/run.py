@@ -15,18 +15,23 @@ from steelyard.posttrain.hybrid import HybridPool
 from steelyard.posttrain.loop import Loop, Progress
 from steelyard.posttrain.planned_pool import PlannedPool
 from steelyard.posttrain.replan import Replanner
+from steelyard.posttrain.result import PosttrainResult
 from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
 from steelyard.posttrain.summary import summarise_posttrain
 from steelyard.scenario.posttrain import PosttrainScenario
 
 
 @dataclass(frozen=True)
-class PosttrainResult:
-    """What came of it."""
+class Driven:
+    """A run, and the loop that it left behind."""
 
-    scenario: PosttrainScenario
-    summary: dict[str, Any]
+    result: PosttrainResult
     loop: Loop
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The headline figures."""
+        return self.result.summary
 
 
 def posttrain(
@@ -36,6 +41,11 @@ def posttrain(
 
     Where the best fixed plan in hindsight is asked for and two are close, both are run to the end.
     """
+    return drive(scenario, progress, journal).result
+
+
+def drive(scenario: PosttrainScenario, progress: Progress | None = None, journal: Journal | None = None) -> Driven:
+    """The same, with the loop itself."""
     setup = set_up_posttrain(scenario)
     if scenario.planner != "static-best":
         return _run(scenario, setup, progress, journal)
@@ -50,7 +60,7 @@ def posttrain(
 
 def _run(
     scenario: PosttrainScenario, setup: PosttrainSetup, progress: Progress | None, journal: Journal | None = None
-) -> PosttrainResult:
+) -> Driven:
     """The scenario as it was set up, perhaps with another plan than is written there."""
     truth = Oracle()
     loop = Loop(setup, rollout_core(setup, truth), truth.foresee, journal)
@@ -58,7 +68,7 @@ def _run(
     with collector_off():
         loop.run(progress)
     summary = summarise_posttrain(setup, loop) | {"gpus": scenario.gpus}  # of which a plan may leave some unused
-    return PosttrainResult(scenario, summary, loop)
+    return Driven(PosttrainResult.of(scenario, summary, loop), loop)
 
 
 def _while_planning(progress: Progress | None, done: Sized, steps: int) -> Callable[[int], None]:

@@ -11,9 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from steelyard.balance.plan import Plan
-from steelyard.posttrain.loop import Loop
 from steelyard.posttrain.part import Advice
-from steelyard.posttrain.role_figures import Floats, busy_intervals
+from steelyard.posttrain.result import PosttrainResult
+from steelyard.posttrain.role_figures import Floats
 from steelyard.posttrain.roles import Role
 
 _BINS = 240
@@ -95,13 +95,13 @@ def _plan_data(plan: Plan, simulated: bool) -> dict[str, Any]:
     return found if plan.runner_up is None else {**found, "runner_up": _plan_data(plan.runner_up, simulated)}
 
 
-def timeline_svg(loop: Loop) -> str:
+def timeline_svg(result: PosttrainResult) -> str:
     """Shares of GPUs at work over time, rollout above and training below; sync as lines. Where GPUs change their
     roles, both are shares of the most that a stage ever had, and those that it has are grey behind it."""
-    steps = loop.record.steps
+    steps = result.steps
     end = steps[-1].synced
     edges = np.linspace(0.0, end, _BINS + 1)
-    rolling = _rollout_share(loop, edges)
+    rolling = _rollout_share(result, edges)
     most = max(step.training_gpus for step in steps)
     spans = [(step, span) for step in steps for span in step.spans]
     shares = [step.training_gpus / most for step, _ in spans]
@@ -113,9 +113,9 @@ def timeline_svg(loop: Loop) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {head}>',
         f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
-        *(_band("", 16, _held(loop, edges, "rollout"), _IDLE) if _changed(loop) else ()),
+        *(_band("", 16, _held(result, edges, "rollout"), _IDLE) if _changed(result) else ()),
         *_band("rollout", 16, rolling, _ROLLOUT),
-        *(_band("", 16 + _HEIGHT + _GAP, _held(loop, edges, "training"), _IDLE) if _changed(loop) else ()),
+        *(_band("", 16 + _HEIGHT + _GAP, _held(result, edges, "training"), _IDLE) if _changed(result) else ()),
         *_band("training", 16 + _HEIGHT + _GAP, training, _WAIT),
         *_band("", 16 + _HEIGHT + _GAP, useful, _TRAINING),
     ]
@@ -143,30 +143,30 @@ def _band(name: str, top: float, shares: Sequence[float] | Floats, colour: str) 
     return [area, label] if name else [area]
 
 
-def _rollout_share(loop: Loop, edges: Floats) -> Floats:
+def _rollout_share(result: PosttrainResult, edges: Floats) -> Floats:
     total = np.zeros(len(edges) - 1)
-    for tenure in loop.roles.tenures:
-        if tenure.engine is not None:
-            start, stop = busy_intervals(tenure.engine)
-            total += len(tenure.gpus) * _covered(edges, list(zip(start.tolist(), stop.tolist(), strict=True)))
-    return total / _most(loop, "rollout")
+    for each in result.held:
+        if len(each.busy_from):
+            spans = list(zip(each.busy_from.tolist(), each.busy_until.tolist(), strict=True))
+            total += each.gpus * _covered(edges, spans)
+    return total / _most(result, "rollout")
 
 
-def _changed(loop: Loop) -> bool:
-    return any(tenure.since > 0 for tenure in loop.roles.tenures)
+def _changed(result: PosttrainResult) -> bool:
+    return any(each.since > 0 for each in result.held)
 
 
-def _held(loop: Loop, edges: Floats, role: Role) -> Floats:
+def _held(result: PosttrainResult, edges: Floats, role: Role) -> Floats:
     """The share of the most GPUs that a stage ever had that it has now."""
-    tenures = [tenure for tenure in loop.roles.tenures if tenure.role == role]
-    spans = [(tenure.since, min(tenure.until, float(edges[-1]))) for tenure in tenures]
-    return _covered(edges, spans, [float(len(tenure.gpus)) for tenure in tenures]) / _most(loop, role)
+    own = [each for each in result.held if each.role == role]
+    spans = [(each.since, min(each.until, float(edges[-1]))) for each in own]
+    return _covered(edges, spans, [float(each.gpus) for each in own]) / _most(result, role)
 
 
-def _most(loop: Loop, role: Role) -> int:
+def _most(result: PosttrainResult, role: Role) -> int:
     """GPUs that a stage had at most at any time."""
-    tenures = [tenure for tenure in loop.roles.tenures if tenure.role == role]
-    return max(sum(len(each.gpus) for each in tenures if each.since <= tenure.since < each.until) for tenure in tenures)
+    own = [each for each in result.held if each.role == role]
+    return max(sum(each.gpus for each in own if each.since <= one.since < each.until) for one in own)
 
 
 def _covered(edges: Floats, spans: Sequence[tuple[float, float]], heights: Sequence[float] | None = None) -> Floats:

@@ -1,0 +1,133 @@
+"""What a post-training run produced: a summary, its training steps and trajectories, and who had which GPUs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard.errors import UserError
+from steelyard.posttrain.attempt import Attempt
+from steelyard.posttrain.loop import Loop
+from steelyard.posttrain.record import LoopRecord, StepRecord
+from steelyard.posttrain.role_figures import Floats, busy_intervals
+from steelyard.posttrain.roles import Role
+from steelyard.records.tables import read_table, to_arrow, to_pandas, write_table
+from steelyard.scenario.posttrain import PosttrainScenario
+from steelyard.sim.result import NotKept
+
+if TYPE_CHECKING:
+    import pyarrow
+
+Column = NDArray[Any]
+SUMMARY, TRAJECTORIES, STEPS = "summary.json", "trajectories.parquet", "steps.parquet"
+_NUMBERS = tuple(each.name for each in fields(StepRecord) if each.type in ("int", "float"))
+
+
+@dataclass(frozen=True)
+class Held:
+    """GPUs that had one role for a while, and when they were busy if it was to roll out."""
+
+    role: Role
+    gpus: int
+    since: float
+    until: float
+    busy_from: Floats
+    busy_until: Floats
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PosttrainResult:
+    """The outcome of one run: data, which can be pickled, saved and read back, as far as a folder has it."""
+
+    scenario: PosttrainScenario
+    summary: dict[str, Any]
+    steps: tuple[StepRecord, ...]
+    trajectories: dict[str, Column]  # all that ended or were given up; ``step`` is -1 for those not trained on
+    held: tuple[Held, ...]
+
+    @classmethod
+    def of(cls, scenario: PosttrainScenario, summary: dict[str, Any], loop: Loop) -> PosttrainResult:
+        """What is left of a loop that has run."""
+        record = loop.record
+        held = []
+        for each in loop.roles.tenures:
+            busy = (np.empty(0), np.empty(0)) if each.engine is None else busy_intervals(each.engine)
+            held.append(Held(each.role, len(each.gpus), each.since, each.until, *busy))
+        return cls(scenario, summary, tuple(record.steps), _trajectories(record), tuple(held))
+
+    @classmethod
+    def load(cls, folder: str | Path) -> PosttrainResult:
+        """The result that `save` has written to a folder; of one that ``steelyard posttrain`` has, the summary."""
+        folder, made = Path(folder), cls.__new__(cls)
+        try:
+            made.__dict__["summary"] = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UserError(f"{folder / SUMMARY}: no result can be read from it ({error})") from None
+        for name, file in (("trajectories", TRAJECTORIES), ("step_table", STEPS)):
+            if (folder / file).is_file():
+                made.__dict__[name] = read_table(folder / file)
+        return made
+
+    def save(self, folder: str | Path) -> None:
+        """Write summary.json, trajectories.parquet and steps.parquet. Files of an earlier result are replaced."""
+        folder = Path(folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_table(self.trajectories, folder / TRAJECTORIES)
+            write_table(self.step_table, folder / STEPS)
+            (folder / SUMMARY).write_text(self.summary_json(), encoding="utf-8", newline="\n")
+        except OSError as error:
+            raise UserError(f"cannot write results to {folder}: {error.strerror or error}") from error
+
+    def summary_json(self) -> str:
+        """The text of summary.json."""
+        return json.dumps(self.summary, indent=2, allow_nan=False) + "\n"
+
+    @cached_property
+    def step_table(self) -> dict[str, Column]:
+        """One row per training step."""
+        return {name: np.array([getattr(step, name) for step in self.steps]) for name in _NUMBERS}
+
+    def to_arrow(self, table: Literal["trajectories", "steps"] = "trajectories") -> pyarrow.Table:
+        """The trajectories, or the training steps, as an Arrow table."""
+        return to_arrow(self.trajectories if table == "trajectories" else self.step_table)
+
+    def to_pandas(self, table: Literal["trajectories", "steps"] = "trajectories") -> Any:
+        """The trajectories, or the training steps, as a pandas frame."""
+        return to_pandas(self.trajectories if table == "trajectories" else self.step_table)
+
+    def __repr__(self) -> str:
+        got = self.summary
+        return f"<PosttrainResult {got['name']}: {got['steps']} steps, {got['tokens_per_second']:,.0f} tokens/s>"
+
+    def __getattr__(self, name: str) -> Any:
+        if name in {each.name for each in fields(PosttrainResult)}:
+            raise NotKept(f"the result has no {name}: a folder does not hold it; run the scenario again")
+        raise AttributeError(name)
+
+
+def _trajectories(record: LoopRecord) -> dict[str, Column]:
+    """In the order in which they ended, those that were given up last."""
+    step_of = {id(each): step for step, batch in enumerate(record.batches) for each in batch}
+    ended = {id(each) for each in record.samples}
+    rows: Sequence[Attempt] = [*record.samples, *(each for each in record.thrown if id(each) not in ended)]
+    thrown = {id(each) for each in record.thrown}
+    return {
+        "id": np.array([each.trajectory.id for each in rows], dtype=object),
+        "prompt": np.array([each.trajectory.prompt for each in rows], dtype=object),
+        "step": np.array([step_of.get(id(each), -1) for each in rows], dtype=np.int64),
+        "given_up": np.array([id(each) in thrown for each in rows], dtype=bool),
+        "version": np.array([each.version for each in rows], dtype=np.int64),
+        "versions": np.array([len(each.versions) for each in rows], dtype=np.int64),
+        "turns": np.array([each.turns for each in rows], dtype=np.int64),
+        "generated": np.array([each.generated for each in rows], dtype=np.int64),
+        "begun": np.array([each.begun for each in rows], dtype=np.float64),
+        "ended": np.array([each.ended for each in rows], dtype=np.float64),
+    }
