@@ -126,23 +126,23 @@ class Engine:
         self.scheduler.let_go(r)
         self._go_on(at)
 
-    def hand_down(self, held: Sequence[Request], heir: Request) -> None:
+    def transfer_held(self, held: Sequence[Request], successor: Request) -> None:
         """A submitted request takes over, when it starts, the blocks that ended requests hold here.
 
         It goes to the front of the queue: others could wait for the very blocks that are held for it.
         """
-        self.holding.heirs[heir] = held
-        self.scheduler.put_first(heir)
+        self.holding.successors[successor] = held
+        self.scheduler.put_first(successor)
 
-    def unhold(self, r: Request, at: float) -> None:
+    def release_held(self, r: Request, at: float) -> None:
         """Free what an ended request holds, since its next round runs elsewhere; run up to ``at`` before."""
-        self.holding.stop(r, self.scheduler)
+        self.holding.release(r, self.scheduler)
         self._go_on(at)
 
     def withdraw(self, r: Request, at: float) -> None:
         """Remove a request that is waiting or fetching; run up to ``at`` before."""
         self.scheduler.remove(r)
-        self.holding.inherit(r, self.scheduler)
+        self.holding.release_for(r, self.scheduler)
         self.outstanding -= 1
         r.status = LOST
         self.log.done(r)
@@ -160,10 +160,10 @@ class Engine:
         among the lost ones, which are returned. The driver leaves such requests in ``finished`` until then.
         """
         lost = lose_requests(self, at)
-        self._start_afresh(at)
+        self._restart(at)
         return lost
 
-    def _start_afresh(self, at: float) -> None:
+    def _restart(self, at: float) -> None:
         self.scheduler = self._new_scheduler()
         self.to_load = self.scheduler.to_load
         self.clock = self.gpu_free = at
@@ -249,8 +249,8 @@ class Engine:
         scheduler.remove(r)
         if self.tiers is not None:
             self.tiers.write_through(self.clock)
-        if holding.heirs:
-            holding.inherit(r, scheduler)
+        if holding.successors:
+            holding.release_for(r, scheduler)
         r.status = status
         self.outstanding -= 1
         if status != FINISHED:

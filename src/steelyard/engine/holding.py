@@ -17,19 +17,19 @@ class HeldBlocks:
     def __init__(self) -> None:
         self.kept = 0  # ended requests whose blocks another engine has yet to fetch
         self.held: dict[Request, None] = {}  # ended requests that hold blocks for their next rounds, oldest first
-        self.heirs: dict[Request, Sequence[Request]] = {}  # next rounds that have not started, and who holds for them
+        self.successors: dict[Request, Sequence[Request]] = {}  # rounds that have not started, and who holds for them
 
-    def stop(self, r: Request, scheduler: Policy) -> None:
+    def release(self, r: Request, scheduler: Policy) -> None:
         """Free what an ended request holds for its next rounds."""
         if r in self.held:
             del self.held[r]
             scheduler.let_go(r)
 
-    def stop_oldest(self, scheduler: Policy) -> None:
+    def release_oldest(self, scheduler: Policy) -> None:
         """Free the blocks held longest, since running requests need them."""
-        self.stop(next(iter(self.held)), scheduler)
+        self.release(next(iter(self.held)), scheduler)
 
-    def inherit(self, r: Request, scheduler: Policy) -> None:
+    def release_for(self, r: Request, scheduler: Policy) -> None:
         """A next round has started or ended: free what was held for it."""
-        for each in self.heirs.pop(r, ()):
-            self.stop(each, scheduler)
+        for each in self.successors.pop(r, ()):
+            self.release(each, scheduler)

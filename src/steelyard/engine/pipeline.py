@@ -123,12 +123,12 @@ class Pipeline(Engine):
             return float("inf")
         if self.stuck:
             return self.due
-        if scheduler.waiting or scheduler.ready or scheduler.fruitless or not self._queue:
+        if scheduler.waiting or scheduler.ready or scheduler.steps_without_progress or not self._queue:
             return self.clock
         return max(self.clock, min(self._queue[0].end, self.due))
 
-    def _start_afresh(self, at: float) -> None:
-        super()._start_afresh(at)
+    def _restart(self, at: float) -> None:
+        super()._restart(at)
         self.stages.restart(at)
         self._fed = [at] * self.limits.stages
 

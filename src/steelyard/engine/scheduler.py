@@ -46,7 +46,7 @@ class Scheduler:
         self.to_load: list[tuple[Request, int, float]] = []  # fetches requested since the driver last looked
         self.grouping = not plain and not limits.speculative_tokens and (limits.stages == 1 or not limits.slides)
         self.admissions = 0  # so far; numbers them
-        self.fruitless = 0  # preempting steps since any request got further than ever before
+        self.steps_without_progress = 0  # preempting steps since any request got further than ever before
         self.head_blocked = False  # the first waiting request lacked blocks, and none were freed since
 
     def use(self, tiers: Tiers) -> None:
@@ -155,7 +155,7 @@ class Scheduler:
                 if self.windows is not None:
                     self.windows.begin(step)
                 group.tokens += group.size
-                self.fruitless = 0
+                self.steps_without_progress = 0
                 batch.decodes = group.size
                 batch.kv = group.tokens
                 batch.longest = group.longest(step) + 1
@@ -168,7 +168,7 @@ class Scheduler:
         if self.windows is not None:
             self.windows.settle(step)
         if batch.preempted:
-            self.fruitless += 1
+            self.steps_without_progress += 1
         elif self.waiting or self.ready:
             if self.ready:
                 budget = admit_ready(self, batch, budget, threshold, now)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PAUSE_SECONDS = 0.05
 # Preempting steps without any progress before a request is rejected: requests of equal priority can preempt each other
 # for ever. Chosen; far more than any run that does progress.
-_MOST_FRUITLESS = 64
+_MOST_WITHOUT_PROGRESS = 64
 
 
 def decide(engine: Engine) -> Batch | None:
@@ -42,13 +42,13 @@ def next_batch(engine: Engine) -> Batch:
     """The batch of the next step, which may be empty."""
     scheduler = engine.scheduler
     batch = scheduler.schedule(engine.step, engine.clock, engine.flight)
-    if engine.holding.heirs:
+    if engine.holding.successors:
         for entry in batch.scheduled:
-            engine.holding.inherit(entry.request, scheduler)
-    if scheduler.fruitless > _MOST_FRUITLESS:
-        scheduler.fruitless = 0
+            engine.holding.release_for(entry.request, scheduler)
+    if scheduler.steps_without_progress > _MOST_WITHOUT_PROGRESS:
+        scheduler.steps_without_progress = 0
         if engine.holding.held:
-            engine.holding.stop_oldest(scheduler)
+            engine.holding.release_oldest(scheduler)
         else:
             engine.end(batch.preempted[-1], REJECTED, "preempted again and again, and nobody got any further")
     return batch
@@ -59,7 +59,7 @@ def wait_or_refuse(engine: Engine, batch: Batch) -> None:
     if engine.loads and not batch.preempted:
         engine.stuck = True
     elif engine.holding.held:
-        engine.holding.stop_oldest(engine.scheduler)
+        engine.holding.release_oldest(engine.scheduler)
     elif engine.scheduler.loading or engine.holding.kept:
         engine.stuck = True
     elif engine.outstanding and not batch.preempted:

@@ -29,7 +29,7 @@ def commit(scheduler: Scheduler, batch: Batch) -> None:
             batch.chunks.append((tokens, r.computed))
         r.computed += tokens
         if r.computed > r.furthest:
-            scheduler.fruitless = 0
+            scheduler.steps_without_progress = 0
         r.in_flight += tokens
         r.chunking = r.computed < r.prompt + r.outputs + r.owed
         if not r.chunking:

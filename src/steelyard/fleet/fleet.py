@@ -141,7 +141,7 @@ def _run_with_followers(engine: Engine, rows: NDArray[np.int64], desk: Desk, met
             engine.submit(r, seen, desk.abort_at(r))
             held = desk.held_for(r.index)
             if held:
-                engine.hand_down(held, r)
+                engine.transfer_held(held, r)
         elif pending:
             now, i = heappop(pending)
             desk.replica[i] = desk.replica[desk.session[i]]

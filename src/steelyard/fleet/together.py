@@ -184,7 +184,7 @@ class Together:
         engine.submit(r, now, self.desk.abort_at(r))
         held = self.take_over(r.index, replica, now)
         if held:
-            engine.hand_down(held, r)
+            engine.transfer_held(held, r)
         if self.awaits_first_tokens and replica in self.taking:
             self.unanswered[replica].append(r)
         self.sleep(replica)
@@ -197,7 +197,7 @@ class Together:
             if there == replica:
                 held.append(r)
             else:
-                self.run_to(there, now).unhold(r, now)
+                self.run_to(there, now).release_held(r, now)
                 self.sleep(there)
         return held
 

@@ -43,7 +43,7 @@ class Policy(Protocol):
     `await_last_token` do nothing. The requests that `update` returns end in that order.
     """
 
-    fruitless: int  # preempting steps since any request got further than ever before
+    steps_without_progress: int  # preempting steps since any request got further than ever before
 
     @property
     def group(self) -> DecodeGroup: ...

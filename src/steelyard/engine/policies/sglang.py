@@ -45,7 +45,7 @@ class SglangScheduler:
         self.loading: dict[Request, None] = {}
         self.ready: list[Request] = []
         self.to_load: list[tuple[Request, int, float]] = []
-        self.fruitless = 0  # after a retraction at least one request continues
+        self.steps_without_progress = 0  # after a retraction at least one request continues
         self.expects = Expectation(self.settings)
         self._decoding: list[Request] = []  # in the order of the engine's own batch
         self._joining: list[Request] = []  # requests of the last step, which join the decoding ones
