@@ -1,4 +1,4 @@
-"""Limits and goodput: whoever is not served is late."""
+"""Limits and goodput: a request that is not served is late."""
 
 from __future__ import annotations
 

@@ -171,3 +171,14 @@ def test_intervals_of_steady_figures_hold_what_the_draw_does() -> None:
     assert low <= sampled[0] * 1.02 and high >= sampled[1] * 0.98
     assert low <= 20.0 <= high
     assert math.isfinite(bounds["steady.usd_per_million_output_tokens"][1])
+
+
+def test_a_run_that_was_cut_counts_what_had_ended_by_then() -> None:
+    whole, cut = simulate(scenario(20.0, 3000)), simulate(scenario(20.0, 3000), until=100.0)
+    assert (cut.requests["status"] == "unfinished").any()
+    steady = known(cut.summary.steady)
+    assert steady.end_s <= 100.5
+    assert steady.throughput.requests_per_s == pytest.approx(20.0, rel=0.1)
+    finish = whole.requests["finish"]
+    inside = (finish > steady.start_s) & (finish <= steady.end_s)
+    assert steady.requests == pytest.approx(inside.sum(), abs=3)

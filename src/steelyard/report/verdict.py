@@ -52,7 +52,7 @@ class Limit:
 
     @property
     def finding(self) -> str:
-        """`31.2 ms, limit 1.00 s`; whoever was not served never came to it."""
+        """`31.2 ms, limit 1.00 s`, and how many requests were not served."""
         value = "never" if self.value is None and self.unserved else seconds(self.value)
         late = f"; {plural(self.unserved, 'request')} not served count as never" if self.unserved else ""
         return f"{value}, limit {seconds(self.limit)}{late}"

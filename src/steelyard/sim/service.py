@@ -54,7 +54,7 @@ def goodput_of(slo: SloSpec, requests: dict[str, Column], seconds: float) -> Goo
 
 
 def verdicts(slo: SloSpec, requests: dict[str, Column], gaps: TokenGaps) -> dict[str, LimitVerdict]:
-    """Each limit on a percentile, by its name. Whoever did not finish is endlessly late."""
+    """Each limit on a percentile, by its name. A request that did not finish is infinitely late."""
     finished = requests["status"] == "finished"
     found: dict[str, LimitVerdict] = {}
     for limit in slo.percentiles():

@@ -49,31 +49,31 @@ def steady_window(
 ) -> Window | Unsteady:
     """The window that the scenario gives, or else the one that is found."""
     ended = ends(requests)
-    last = float(np.nanmax(ended, initial=0.0)) if len(ended) else 0.0
+    over = max((float(log.ends[-1]) for log in logs if len(log.ends)), default=0.0)
     if scenario.steady is not None:
         start, end = scenario.steady.start, scenario.steady.end
-        if start >= last:
+        if start >= over:
             return Unsteady(f"it was to begin at {start:g} s, when all was served")
-        return Window(start, last if end is None else min(end, last))
+        return Window(start, over if end is None else min(end, over))
     changing = _changes(scenario)
     if changing:
         return Unsteady(changing)
-    came = np.isfinite(requests["arrival"]) & np.isfinite(ended)
+    came = requests["arrival"] <= over
     arrival, ended = requests["arrival"][came], ended[came]
     if not len(arrival):
         return Unsteady("nothing was served")
-    first, last = float(arrival.min()), _last_arrival(scenario, workload, requests)
+    first, last = float(arrival.min()), min(over, _last_arrival(scenario, workload, requests))
     if last <= first:
         return Unsteady("all requests come at once, and none while they are served")
     if len(arrival) < _FEWEST:
         return Unsteady(f"{len(arrival)} requests are too few to tell; it takes {_FEWEST}")
     later = Window(first + (last - first) / 4, last)
-    if not _closed(scenario) and _queue_grows(arrival, ended, later, logs):
-        arrive, finish = _per_second(arrival, later), _per_second(requests["finish"][_finished(requests)], later)
+    arrive, finish = _per_second(arrival, later), _per_second(requests["finish"][_finished(requests)], later)
+    if finish and not _closed(scenario) and _queue_grows(arrival, ended, later, logs):
         return Unsteady(f"overloaded: {arrive:.3g} requests/s arrive, {finish:.3g} finish", arrive, finish)
     edges = np.linspace(first, last, min(_SLICES, len(arrival)) // _BATCH + 1)
     cut = truncation(np.diff(in_system(arrival, ended, edges)))
-    longest = float(np.percentile(ended - arrival, _LONGEST))
+    longest = float(np.percentile((ended - arrival)[ended < np.inf], _LONGEST))
     if cut is None:
         return Unsteady(f"too short: after half of the {last - first:.3g} s of arrivals the load has not settled")
     start = max(float(edges[cut]), first + longest)
@@ -83,8 +83,9 @@ def steady_window(
 
 
 def ends(requests: dict[str, Column]) -> Floats:
-    """When each request was over: with its last token, when it was given up, or when it was turned away."""
-    return np.where(np.isfinite(requests["finish"]), requests["finish"], requests["arrival"])
+    """When each request ended: with its last token, when it was given up or rejected; never in a run cut before."""
+    turned_away = np.where(requests["status"] == "rejected", requests["arrival"], np.inf)
+    return np.where(np.isfinite(requests["finish"]), requests["finish"], turned_away)
 
 
 def in_system(arrival: Floats, ended: Floats, edges: Floats) -> Floats:

@@ -66,7 +66,7 @@ class Goodput(Record):
 class LimitVerdict(Record):
     """A limit on a percentile in seconds, and what the run had instead.
 
-    Requests that did not finish count as endlessly late; the value is None where the percentile is one of them.
+    Requests that did not finish count as infinitely late; the value is None where the percentile is one of them.
     """
 
     limit: float
