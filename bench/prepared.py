@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from steelyard.fleet import run_fleet
-from steelyard.sim import FleetSetup, draw, fleet_of, prepare, run, simulate
+from steelyard.sim import FleetSetup, draw_workload, fleet_of, prepare, run, simulate
 from steelyard.sim.result import EVERYTHING, Kept
 
 REPEATS = 15
@@ -39,7 +39,7 @@ print(time.process_time() - begun)
 
 def ratio(fleet: FleetSetup, keep: tuple[Kept, ...]) -> tuple[float, float]:
     """CPU seconds of a run, and of the engine loop within it."""
-    drawn = draw(fleet)
+    drawn = draw_workload(fleet)
     loop = 0.0
 
     def timed(*arguments: object) -> None:

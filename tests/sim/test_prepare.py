@@ -12,7 +12,7 @@ import pytest
 
 from steelyard import UserError, scenario_from_dict
 from steelyard.model import Layout
-from steelyard.sim import FleetSetup, Prepared, Result, draw, fleet_of, prepare, set_up, simulate
+from steelyard.sim import FleetSetup, Prepared, Result, draw_workload, fleet_of, prepare, set_up, simulate
 from steelyard.sim.cache import Cache, cache_folder
 from steelyard.sim.content import digest
 
@@ -96,9 +96,9 @@ def test_it_is_the_engine_that_a_scenario_gets() -> None:
 
 def test_a_workload_drawn_once_serves_many_runs() -> None:
     fleet = fleet_of(prepare("llama-3.1-8b", "h100"), WORK, replicas=2, slo={"ttft_p95": 1.0}, seed=3)
-    drawn = draw(fleet)
+    drawn = draw_workload(fleet)
     assert same(simulate(fleet, drawn), simulate(fleet)) and same(simulate(fleet, drawn), simulate(fleet, drawn))
-    other = draw(fleet, seed=4)
+    other = draw_workload(fleet, seed=4)
     assert simulate(fleet, other).summary != simulate(fleet, drawn).summary
     faster = simulate(fleet, {**WORK, "arrivals": {"kind": "poisson", "rate": 40.0}})
     assert faster.summary.duration_s < simulate(fleet).summary.duration_s

@@ -3,7 +3,7 @@
 from steelyard.sim.intervals import with_intervals
 from steelyard.sim.prepared import Prepared, prepare
 from steelyard.sim.result import Result
-from steelyard.sim.run import draw, simulate
+from steelyard.sim.run import draw_workload, simulate
 from steelyard.sim.setup import FleetSetup, Setup, fleet_of, set_up
 from steelyard.sim.summary import Summary
 
@@ -13,7 +13,7 @@ __all__ = [
     "Result",
     "Setup",
     "Summary",
-    "draw",
+    "draw_workload",
     "fleet_of",
     "prepare",
     "set_up",

@@ -61,7 +61,7 @@ def simulate(
     ``progress`` is called now and then with (requests that have ended, requests in all).
     """
     setup = _set_up(what, workload, host, factors)
-    drawn = workload if isinstance(workload, Workload) else draw(setup)
+    drawn = workload if isinstance(workload, Workload) else draw_workload(setup)
     run = _Run.of(setup, drawn, plain)
     cut = inf if until is None else until
     hopeless = None if stop is None else run.hopeless(stop)
@@ -72,7 +72,7 @@ def simulate(
     return run.result(keep, cut, hopeless)
 
 
-def draw(setup: FleetSetup, seed: int | None = None) -> Workload:
+def draw_workload(setup: FleetSetup, seed: int | None = None) -> Workload:
     """The requests of a fleet's scenario, by its own seed or another."""
     scenario = setup.scenario
     acceptance = next((each.engine.accepted for each in setup.answers if each.engine.accepted), None)
