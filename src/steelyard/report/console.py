@@ -138,7 +138,7 @@ def _latency(summary: Summary) -> Table:
 def _throughput(summary: Summary) -> Table:
     """While steady, where the run was, and over all of it."""
     steady, outcomes = summary.steady, summary.outcomes.to_dict()
-    lost = [kind for kind in ("rejected", "aborted") if outcomes[kind]]
+    lost = [kind for kind, number in outcomes.items() if number and kind != "finished"]
     counts = [("requests", "", count(summary.requests))]
     if steady is not None:
         counts = [("requests", count(steady.requests), count(summary.requests))]

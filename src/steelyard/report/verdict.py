@@ -159,11 +159,8 @@ def unserved_lines(result: Result, most: int) -> list[str]:
 
 def _lost(summary: Summary) -> str:
     outcomes = summary.outcomes
-    lost = {"rejected": outcomes.rejected, "aborted": outcomes.aborted}
+    lost = {"rejected": outcomes.rejected, "aborted": outcomes.aborted, "unfinished": outcomes.unfinished}
     parts = [f"{count(number)} {kind}" for kind, number in lost.items() if number]
-    unfinished = summary.requests - outcomes.finished - outcomes.rejected - outcomes.aborted
-    if unfinished:
-        parts.append(f"{count(unfinished)} unfinished")
     return " and ".join(parts) or "none"
 
 

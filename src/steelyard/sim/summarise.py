@@ -50,7 +50,9 @@ def summarise(
     finished = requests["status"] == "finished"
     start, end = span(requests)
     duration = end - start
-    outcomes = Outcomes(*(int((requests["status"] == s).sum()) for s in ("finished", "rejected", "aborted")))
+    outcomes = Outcomes(
+        *(int((requests["status"] == s).sum()) for s in ("finished", "rejected", "aborted", "unfinished"))
+    )
     prompt, output = int(requests["prompt"][finished].sum()), int(requests["output"][finished].sum())
     # The share of its replicas that each pool had on average, where they come and go.
     there = [1.0] * len(setup.pools) if dynamics is None else shares_there(dynamics, start, end)

@@ -40,6 +40,7 @@ class Outcomes(Record):
     finished: int
     rejected: int
     aborted: int
+    unfinished: int = 0  # in a run that was cut
 
 
 @dataclass(frozen=True)
