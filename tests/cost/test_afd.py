@@ -38,7 +38,7 @@ class Station:
         self.busy = False
 
     def next(self) -> tuple[int, int] | None:
-        """Whoever may begin now."""
+        """The micro-batches that may start now."""
         if not self.one_at_a_time:
             return self.here.pop() if self.here else None
         if self.busy or not self.order or self.order[0] not in self.here:

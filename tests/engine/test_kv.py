@@ -155,7 +155,7 @@ def test_an_engine_decides_the_same_with_every_block_an_object(world: World, vec
 @settled(100)
 @given(worlds(most=6, aborts=False))
 def test_an_engine_remembers_the_same_afterwards(world: World) -> None:
-    """After everything has ended, whoever asked could ask again and would hit the same blocks."""
+    """After all requests have ended, each could be repeated and would hit the same blocks."""
     plain = serve(world, plain=True, prepare=with_plain_kv)
     fast = serve(world, plain=False)
     for i in range(len(world.asks)):

@@ -332,7 +332,7 @@ def test_refused_exactly_if_it_cannot_run_alone(
     )
     engine = Engine(limits, LinearCost(1.0, 0.0, 0.0), BlockNames(size), plain=plain)
     engine.submit(Request(0, 0.0, prompt, output), 0.0)
-    engine.advance(500.0)  # whoever fits is done by then; who does not may try for ever, so nobody lets it in
+    engine.advance(500.0)  # requests that fit are done by then; one that does not is never admitted
     statuses = engine.log.ended["status"].tolist()
     if limits.refusal(prompt, output) is None:
         assert engine.idle and statuses == [FINISHED]
@@ -371,7 +371,7 @@ def test_no_request_ends_before_the_bound(world: World, plain: bool) -> None:
 
 
 def test_an_abort_lets_the_follower_in_at_once() -> None:
-    """Whoever asks again at the second of an abort is there when that second's step is scheduled."""
+    """A follow-up submitted at the second of an abort is seen by that second's step."""
     limits = Limits(64, 256, async_scheduling=False)
     asks = (Ask(4, 40), Ask(4, 40, abort=5.5), Ask(4, 4, after=1))
     run = serve(World(limits, LinearCost(1.0, 0.0, 0.0), asks), plain=False)
@@ -550,7 +550,7 @@ def test_the_first_step_after_idling_waits_for_nobody(asynchronous: bool) -> Non
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_only_an_idle_engine_has_to_wake(asynchronous: bool) -> None:
-    """0.25 s for the request that comes at 1, and that at 20; whoever comes meanwhile, or while it runs, is seen."""
+    """0.25 s for the requests at 1 and at 20; requests that arrive meanwhile, or while it runs, are seen."""
     limits = Limits(64, 64, block_size=4, async_scheduling=asynchronous)
     for plain in (False, True):
         engine = Engine(limits, TwoKinds(DECODE, PROMPT), wake=0.25, plain=plain)

@@ -60,7 +60,7 @@ def limits(blocks: int) -> Limits:
 
 
 def ask(at: float, stream: int, prompt: int = 9, output: int = 1) -> Ask:
-    """A prompt that whoever names the same stream shares."""
+    """A prompt shared by all requests with the same stream."""
     return Ask(prompt, output, at=at, content=((stream, prompt),))
 
 
@@ -444,7 +444,7 @@ def test_blocks_are_conserved_in_every_tier(world: World, below: Below) -> None:
 @settled(100)
 @given(worlds(aborts=False, followers=False))
 def test_a_tier_without_limits_forgets_nothing(world: World) -> None:
-    """Whoever comes when all is quiet finds every block of its prompt that anybody had complete before."""
+    """A request to an idle engine finds every block of its prompt that was completed before."""
     host = tier(size=100_000, read=inf, write=inf)
     run = serve(world, plain=False, tiers=Tiers([host], world.limits.block_size))
     engine, names = run.engine, names_of(run)

@@ -327,7 +327,7 @@ def test_random_routers_spread_evenly_and_differ_by_seed() -> None:
 
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_power_of_two_compares_two_different_replicas(replicas: int) -> None:
-    """So whoever is busier than all others can never be the less loaded of the two."""
+    """So a replica busier than all others is never the less loaded of the two."""
     router = serving_router("power-of-two", replicas, seed=0)
     assert isinstance(router, CountedLoads)
     for _ in range(500):
@@ -414,7 +414,7 @@ def test_progress_counts_every_request_once() -> None:
 
 
 def test_load_follows_the_faster_end() -> None:
-    """By hand: the short request on replica 1 ends at 4, so whoever comes then or later finds that replica free."""
+    """By hand: the short request on replica 1 ends at 4, so requests from then on find that replica free."""
     asks = (Ask(4, 40), Ask(4, 4), Ask(4, 4, at=4.0), Ask(4, 4, at=4.5))
     for asynchronous in (False, True):
         limits = Limits(64, 64, block_size=8, async_scheduling=asynchronous)

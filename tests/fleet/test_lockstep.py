@@ -104,7 +104,7 @@ def test_stretches_of_all_ranks_are_their_steps_one_by_one(asked: list[Asked], b
 @settings(deadline=None, max_examples=30)
 @given(WORLD)
 def test_steps_of_ranks_end_together(asked: list[Asked]) -> None:
-    """A rank's step is a step of all; whoever has none of its own ran a dummy batch then."""
+    """A step of one rank is a step of all; ranks without work run a dummy batch."""
     ranks = lockstep(3, asked, limits())
     ends = [set(rank.log.ends) for rank in ranks]
     everybody = sorted(set().union(*ends))

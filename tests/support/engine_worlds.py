@@ -1,4 +1,4 @@
-"""Small random engine worlds, and a plain way to run one: what the engine, KV and fleet tests have in common."""
+"""Small random engine worlds, and a plain way to run one, for the engine, KV and fleet tests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from steelyard.workload import Workload
 
 Watched = tuple[float, dict[int, int], list[int], int]
 Seen = tuple[float, float, dict[int, int], list[int], int]
-MOST_STEPS = 60_000  # far beyond what any of these worlds takes; a run that gets there goes round in circles
+MOST_STEPS = 60_000  # far more than any of these worlds needs; a run that gets there never ends
 
 
 # -- what a step costs -----------------------------------------------------------------------------------------------
@@ -36,7 +36,7 @@ MOST_STEPS = 60_000  # far beyond what any of these worlds takes; a run that get
 
 @dataclass(frozen=True)
 class PiecewiseCost:
-    """Decode time in many pieces over the cached tokens, each with its own line; rising unless ``fall`` is set.
+    """Decode time in many linear pieces over the cached tokens; rising unless ``fall`` is set.
 
     Seconds are not dyadic and chunks are added up one by one, so that another order of adding shows in the last bit.
     ``host`` seconds a decode step, most of them between the first and the last kernel where ``streamed``; then other
@@ -68,7 +68,7 @@ class PiecewiseCost:
 
 @dataclass(frozen=True)
 class TwoKinds:
-    """One time for every decode-only step and one for every other: timelines to be worked out by hand."""
+    """One time for every decode-only step and one for every other, for timelines computed by hand."""
 
     decode: StepTime
     other: StepTime
@@ -85,7 +85,7 @@ class TwoKinds:
 
 @dataclass
 class NotedCost:
-    """A cost that keeps what it said of each step, in order; a plain engine asks it once a step."""
+    """A cost that records the time of each step, in order; a plain engine asks once per step."""
 
     cost: StepCost
     times: list[StepTime] = field(default_factory=list)
@@ -105,7 +105,7 @@ class NotedCost:
 
 @dataclass(frozen=True)
 class Start:
-    """An engine that has just started: kernels that take turns every three tokens, and a graph of up to some size."""
+    """A fresh engine: kernels that alternate every three tokens, and a graph up to some size."""
 
     kernels: str
     top_k: int
@@ -211,7 +211,7 @@ class World:
 
 @dataclass
 class Seer:
-    """An observer that keeps every step, and stops an engine that goes round in circles."""
+    """An observer that keeps every step, and stops an engine that never ends."""
 
     steps: list[Watched] = field(default_factory=list)
 
@@ -222,7 +222,7 @@ class Seer:
 
 @dataclass(frozen=True)
 class Brought:
-    """What one step's result brought one request."""
+    """What one step's result delivered to one request."""
 
     index: int
     step: int
@@ -329,7 +329,7 @@ def vllm(engine: Engine) -> Scheduler:
 
 
 def _note_tokens(engine: Engine, brought: list[Brought]) -> None:
-    """Look over a plain scheduler's shoulder as results come back, when each token is handed out."""
+    """Record what a plain scheduler delivers with each result."""
     update, ends = engine.scheduler.update, engine.log.ends
 
     def noting(batch: Batch) -> list[Request]:
@@ -376,7 +376,7 @@ def vectorised_from(steps: int) -> Iterator[None]:
 
 
 def settled(examples: int) -> settings:
-    """The same examples on every run, as many as the file's time allows."""
+    """Hypothesis settings: the same examples on every run."""
     slow = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
     return settings(max_examples=examples, derandomize=True, deadline=None, database=None, suppress_health_check=slow)
 

@@ -120,7 +120,7 @@ def _requests(
 
 
 def _serve(table: dict[str, np.ndarray], replica: int) -> dict[str, np.ndarray]:
-    """One replica, step by step: prefill whoever waits (up to 64 at once), decode the rest."""
+    """One replica, step by step: prefill waiting requests (up to 64 at once), decode the rest."""
     queue = np.flatnonzero(table["replica"] == replica).tolist()
     running: dict[int, int] = {}
     rows: list[tuple[float, ...]] = []

@@ -1,4 +1,4 @@
-"""What must hold of roles whoever changes them."""
+"""What must hold of roles after every change."""
 
 from __future__ import annotations
 
