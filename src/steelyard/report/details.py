@@ -233,7 +233,14 @@ def _words(key: str) -> str:
     for ending in ("_bytes", "_per_s", "_s"):
         text = text.removesuffix(ending)
     text = text.replace("_per_s_", "_").replace("_", " ")
-    for short, long in (("usd", "US dollars"), ("gpu", "GPU"), ("mfu", "MFU"), ("mbu", "MBU"), ("kv", "KV")):
+    for short, long in (
+        ("usd", "US dollars"),
+        ("gpu", "GPU"),
+        ("gpus", "GPUs"),
+        ("mfu", "MFU"),
+        ("mbu", "MBU"),
+        ("kv", "KV"),
+    ):
         text = " ".join(long if word == short else word for word in text.split())
     return text.replace("GPU hours", "GPU-hours")
 
