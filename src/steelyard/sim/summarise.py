@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from importlib.metadata import version
 
 import numpy as np
@@ -68,7 +69,7 @@ def summarise(
     return Summary(
         name=scenario.name,
         seed=scenario.seed,
-        steelyard=version("steelyard"),
+        steelyard=_version(),
         model=" + ".join(dict.fromkeys(each.model.name for each in setup.pools)),
         gpu=" + ".join(dict.fromkeys(each.gpu.name for each in setup.pools)),
         gpus=setup.gpus,
@@ -119,6 +120,12 @@ def _sources(setup: FleetSetup) -> dict[str, str]:
         for name, source in sorted(each.cost.chosen.items())
         if name != "decode attention" or each.pool.role != "prefill"
     }
+
+
+@cache
+def _version() -> str:
+    """Looked up once: it takes as long as a twentieth of a small run."""
+    return version("steelyard")
 
 
 def span(requests: dict[str, Column]) -> tuple[float, float]:
