@@ -158,6 +158,14 @@ def test_what_one_process_made_another_finds(folder: Path) -> None:
     assert [file.name for file in (folder / "numbers").iterdir()] == ["seven.pickle"]
 
 
+def test_the_oldest_entries_make_room(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("steelyard.sim.cache._ON_DISK", 2)
+    for k in range(4):
+        Cache[int]("numbers", 0.0).get(f"n{k}", lambda k=k: k)  # type: ignore[misc]
+        os.utime(folder / "numbers" / f"n{k}.pickle", (k, k))
+    assert sorted(file.name for file in (folder / "numbers").iterdir()) == ["n2.pickle", "n3.pickle"]
+
+
 def test_what_is_soon_made_gets_no_file(folder: Path) -> None:
     assert Cache[int]("numbers", 10.0).get("seven", lambda: 7) == 7
     assert not folder.exists()

@@ -22,6 +22,7 @@ Thing = TypeVar("Thing")
 FOLDER = "STEELYARD_CACHE"  # environment variable: the folder of all caches; empty for none
 _WORTH_SECONDS = 0.05  # CPU time to make something that is worth a file; reading one back takes some milliseconds
 _IN_MEMORY = 64  # entries
+_ON_DISK = 200  # entries of a kind, of some megabytes each; beyond these the oldest go
 _OTHERS_WRITE = 0o022
 
 
@@ -103,6 +104,16 @@ class Cache(Generic[Thing]):
             except BaseException:
                 os.unlink(part)
                 raise
+            _drop_oldest(file.parent)
+
+
+def _drop_oldest(folder: Path) -> None:
+    """Whatever another process has dropped meanwhile is gone, too."""
+    with os.scandir(folder) as entries:
+        files = sorted((entry.stat().st_mtime_ns, entry.path) for entry in entries if entry.name.endswith(".pickle"))
+    for _, path in files[: max(0, len(files) - _ON_DISK)]:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
 
 
 def _is_private(folder: Path) -> bool:
