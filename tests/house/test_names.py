@@ -12,8 +12,8 @@ import steelyard
 PACKAGE = Path(steelyard.__file__).parent
 # Still to be renamed. Take a name off this list as soon as it is unique; add none.
 REPEATED = {
-    *("Answers", "Comparison", "Layout", "Move", "Moved", "Outlook", "Part", "Pool", "Proportional"),
-    *("Reallocation", "Replay", "Rollouts", "State"),
+    *("Move", "Moved", "Outlook", "Part", "Pool", "Proportional"),
+    *("Reallocation", "Rollouts", "State"),
 }
 
 

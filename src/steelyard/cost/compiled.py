@@ -143,7 +143,7 @@ class CompiledCost:
         self._attention = attention
         self._source = source
         self._kv_bytes = kv_bytes
-        self.families = families  # the sources that answered, by family of operators
+        self.families = families  # the sources used, by family of operators
         self.graphs = graphs
         self.host = host
         self._kernels = kernels  # compiled on first use by a fresh engine
@@ -169,12 +169,12 @@ class CompiledCost:
         return wide
 
     def __reduce__(self) -> tuple[Callable[..., CompiledCost], tuple[Any, ...]]:
-        """Pickled as its tables and the decodes worked out so far, without the sources that they came from."""
+        """Pickled as its tables and the decodes computed so far, without their sources."""
         known = self._pieces, self._skew, self._decode_kinds
         return _read_back, (self._parts(None), self._source.chosen, self._width, self._sampled, known)
 
     def _parts(self, source: FirstOf | None) -> dict[str, Any]:
-        """What it was made of."""
+        """Its constructor's arguments."""
         tokens, experts, head, pooled, exchange = self._tables
         return {
             "token_seconds": tokens,

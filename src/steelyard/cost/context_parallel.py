@@ -45,8 +45,8 @@ def context_gather(operator: AttentionOperator, parallel: ContextParallel) -> Co
 
 
 class ContextParallelSource(FirstOf):
-    """The first source that knows a kernel, for GPUs that have a part of the tokens each; ``most`` is what a step has
-    of them."""
+    """The first source that knows a kernel, for GPUs with a part of the tokens each; a step has up to ``most``
+    tokens."""
 
     def __init__(self, sources: tuple[CostSource, ...], most: int) -> None:
         super().__init__(sources)
@@ -69,7 +69,7 @@ class ContextParallelSource(FirstOf):
         return _Exchanged(alone, self._exchanges(operator, parallel), self.decode_attention(operator, kv_bytes))
 
     def _exchanges(self, operator: AttentionOperator, parallel: ContextParallel) -> list[float]:
-        """Seconds of what surrounds the kernel, by query tokens."""
+        """Seconds of the communication around the kernel, by query tokens."""
         tokens = np.arange(self.most + 1, dtype=np.float64)
         seconds = np.zeros_like(tokens)
         for each in exchange(operator, parallel):
@@ -80,7 +80,7 @@ class ContextParallelSource(FirstOf):
 
 @dataclass(frozen=True)
 class _ParallelDecodes:
-    """Decodes whose cached tokens are on several GPUs, and the exchange that joins what each finds."""
+    """Decodes whose cached tokens are on several GPUs, with the exchange that combines partial results."""
 
     here: DecodeAttention
     ranks: int

@@ -1,7 +1,7 @@
-"""Measured points by column: a sequence of rows to read, arrays to compute with, and a file that opens in a moment.
+"""Measured points by column: a sequence of rows, arrays to compute with, and a file that opens fast.
 
-A profile has tens of thousands of points, of which a model needs a few families or shapes. As columns they are read
-and chosen from without making a dict of each.
+A profile has tens of thousands of points, of which a model needs a few families or shapes. Columns can be read and
+filtered without a dict for each point.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Row = dict[str, Any]
 _Value = TypeVar("_Value")
 Mask = NDArray[np.bool_]
 
-_ABOUT, _VALUES, _THERE, _ENDS = "about", "values", "there", "ends"  # what arrays of a file are called
+_ABOUT, _VALUES, _THERE, _ENDS = "about", "values", "there", "ends"  # names of a file's arrays
 
 
 @dataclass(frozen=True)
 class Column:
-    """One dimension of all points. Lists lie one behind the other; ``ends`` says where each stops."""
+    """One dimension of all points. Lists are concatenated; ``ends`` has the end of each."""
 
     values: NDArray[Any]
     there: Mask | None = None  # which points have it; None if all do
@@ -34,7 +34,7 @@ class Column:
 
     @classmethod
     def of(cls, rows: Sequence[Row], name: str) -> Column:
-        """A key of rows that may lack it."""
+        """The column of a key, which some rows may lack."""
         found = [row.get(name) for row in rows]
         first = next(value for value in found if value is not None)
         there = np.array([value is not None for value in found])
@@ -49,7 +49,7 @@ class Column:
         return len(self.values if self.ends is None else self.ends)
 
     def cells(self, at: NDArray[np.int64]) -> list[Any]:
-        """What the points at these places have, as Python's own numbers and lists."""
+        """The values of the points at these places, as Python numbers and lists."""
         if self.ends is None:
             found: list[Any] = self.values[at].tolist()
             return found
@@ -65,7 +65,7 @@ class Column:
 
 @dataclass(frozen=True)
 class PointTable(Sequence[Row]):
-    """Points of one family. As a sequence they are rows: a dict each, with the keys that the point has."""
+    """Points of one family. As a sequence it consists of rows: dicts with the keys that each point has."""
 
     columns: Mapping[str, Column]
     size: int
@@ -121,7 +121,7 @@ class PointTable(Sequence[Row]):
 
 
 def save_points(path: Path, about: str, parts: Mapping[str, Mapping[str, PointTable]]) -> None:
-    """Keep points in one file, each column of each family of each part by itself."""
+    """Write points to one file, with each column of each family of each part as an array."""
     arrays: dict[str, NDArray[Any]] = {_ABOUT: np.array(about)}
     for part, families in parts.items():
         for family, points in families.items():
@@ -132,7 +132,7 @@ def save_points(path: Path, about: str, parts: Mapping[str, Mapping[str, PointTa
 
 
 def open_points(path: Path, *parts: str) -> tuple[str, list[Mapping[str, PointTable]]]:
-    """What is said about the points in a file, and its parts: families by name. Columns are read on first use."""
+    """The description of a file, and its parts: families by name. Columns are read on first use."""
     arrays = _arrays(path)
     kept: dict[str, dict[str, dict[str, list[str]]]] = {part: defaultdict(lambda: defaultdict(list)) for part in parts}
     for name in arrays:
@@ -148,7 +148,7 @@ def open_points(path: Path, *parts: str) -> tuple[str, list[Mapping[str, PointTa
 
 
 class OnDemand(Mapping[str, _Value]):
-    """Values by name, each made when it is first asked for."""
+    """Values by name, each made on first use."""
 
     def __init__(self, makers: Mapping[str, Callable[[], _Value]]) -> None:
         self._makers = makers
@@ -171,7 +171,7 @@ class OnDemand(Mapping[str, _Value]):
 
 @cache
 def _arrays(path: Path) -> Mapping[str, NDArray[Any]]:
-    """A file's arrays, read from memory: a handle would not survive in processes that share it."""
+    """A file's arrays, read into memory: a file handle cannot be shared between processes."""
     arrays: Mapping[str, NDArray[Any]] = np.load(BytesIO(path.read_bytes()))
     return arrays
 

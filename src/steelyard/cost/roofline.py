@@ -79,7 +79,7 @@ class Roofline:
         return seconds + self._quantizing(visits, gemm) if how.quantizes else seconds
 
     def _quantizing(self, rows: Floats, gemm: Gemm | GroupedGemm) -> Floats:
-        """A kernel of its own reads rows in 16 bits and writes them as they are multiplied."""
+        """A separate kernel reads rows in 16 bits and writes them in the type of the multiplication."""
         moved = rows * gemm.k * (2.0 + precision_of(gemm, self.gpu).row_bytes)
         return self._bound(rows, np.zeros_like(rows), moved / (self.gpu.memory_bandwidth * ELEMENTWISE_MEMORY))
 

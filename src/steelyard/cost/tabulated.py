@@ -226,7 +226,7 @@ class ExpertTimes:
 
 @dataclass(frozen=True)
 class TabulatedDecodes:
-    """Decodes from a table, with the pause after each kernel."""
+    """Decodes from a table, with the gap after each kernel."""
 
     attention: TabulatedAttention
 

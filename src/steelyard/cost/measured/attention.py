@@ -50,7 +50,7 @@ class MeasuredAttention:
         return 1e-6 * load.microseconds(tile_costs(shape.dim)) * correction.of_batch(shape, queries, keys, load)
 
     def decodes(self, operator: AttentionOperator, kv_bytes: float, overhead: float = 0.0) -> MeasuredDecodes:
-        """Seconds of a step's decodes; ``overhead`` is what each kernel takes longer among others."""
+        """Seconds of a step's decodes; ``overhead`` is what each kernel takes longer inside a layer."""
         key = operator.decode, operator.window, kv_bytes, overhead
         if key not in self._decodes:
             self._decodes[key] = self._find_decodes(operator, kv_bytes, overhead)
@@ -112,14 +112,14 @@ class MeasuredAttention:
 
 @dataclass(frozen=True)
 class MeasuredDecodes:
-    """Decodes of different lengths, over their cached tokens in all."""
+    """Decodes of different lengths, over the cached tokens of all."""
 
     shape: HeadShape
     correction: Correction
     sms: int
-    lengths: Floats  # cached tokens of a request to know the time at
-    worked_on: Floats  # as many as are worked on
-    measured: bool  # whether batches of the very shape were
+    lengths: Floats  # cached tokens of a request that are tabulated
+    worked_on: Floats  # how many of them are read
+    measured: bool  # whether batches of exactly this shape were measured
     most_requests: int  # of any measured batch
     overhead: float
     _curves: dict[int, Curve] = field(default_factory=dict)
