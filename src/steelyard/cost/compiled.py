@@ -58,6 +58,10 @@ class AttentionLayers:
     prefill: PrefillAttention
     decode: DecodeAttention
 
+    def __reduce__(self) -> tuple[Callable[..., AttentionLayers], tuple[object, ...]]:
+        """Pickled as its parts, as a compiled class has to say itself."""
+        return AttentionLayers, (self.operator, self.layers, self.prefill, self.decode)
+
 
 class RankBatch(NamedTuple):
     """One data-parallel rank's batch in a step: decodes as in `Decodes`, and chunks of (tokens, context before)."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,10 @@ class Limits:
     stages: int = 1  # pipeline stages: as many steps pass from one decode of a request to the next
     windows: tuple[int | None, ...] = (None,)  # one per KV-cache group; None: full attention
     drops_last_hit: bool = False  # the last block of a cached prefix is recomputed, for hidden states to draft from
+
+    def __reduce__(self) -> tuple[Callable[..., Limits], tuple[object, ...]]:
+        """Pickled as its values, as a compiled class has to say itself."""
+        return Limits, tuple(getattr(self, each.name) for each in fields(self))
 
     @property
     def slides(self) -> bool:
