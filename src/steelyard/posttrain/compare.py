@@ -68,7 +68,7 @@ def compare(
         return found
     for first, cases in zip(found, tried, strict=True):
         for seed in range(first.scenario.seed + 1, first.scenario.seed + seeds):
-            for who, case in _cases(first.scenario.model_copy(update={"seed": seed}), first.close):
+            for who, case in _cases(first.scenario.replace(seed=seed), first.close):
                 cases[who].append(case)
     _run_missing(tried, results, workers, progress)
     return [_comparison(scenario, cases, results) for scenario, cases in zip(scenarios, tried, strict=True)]

@@ -55,7 +55,7 @@ def scaled(scenario: PosttrainScenario, share: float) -> PosttrainScenario:
     )
     training = scenario.training.model_copy(update={"dp": part(scenario.training.dp, "data-parallel ranks")})
     prompts = asked.model_copy(update={"prompts": part(asked.prompts, "prompts")})
-    return scenario.model_copy(update={"rollout": engines, "training": training, "trajectories": prompts})
+    return scenario.replace(rollout=engines, training=training, trajectories=prompts)
 
 
 @dataclass(frozen=True)

@@ -113,8 +113,7 @@ def _error(value: float, interval: Interval) -> float:
 def _moved(scenario: Scenario, move: Move) -> Figures:
     """The figures of a run with one thing moved."""
     if move.seed is not None:
-        copy = scenario.model_copy(update={"seed": move.seed})
-        scenario = copy.based_in(scenario.base_dir, scenario.source)
+        scenario = scenario.replace(seed=move.seed)
     return figures(simulate(scenario, host=move.host, factors=move.factors).summary)
 
 
