@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import stat
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,18 @@ def test_what_one_process_made_another_finds(folder: Path) -> None:
     assert other.get("seven", never) == 7 and other.get("seven", never) == 7
     assert stat.S_IMODE((folder / "numbers").stat().st_mode) == 0o700
     assert [file.name for file in (folder / "numbers").iterdir()] == ["seven.pickle"]
+
+
+def _large(_: int) -> int:
+    """The sum of an entry that takes a while to write."""
+    return sum(Cache[list[int]]("lists", 0.0).get("large", lambda: list(range(300_000))))
+
+
+def test_several_processes_make_the_same_entry(folder: Path) -> None:
+    with ProcessPoolExecutor(2) as pool:
+        sums = list(pool.map(_large, range(6)))
+    assert set(sums) == {sum(range(300_000))}
+    assert [file.name for file in (folder / "lists").iterdir()] == ["large.pickle"]
 
 
 def test_the_oldest_entries_make_room(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,7 +108,7 @@ class Together:
         self.taken: list[deque[Request]] = [deque() for _ in engines]  # and not yet seen by the engine
         self.asked: dict[int, RoutedRequest] = {}  # of requests that have not ended
         self.awaits_first_tokens = awaits_first_tokens or router.awaits_first_tokens
-        self.unanswered: list[list[Request]] = [[] for _ in engines]  # for whoever wants to know of first tokens
+        self.unanswered: list[list[Request]] = [[] for _ in engines]  # for routers and rules that go by first tokens
         self.handed: dict[int, Request] = {}  # by index: prompts that have been computed
         self.fetches: dict[int, tuple[Request, int]] = {}  # by index: asked for, with their tokens
         self.due = inf  # when the next of them is through
