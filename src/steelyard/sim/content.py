@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+import sys
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -61,8 +63,11 @@ def _named(kind: type, values: Mapping[Any, Any]) -> Iterator[bytes]:
 
 @cache
 def package_fingerprint() -> str:
-    """Changes whenever the code or the data that tables are made with do: names, sizes and times of its files."""
-    return digest([files_under(_PACKAGE / room) for room in _MATTERS])
+    """Changes whenever the code or the data that tables are made with do: names, sizes and times of its files, and the
+    versions of what runs it."""
+    return digest(
+        sys.version_info[:2], np.__version__, platform.machine(), [files_under(_PACKAGE / room) for room in _MATTERS]
+    )
 
 
 def files_under(path: Path) -> list[tuple[str, int, int]]:
