@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from rich.console import Console
 from rich.table import Table
 
 from steelyard.balance.beginnings import ByPrompt
-from steelyard.balance.core import RolloutCore
+from steelyard.balance.core import Core
 from steelyard.balance.estimate import SuffixBackoff
+from steelyard.balance.placement import Placement
 from steelyard.balance.plan import (
     Measured,
     OneAtATime,
@@ -33,7 +34,9 @@ from steelyard.balance.plan import (
     oracle,
 )
 from steelyard.balance.plan.world import Mode
+from steelyard.balance.rounds import BatchRounds, RoundSettings
 from steelyard.balance.route.rollout.cost_aware import CostAware
+from steelyard.posttrain.driver import Driver
 from steelyard.posttrain.planning import Training, world_of
 from steelyard.posttrain.rollout import RolloutStage
 from steelyard.posttrain.setup import DEGREES, PosttrainSetup, set_up_posttrain
@@ -68,13 +71,23 @@ def rolled_out(
         estimator.learn(each)
         beginnings.learn(each)
     speeds = {tp: kind.speed() for tp, kind in setup.kinds.items()}
-    core = RolloutCore(CostAware(speeds), estimator, beginnings)
-    stage = RolloutStage(core, setup.kinds, setup.scenario.engine.block_size)
-    for number, tp in enumerate(tp for tp, replicas in plan.replicas.items() for _ in range(replicas)):
+    placement = Placement(CostAware(speeds), estimator, beginnings)
+    return last_end(
+        setup, placement, [tp for tp, replicas in plan.replicas.items() for _ in range(replicas)], trajectories
+    )
+
+
+def last_end(
+    setup: PosttrainSetup, placement: Placement, degrees: Iterable[int], trajectories: Sequence[Trajectory]
+) -> float:
+    """Seconds until the last of some trajectories has ended on replicas of these degrees."""
+    core = Core(placement, BatchRounds(RoundSettings(1, 1, 1)))  # which has nothing to do: they are in no group
+    stage = RolloutStage(Driver(core), setup.kinds, setup.scenario.engine.block_size)
+    for number, tp in enumerate(degrees):
         stage.add(number, tp, 0.0)
-    stage.begin(trajectories, 0.0, 0)
+    stage.begin([(each, "") for each in trajectories], 0.0, 0)
     stage.run()
-    return max(attempt.ended for attempt in stage.done)
+    return max(attempt.ended for attempt in stage.record.samples)
 
 
 class Case:

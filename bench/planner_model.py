@@ -10,13 +10,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from bench.planner import setup_of
-from steelyard.balance.core import RolloutCore
+from bench.planner import last_end, setup_of
 from steelyard.balance.estimate import Blind
+from steelyard.balance.placement import Placement
 from steelyard.balance.plan import Classes, Measured, makespans
 from steelyard.balance.route.rollout import rollout_router
 from steelyard.posttrain.planning import replica_model
-from steelyard.posttrain.rollout import RolloutStage
 from steelyard.posttrain.setup import PosttrainSetup
 
 GROUP = 8
@@ -35,13 +34,8 @@ class Case:
     def simulated(self) -> float:
         """Seconds until the last trajectory has ended, by the simulator."""
         setup = _setup(self.preset, self.prompts)
-        router = rollout_router("sticky" if self.sticky else "least-outstanding")
-        stage = RolloutStage(RolloutCore(router, Blind()), setup.kinds)
-        for number in range(self.replicas):
-            stage.add(number, self.tp, 0.0)
-        stage.begin(setup.tasks.step(0), 0.0, 0)
-        stage.run()
-        return max(attempt.ended for attempt in stage.done)
+        placement = Placement(rollout_router("sticky" if self.sticky else "least-outstanding"), Blind())
+        return last_end(setup, placement, [self.tp] * self.replicas, setup.tasks.step(0))
 
     def predicted(self) -> float:
         """The same by the model."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
@@ -19,9 +19,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from steelyard.balance.estimate import Oracle
 from steelyard.collector import collector_off
-from steelyard.posttrain.core import rollout_core
+from steelyard.posttrain.core import core_settings
+from steelyard.posttrain.driver import Driver
 from steelyard.posttrain.rollout import RolloutStage
 from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
 from steelyard.scenario.posttrain import BucketSpec, PosttrainScenario
@@ -46,21 +46,22 @@ class Rolled:
 
 def roll_out(setup: PosttrainSetup) -> list[Rolled]:
     """Each of a few steps."""
-    truth = Oracle()
-    stage = RolloutStage(rollout_core(setup, truth), setup.kinds, setup.scenario.engine.block_size)
+    settings = replace(core_settings(setup), tail=None, pool=None)
+    block_size, size = setup.scenario.engine.block_size, setup.scenario.trajectories.group
+    stage = RolloutStage(Driver(settings.core()), setup.kinds, block_size, tells_truth=settings.tells_truth)
     degrees = chain.from_iterable([bucket.tp] * bucket.replicas for bucket in setup.scenario.rollout)
     for number, tp in enumerate(degrees):
         stage.add(number, tp, 0.0)
     begun, rolled = 0.0, []
     for step in range(STEPS):
         start = time.process_time()
-        batch = list(setup.tasks.step(step))
-        truth.foresee(batch)
-        stage.begin(batch, begun, step)
+        batch = setup.tasks.step(step)
+        first = step * len(batch) // size
+        stage.begin([(each, str(first + place // size)) for place, each in enumerate(batch)], begun, step)
         stage.run()
-        ends = np.array([attempt.ended - begun for attempt in stage.done])
-        tokens = np.cumsum([attempt.trajectory.generated for attempt in stage.done])
-        stage.done.clear()
+        done = stage.record.samples[step * len(batch) :]
+        ends = np.array([attempt.ended - begun for attempt in done])
+        tokens = np.cumsum([attempt.trajectory.generated for attempt in done])
         most = ends[np.searchsorted(tokens, 0.9 * tokens[-1])]
         rolled.append(Rolled(ends.max(), most, ends.mean(), time.process_time() - start))
         begun += ends.max()

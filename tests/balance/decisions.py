@@ -15,9 +15,9 @@ from random import Random
 import numpy as np
 
 from steelyard.balance.commands import Place
-from steelyard.balance.core import RolloutCore
 from steelyard.balance.estimate import ESTIMATORS, Estimator, History, Oracle
-from steelyard.balance.events import Begun, Called, Ended, ReplicaUp, Returned
+from steelyard.balance.events import Begun, Called, Ended, ReplicaUp, Returned, RolloutEvent
+from steelyard.balance.placement import Placement
 from steelyard.balance.plan import (
     Measured,
     Plan,
@@ -78,30 +78,31 @@ def estimates(estimator: Estimator, asked: list[Trajectory]) -> Iterator[object]
 
 def placements(router: str, estimator: str, asked: list[Trajectory]) -> Iterator[object]:
     """All commands of a rollout on seven replicas, in a small virtual time of its own."""
-    core = RolloutCore(rollout_router(router, speeds=SPEEDS), ESTIMATORS[estimator](Oracle(asked)))
+    core = Placement(rollout_router(router, speeds=SPEEDS), ESTIMATORS[estimator](Oracle(asked)))
     for number, tp in enumerate((1, 1, 1, 1, 2, 2, 4)):
         core.decide(ReplicaUp(0.0, number, tp, 6, 60_000))
-    told: list[tuple[float, int, object]] = []
+    told: list[tuple[float, int, RolloutEvent]] = []
     rest = {each.id: list(each.turns) for each in asked}
     for number, each in enumerate(asked):
         heapq.heappush(told, (number / 4, number, Begun(number / 4, each.id, each.prompt, each.prompt_tokens)))
     count = len(told)
     while told:
         at, _, event = heapq.heappop(told)
-        commands = core.decide(event)  # type: ignore[arg-type]
+        assert core.accepts(event) is None
+        commands = core.decide(event)
         yield commands
-        follow: list[tuple[float, object]] = []
+        follow: list[RolloutEvent] = []
         if isinstance(event, Called):
             turn = rest[event.trajectory].pop(0)
-            follow.append(((turn.latency or 0.0) + at, Returned((turn.latency or 0.0) + at, event.trajectory, turn)))
+            follow.append(Returned(at + (turn.latency or 0.0), event.trajectory, event.epoch, turn))
         for command in commands:
             if isinstance(command, Place):
                 name, (turn, *after) = command.trajectory, rest[command.trajectory]
-                over = at + turn.generated / 64
-                follow.append((over, Called(over, name, turn.generated) if after else Ended(over, name, turn)))
-        for when, what in follow:
+                over = at + turn.generated / 64, name, command.epoch
+                follow.append(Called(*over, turn.generated) if after else Ended(*over, turn))
+        for what in follow:
             count += 1
-            heapq.heappush(told, (when, count, what))
+            heapq.heappush(told, (what.at, count, what))
 
 
 def rises(count: int) -> Iterator[object]:

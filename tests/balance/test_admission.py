@@ -17,25 +17,28 @@ from steelyard.balance.admission import (
     Admission,
     AdmissionCommand,
     Admit,
+    BatchChosen,
     BatchWanted,
     Discard,
-    TrainOn,
     Versions,
-    WeightsPublished,
 )
-from steelyard.balance.events import Aborted, Begun, Ended, Generated
+from steelyard.balance.events import Aborted, Begun, Ended, Generated, WeightsPublished
 from steelyard.errors import UserError
 from steelyard.records import Turn
 from support.admission_world import World
 
 
-def begin(admission: Admission, *names: str, version: int = 0) -> list[AdmissionCommand]:
+def begun(name: str, version: int) -> Begun:
     """A sample's group is the first letter of its name."""
-    return [command for name in names for command in admission.decide(Begun(0.0, name, name[0], 5, version))]
+    return Begun(0.0, name, "p", 5, version, group=name[0])
+
+
+def begin(admission: Admission, *names: str, version: int = 0) -> list[AdmissionCommand]:
+    return [command for name in names for command in admission.decide(begun(name, version))]
 
 
 def end(admission: Admission, *names: str) -> list[AdmissionCommand]:
-    return [command for name in names for command in admission.decide(Ended(0.0, name, Turn(5)))]
+    return [command for name in names for command in admission.decide(Ended(0.0, name, 1, Turn(5)))]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +60,7 @@ def test_without_staleness_rollout_stops_for_each_training_step() -> None:
     assert admission.decide(BatchWanted(0.0)) == [Admit(2)]
     assert begin(admission, "a", "b") == []
     assert end(admission, "b") == []
-    assert end(admission, "a") == [TrainOn(0, ("b", "a"))]
+    assert end(admission, "a") == [BatchChosen(0, ("b", "a"))]
     assert admission.decide(WeightsPublished(1.0, 1)) == [Admit(2)]
     assert admission.trained == {0: 2}
 
@@ -67,7 +70,7 @@ def test_groups_are_let_in_and_handed_out_whole() -> None:
     assert admission.decide(BatchWanted(0.0)) == [Admit(4)]  # the fifth would be half of a group
     begin(admission, "a0", "b0", "a1", "b1")
     assert end(admission, "a0", "b0", "b1") == [Admit(2), Admit(2)]
-    assert end(admission, "a1") == [TrainOn(0, ("b0", "b1", "a0", "a1"))]
+    assert end(admission, "a1") == [BatchChosen(0, ("b0", "b1", "a0", "a1"))]
 
 
 def test_the_oldest_go_first_and_the_rest_of_a_group_that_is_too_stale_goes_with_it() -> None:
@@ -76,13 +79,13 @@ def test_the_oldest_go_first_and_the_rest_of_a_group_that_is_too_stale_goes_with
     admission.decide(WeightsPublished(0.0, 1))
     begin(admission, "b1", "c0", "c1", "d0", "d1", version=1)
     end(admission, "c0", "c1", "a0", "a1")
-    assert admission.decide(BatchWanted(0.0))[0] == TrainOn(1, ("a0", "a1"))
+    assert admission.decide(BatchWanted(0.0))[0] == BatchChosen(1, ("a0", "a1"))
     assert end(admission, "b1")[:1] == []
     commands = admission.decide(WeightsPublished(0.0, 2))
     assert commands[0] == Discard(("b0", "b1"))
     assert admission.dropped == {2: 2} and admission.trained == {1: 2}
     assert end(admission, "b0") == []  # nobody waits for it
-    assert admission.decide(BatchWanted(0.0))[0] == TrainOn(2, ("c0", "c1"))
+    assert admission.decide(BatchWanted(0.0))[0] == BatchChosen(2, ("c0", "c1"))
 
 
 def test_samples_of_a_group_that_is_gone_go_too() -> None:
@@ -98,34 +101,42 @@ def test_a_trajectory_that_was_stopped_is_as_old_as_it_was() -> None:
     admission = Admission(100, 1, 1)
     begin(admission, "a")
     admission.decide(Generated(0.0, "a", 0, 7))
-    admission.decide(Aborted(0.0, "a"))
+    admission.decide(Aborted(0.0, "a", 1))
     assert (admission.running, admission.stopped) == (0, 1)
     admission.decide(WeightsPublished(0.0, 1))
     assert not any(isinstance(command, Discard) for command in begin(admission, "a", version=1))
     admission.decide(Generated(0.0, "a", 1, 3))
     assert admission.versions("a") == Versions(0, {0: 7, 1: 3})
-    admission.decide(Aborted(0.0, "a"))
+    admission.decide(Aborted(0.0, "a", 1))
     admission.decide(WeightsPublished(0.0, 2))
     assert Discard(("a",)) in begin(admission, "a", version=2)
     assert (admission.running, admission.stopped) == (0, 0)
 
 
+def test_tokens_are_counted_in_all_so_a_report_that_comes_twice_or_late_changes_nothing() -> None:
+    admission = Admission(100, 1, 1)
+    begin(admission, "a")
+    for tokens in (7, 7, 20, 7):
+        admission.decide(Generated(0.0, "a", 0, tokens))
+    assert admission.versions("a") == Versions(0, {0: 20})
+
+
 def test_one_in_place_of_a_lost_one_is_new() -> None:
     admission = Admission(100, 2, 1, size=2)
     begin(admission, "a0", "a1")
-    admission.decide(Aborted(0.0, "a0"))
+    admission.decide(Aborted(0.0, "a0", 1))
     admission.decide(WeightsPublished(0.0, 1))
     begin(admission, "a2", version=1)
     end(admission, "a1", "a2")
-    assert admission.decide(BatchWanted(0.0))[0] == TrainOn(1, ("a1", "a2"))
+    assert admission.decide(BatchWanted(0.0))[0] == BatchChosen(1, ("a1", "a2"))
     assert admission.trained == {1: 1, 0: 1} and admission.stopped == 0
 
 
 def test_whoever_comes_back_although_replaced_is_not_younger_for_it() -> None:
     admission = Admission(100, 2, 1, size=2)
     begin(admission, "a0", "a1")
-    admission.decide(Aborted(0.0, "a0"))
-    admission.decide(Aborted(0.0, "a1"))
+    admission.decide(Aborted(0.0, "a0", 1))
+    admission.decide(Aborted(0.0, "a1", 1))
     admission.decide(WeightsPublished(0.0, 2))
     begin(admission, "a2", version=2)  # in place of one of them; nobody said of which
     assert admission.running == admission.stopped == 1
@@ -151,7 +162,7 @@ def test_a_round_may_choose_its_batch() -> None:
     admission = Admission(10, 4, 2, size=2)
     begin(admission, "a0", "a1", "b0", "b1")
     end(admission, "a0", "a1", "b0")
-    assert admission.decide(BatchWanted(0.0, ("a0", "a1", "b0", "b1")))[0] == TrainOn(0, ("a0", "a1"))
+    assert admission.decide(BatchWanted(0.0, ("a0", "a1", "b0", "b1")))[0] == BatchChosen(0, ("a0", "a1"))
     assert end(admission, "b1")[:1] == []
 
 

@@ -1,17 +1,19 @@
-"""The decision core over random event streams: nobody lost or placed twice, loads as counted, replays identical."""
+"""Placement over random event streams, some of it late or told twice: nobody lost or placed twice, loads as counted,
+replays identical."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from pathlib import Path
+import json
+from collections.abc import Callable, Iterable, Sequence
+from io import StringIO
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard.balance.beginnings import ByPrompt
-from steelyard.balance.commands import Park, Place, RolloutCommand
-from steelyard.balance.core import RolloutCore
+from steelyard.balance.commands import Park, Place, RoundCommand
+from steelyard.balance.core import Core
 from steelyard.balance.estimate import UNKNOWN, ByTurn, Estimator, History, Left, Oracle, PaperTrie, SuffixBackoff
 from steelyard.balance.events import (
     Aborted,
@@ -19,15 +21,21 @@ from steelyard.balance.events import (
     Called,
     Ended,
     Moved,
+    Paused,
     ReplicaDown,
     ReplicaUp,
+    Resumed,
     Returned,
     RolloutEvent,
     Sent,
 )
+from steelyard.balance.inbox import Envelope
+from steelyard.balance.kinds import Command
 from steelyard.balance.line import Line
-from steelyard.balance.log import Told, read_log, replay, to_line, write_log
+from steelyard.balance.log import Journal, event_line, read_event, replay
+from steelyard.balance.placement import Placement
 from steelyard.balance.rollouts import Rollouts, Running
+from steelyard.balance.rounds.protocol import RoundInput
 from steelyard.balance.route import BucketSpeed
 from steelyard.balance.route.rollout import ORACLES, ROLLOUT_ROUTERS, rollout_router
 from steelyard.errors import UserError
@@ -60,58 +68,100 @@ replicas = st.lists(
     min_size=1,
     max_size=5,
 )
-acts = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 99)), min_size=20, max_size=70)
+acts = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 99)), min_size=20, max_size=70)
 
 
-def core_of(name: str, everyone: Iterable[Trajectory], estimator: Callable[[], Estimator] = ByTurn) -> RolloutCore:
+class Quiet:
+    """Rounds that begin nothing and train on nothing: tests do all that themselves."""
+
+    counts_tokens = False
+
+    def decide(self, event: RoundInput) -> list[RoundCommand]:
+        return []
+
+
+def core_of(name: str, everyone: Iterable[Trajectory], estimator: Callable[[], Estimator] = ByTurn) -> Core:
     everyone = list(everyone)
     router = rollout_router(name, speeds=SPEEDS)
     if name in ORACLES:
-        return RolloutCore(router, Oracle(everyone), Oracle(everyone))
-    return RolloutCore(router, estimator())
+        return Core(Placement(router, Oracle(everyone), Oracle(everyone)), Quiet())
+    return Core(Placement(router, estimator()), Quiet())
+
+
+def written_again(log: str, core: Core) -> str:
+    """The log of a core that is told what another was."""
+    rows = ((f"log:{number}", json.loads(line)) for number, line in enumerate(log.splitlines(), 1))
+    return "".join(f"{line}\n" for each in replay(rows, core) for line in (each.event, *each.decided))
 
 
 class World:
     """Carries commands out, makes things happen, and knows by itself who should be where."""
 
-    def __init__(self, core: RolloutCore, everyone: list[Trajectory], fleet: list[tuple[int, int, int]]) -> None:
+    def __init__(self, core: Core, everyone: list[Trajectory], fleet: list[tuple[int, int, int]]) -> None:
         self.core = core
         self.to_begin = everyone[::-1]
         self.fleet = fleet
         self.up: set[int] = set()
+        self.came_up = [0] * len(fleet)  # how often
         self.plan = {each.id: each for each in everyone}
         self.turn: dict[str, int] = {}  # of all under way
+        self.epoch: dict[str, int] = {}  # of these, by the last place or since they were resumed
         self.at: dict[str, int] = {}  # those generating or on their way to it: the replica
         self.moving: set[str] = set()
         self.in_tool: set[str] = set()
+        self.paused: set[str] = set()
         self.cached: dict[str, int] = {}
         self.ended: list[str] = []
         self.aborted: list[str] = []
-        self.log: list[Told] = []
+        self.told: list[RolloutEvent] = []  # all that counted
+        self.log = StringIO()
+        self.journal = Journal(self.log)
+        self.reports = 0
         self.clock = 0.0
 
     @property
     def wanting(self) -> set[str]:
-        return self.turn.keys() - self.at.keys() - self.in_tool
+        return self.turn.keys() - self.at.keys() - self.in_tool - self.paused
 
     def tell(self, event: RolloutEvent) -> None:
-        commands = self.core.decide(event)
-        self.log += [("rollout", entry) for entry in (event, *commands)]
-        for command in commands:
+        """Something that counts; once more, it does not."""
+        before = self.core.dropped.total()
+        for command in self.report(event):
             self.carry_out(command, event)
+        assert self.core.dropped.total() == before
+        self.check()
+        self.told.append(event)
+        self.tell_in_vain(event)
+
+    def tell_in_vain(self, event: RolloutEvent) -> None:
+        """Something that is late, or was told before."""
+        before = self.core.dropped.total()
+        assert self.report(event) == []
+        assert self.core.dropped.total() == before + 1
         self.check()
 
-    def carry_out(self, command: RolloutCommand, event: RolloutEvent) -> None:
-        name = command.trajectory
+    def report(self, event: RolloutEvent) -> list[Command]:
+        envelope = Envelope(0, self.reports, event)
+        self.reports += 1
+        self.journal.event(envelope)
+        commands = self.core.decide(envelope)
+        self.journal.commands(commands)
+        return commands
+
+    def carry_out(self, command: Command, event: RolloutEvent) -> None:
         if isinstance(command, Park):
-            assert isinstance(event, Called) and event.trajectory == name
+            name = command.trajectory
+            assert isinstance(event, Called | Paused) and event.trajectory == name
             if command.cache == "drop":
                 self.cached.pop(name, None)
             return
         assert isinstance(command, Place)
+        name = command.trajectory
         assert command.replica in self.up, "placed on a replica that is down"
         assert name in self.wanting, "placed without wanting a turn"
         assert command.source == self.cached.get(name)
+        assert command.epoch == self.epoch[name] + 1
+        self.epoch[name] = command.epoch
         self.at[name] = command.replica
         if command.source not in (None, command.replica) and command.cache == "keep":
             self.moving.add(name)
@@ -119,15 +169,16 @@ class World:
             self.cached[name] = command.replica
 
     def check(self) -> None:
-        rollouts = self.core.rollouts
+        rollouts = self.core.placement.rollouts
         assert rollouts.running.keys() == self.turn.keys()
         assert rollouts.replicas.keys() == self.up
         assert {who.name for who in rollouts.waiting} == self.wanting
         assert len(rollouts.waiting) == len(self.wanting)
         for name, who in rollouts.running.items():
+            assert who.epoch == self.epoch[name]
             assert who.replica == self.cached.get(name)
             assert who.target == (self.at[name] if name in self.moving else None)
-            assert who.in_tool == (name in self.in_tool)
+            assert (who.doing == "tool", who.doing == "paused") == (name in self.in_tool, name in self.paused)
         for number, replica in rollouts.replicas.items():
             placed = [who for who in rollouts.running.values() if who.replica == number]
             coming = [who for who in rollouts.running.values() if who.target == number]
@@ -145,28 +196,38 @@ class World:
     def begin(self, _: int) -> None:
         if self.to_begin:
             each = self.to_begin.pop()
-            self.turn[each.id] = 0
+            self.turn[each.id] = self.epoch[each.id] = 0
             self.tell(Begun(self.clock, each.id, each.prompt, each.prompt_tokens))
 
     def stop(self, pick: int) -> None:
-        """Someone's turn is over, as it is now and then for one that was thought lost."""
-        some = sorted(self.at) if pick % 5 or not self.wanting else sorted(self.wanting)
-        if not some:
-            return
-        name = some[pick % len(some)]
+        """Someone's turn is over. Now and then that is said of one that waits, whose turn was lost with its replica:
+        too late."""
+        if not pick % 5 and self.wanting:
+            self.tell_in_vain(self.turn_over(sorted(self.wanting)[pick % len(self.wanting)]))
+        elif self.at:
+            name = sorted(self.at)[pick % len(self.at)]
+            over = self.turn_over(name)
+            self.leave(name)
+            if isinstance(over, Ended):
+                del self.turn[name]
+                self.cached.pop(name, None)
+                self.ended.append(name)
+            else:
+                self.in_tool.add(name)
+            self.tell(over)
+
+    def leave(self, name: str) -> None:
+        """It does not generate any more, and whatever was on its way has arrived."""
         if name in self.moving:
             self.moving.remove(name)
             self.cached[name] = self.at[name]
         self.at.pop(name, None)
-        turn = self.plan[name].turns[self.turn[name]]
-        if self.turn[name] == len(self.plan[name].turns) - 1:
-            del self.turn[name]
-            self.cached.pop(name, None)
-            self.ended.append(name)
-            self.tell(Ended(self.clock, name, turn))
-        else:
-            self.in_tool.add(name)
-            self.tell(Called(self.clock, name, turn.generated))
+
+    def turn_over(self, name: str) -> Called | Ended:
+        turns, now, epoch = self.plan[name].turns, self.turn[name], self.epoch[name]
+        if now == len(turns) - 1:
+            return Ended(self.clock, name, epoch, turns[now])
+        return Called(self.clock, name, epoch, turns[now].generated)
 
     def come_back(self, pick: int) -> None:
         if self.in_tool:
@@ -174,14 +235,31 @@ class World:
             self.in_tool.remove(name)
             turn = self.plan[name].turns[self.turn[name]]
             self.turn[name] += 1
-            self.tell(Returned(self.clock, name, turn))
+            self.tell(Returned(self.clock, name, self.epoch[name], turn))
+
+    def pause(self, pick: int) -> None:
+        some = sorted(self.at.keys() | self.wanting)
+        if some:
+            name = some[pick % len(some)]
+            self.leave(name)
+            self.paused.add(name)
+            *before, now = self.plan[name].turns[: self.turn[name] + 1]
+            generated = sum(turn.generated for turn in before) + pick % now.generated
+            self.tell(Paused(self.clock, name, self.epoch[name], generated))
+
+    def resume(self, pick: int) -> None:
+        if self.paused:
+            name = sorted(self.paused)[pick % len(self.paused)]
+            self.paused.remove(name)
+            self.epoch[name] += 1
+            self.tell(Resumed(self.clock, name, self.epoch[name], pick or None))
 
     def arrive(self, pick: int) -> None:
         if self.moving:
             name = sorted(self.moving)[pick % len(self.moving)]
             self.moving.remove(name)
             self.cached[name] = self.at[name]
-            self.tell(Moved(self.clock, name))
+            self.tell(Moved(self.clock, name, self.epoch[name]))
 
     def abort(self, pick: int) -> None:
         if self.turn and pick % 3 == 0:
@@ -189,13 +267,14 @@ class World:
             del self.turn[name]
             self.forget(name)
             self.aborted.append(name)
-            self.tell(Aborted(self.clock, name))
+            self.tell(Aborted(self.clock, name, pick % (self.epoch[name] + 1)))  # of any of its places
 
     def forget(self, name: str) -> None:
         self.at.pop(name, None)
         self.cached.pop(name, None)
         self.moving.discard(name)
         self.in_tool.discard(name)
+        self.paused.discard(name)
 
     def lose(self, number: int) -> None:
         self.up.discard(number)
@@ -209,13 +288,19 @@ class World:
         number = pick % len(self.fleet)
         self.lose(number)  # if it was up, it has started anew
         self.up.add(number)
-        self.tell(ReplicaUp(self.clock, number, *self.fleet[number]))
+        self.came_up[number] += 1
+        self.tell(ReplicaUp(self.clock, number, *self.fleet[number], self.came_up[number]))
 
     def go_down(self, pick: int) -> None:
         if self.up and pick % 3:
             number = sorted(self.up)[pick % len(self.up)]
             self.lose(number)
-            self.tell(ReplicaDown(self.clock, number))
+            self.tell(ReplicaDown(self.clock, number, self.came_up[number]))
+
+    def repeat(self, pick: int) -> None:
+        """Something of long ago arrives once more."""
+        if self.told:
+            self.tell_in_vain(self.told[pick % len(self.told)])
 
     def play(self, steps: list[tuple[int, int]]) -> None:
         """Begin with every other replica and the first trajectories, then let anything happen."""
@@ -224,7 +309,7 @@ class World:
         for _ in range(3):
             self.begin(0)
         does = [self.begin, self.stop, self.stop, self.stop, self.come_back, self.come_back, self.arrive, self.abort]
-        does += [self.go_up, self.go_down]
+        does += [self.go_up, self.go_down, self.pause, self.resume, self.repeat]
         for what, pick in steps:
             self.clock += 0.25
             does[what](pick)
@@ -236,11 +321,12 @@ class World:
                 self.go_up(number)
         while self.to_begin or self.turn:
             self.clock += 0.25
-            before = len(self.log)
+            before = len(self.told)
             self.begin(0)
+            self.resume(0)
             self.come_back(0)
             self.stop(1)
-            assert len(self.log) > before, f"stuck: {self.wanting} wait"
+            assert len(self.told) > before, f"stuck: {self.wanting} wait"
 
 
 @pytest.mark.parametrize("name", ROLLOUT_ROUTERS)
@@ -253,54 +339,58 @@ def test_nobody_is_lost_or_placed_twice(
     world.play(steps)
     world.finish()
     assert sorted([*world.ended, *world.aborted]) == sorted(each.id for each in everyone)
-    for replica in world.core.rollouts.replicas.values():
+    for replica in world.core.placement.rollouts.replicas.values():
         assert (replica.busy, replica.active, replica.tokens, replica.placed, replica.coming) == (0, 0, 0, {}, {})
-    assert list(replay(world.log, {"rollout": core_of(name, everyone)})) == world.log
+    log = world.log.getvalue()
+    assert written_again(log, core_of(name, everyone)) == log
 
 
 @settled(25)
 @given(trajectories, replicas, acts, st.sampled_from([SuffixBackoff, PaperTrie]))
 def test_the_log_is_written_again_byte_for_byte(
-    tmp_path_factory: pytest.TempPathFactory,
     everyone: list[Trajectory],
     fleet: list[tuple[int, int, int]],
     steps: list[tuple[int, int]],
     estimator: Callable[[], Estimator],
 ) -> None:
-    folder = tmp_path_factory.mktemp("log")
     world = World(core_of("cost-aware", everyone, estimator), everyone, fleet)
     world.play(steps)
     world.finish()
-    write_log(folder / "first", world.log)
-    read = read_log(folder / "first")
-    assert read == world.log
-    write_log(folder / "second", replay(read, {"rollout": core_of("cost-aware", everyone, estimator)}))
-    assert (folder / "first").read_bytes() == (folder / "second").read_bytes()
+    log = world.log.getvalue()
+    assert log.count('"id":') == world.reports
+    assert written_again(log, core_of("cost-aware", everyone, estimator)) == log
+
+
+_HALF = {"generated": 1.5, "tool": None, "outcome": None, "returned": 0, "latency": None}
 
 
 @pytest.mark.parametrize(
     ("line", "wrong"),
     [
-        ('{"at": 1.0}', "log:1: kind is missing"),
-        ('{"kind": "Begin", "at": 1.0}', "log:1: kind is 'Begin'; did you mean 'Begun'"),
-        ('{"kind": "Moved", "at": 1.0, "trajectory": "a", "to": 3}', "log:1: Moved has no 'to'"),
-        ('{"kind": "Moved", "at": "now", "trajectory": "a"}', "log:1: Moved: at: .*found 'now'"),
-        ('{"kind": "Moved", "at": 1.0}', "log:1: Moved: trajectory: .*required"),
-        ('{"kind": "Ended", "at": 1, "trajectory": "a", "turn": {"generated": 1.5}}', "turn.generated"),
+        ({"at": 1.0}, "log:1: kind is None"),
+        ({"kind": "Begin", "at": 1.0}, "log:1: kind is 'Begin'; did you mean 'Begun'"),
+        ({"kind": "Moved", "at": 1.0, "trajectory": "a", "epoch": 1, "to": 3}, "log:1: Moved has no 'to'"),
+        ({"kind": "Moved", "at": "now", "trajectory": "a", "epoch": 1}, "log:1: Moved: at: .*found 'now'"),
+        ({"kind": "Moved", "at": 1.0, "epoch": 1}, "log:1: Moved: trajectory is missing"),
+        (
+            {"kind": "Ended", "at": 1, "trajectory": "a", "epoch": 1, "turn": _HALF},
+            "turn: Turn: generated: .*found '1.5'",
+        ),
     ],
 )
-def test_a_bad_log_says_where(tmp_path: Path, line: str, wrong: str) -> None:
-    path = tmp_path / "log"
-    path.write_text(line + "\n")
+def test_a_bad_line_says_where(line: dict[str, object], wrong: str) -> None:
     with pytest.raises(UserError, match=wrong):
-        read_log(path)
+        read_event({"id": [0, 0], **line}, "log:1")
 
 
-def test_a_line_is_kind_and_fields() -> None:
-    assert to_line("rollout", Returned(1.5, "a", Turn(3, "ls", "ok", 7))) == (
-        '{"kind":"Returned","at":1.5,"trajectory":"a",'
+def test_a_line_is_identity_kind_and_fields() -> None:
+    envelope = Envelope(2, 7, Returned(1.5, "a", 3, Turn(3, "ls", "ok", 7)))
+    line = event_line(envelope)
+    assert line == (
+        '{"id":[2,7],"kind":"Returned","at":1.5,"trajectory":"a","epoch":3,'
         '"turn":{"generated":3,"tool":"ls","outcome":"ok","returned":7,"latency":null}}'
     )
+    assert read_event(json.loads(line), "log:1") == envelope
 
 
 # -- by hand ----------------------------------------------------------------------------------------------------------
@@ -314,8 +404,8 @@ def on_its_way(replicas: int) -> tuple[Rollouts, Running]:
     who = rollouts.apply(Begun(0.0, "a", "p", 100))
     assert who is not None
     rollouts.place(who, 0)
-    rollouts.apply(Called(1.0, "a", 20))
-    rollouts.apply(Returned(2.0, "a", Turn(20, "ls", "ok", 30)))
+    rollouts.apply(Called(1.0, "a", 1, 20))
+    rollouts.apply(Returned(2.0, "a", 1, Turn(20, "ls", "ok", 30)))
     rollouts.place(who, 1)
     return rollouts, who
 
@@ -327,33 +417,34 @@ def test_a_move_holds_both_places_until_it_has_arrived() -> None:
     who = rollouts.apply(Begun(0.0, "a", "p", 100))
     assert who is not None
     rollouts.place(who, 0)
-    rollouts.apply(Called(1.0, "a", 20))
+    rollouts.apply(Called(1.0, "a", 1, 20))
     assert (rollouts.replicas[0].busy, rollouts.replicas[0].tokens) == (0, 120)
-    rollouts.apply(Returned(2.0, "a", Turn(20, "ls", "ok", 30)))
+    rollouts.apply(Returned(2.0, "a", 1, Turn(20, "ls", "ok", 30)))
     assert rollouts.place(who, 1) == 0
     assert (rollouts.replicas[0].tokens, rollouts.replicas[1].tokens) == (150, 150)
     assert (rollouts.replicas[0].busy, rollouts.replicas[1].busy) == (0, 1)
-    rollouts.apply(Moved(3.0, "a"))
+    rollouts.apply(Moved(3.0, "a", 2))
     assert (rollouts.replicas[0].tokens, rollouts.replicas[1].tokens) == (0, 150)
     assert (who.replica, who.target, who.doing) == (1, None, "generating")
 
 
 def test_one_that_is_sent_on_before_it_has_arrived_takes_up_no_place_on_the_way() -> None:
     rollouts, _ = on_its_way(3)
-    rollouts.apply(Sent(2.5, "a", 2))
+    rollouts.apply(Sent(2.5, "a", 3, 2))
     assert (rollouts.replicas[1].busy, rollouts.replicas[1].tokens, rollouts.replicas[1].coming) == (0, 0, {})
-    rollouts.apply(Moved(3.0, "a"))
+    assert rollouts.accepts(Moved(3.0, "a", 2)) == "late"  # of where it does not go any more
+    rollouts.apply(Moved(3.0, "a", 3))
     assert [each.tokens for each in rollouts.replicas.values()] == [0, 0, 150]
 
 
 def test_one_that_is_sent_while_it_waits_is_placed_there() -> None:
-    core = RolloutCore(rollout_router("sticky"), ByTurn())
+    core = Placement(rollout_router("sticky"), ByTurn())
     core.decide(ReplicaUp(0.0, 0, 1, 1, 1_000))
     core.decide(Begun(0.0, "a", "p", 100))
     who = core.rollouts.apply(Begun(0.0, "b", "p", 100))  # in line
     core.rollouts.apply(ReplicaUp(1.0, 1, 1, 1, 1_000))
     assert who is not None and who.doing == "waiting"
-    assert core.decide(Sent(1.0, "b", 1)) == [Place("b", 1)]
+    assert core.decide(Sent(1.0, "b", 1, 1)) == [Place("b", 1, epoch=1)]
     assert (who.replica, who.doing) == (1, "generating")
 
 
@@ -371,10 +462,144 @@ def test_offloaded_and_dropped_caches_take_no_room() -> None:
         who = rollouts.apply(Begun(0.0, name, "p", 100))
         assert who is not None
         rollouts.place(who, 0)
-        rollouts.apply(Called(1.0, name, 10))
+        rollouts.apply(Called(1.0, name, 1, 10))
         rollouts.park(who, {"a": "keep", "b": "offload", "c": "drop"}[name])  # type: ignore[arg-type]
     assert rollouts.replicas[0].tokens == 110
     assert [who.replica for who in rollouts.running.values()] == [0, 0, None]
+
+
+# -- what counts ------------------------------------------------------------------------------------------------------
+
+TURN = Turn(20, "ls", "ok", 30)
+BEGUN: tuple[RolloutEvent, ...] = (ReplicaUp(0.0, 0, 1, 4, 1_000), Begun(0.0, "a", "p", 100))  # placed: epoch 1
+CALLED = (*BEGUN, Called(1.0, "a", 1, 20))
+RETURNED = (*CALLED, Returned(2.0, "a", 1, TURN))  # placed again: epoch 2
+ENDED = (*BEGUN, Ended(1.0, "a", 1, TURN))
+ABORTED = (*BEGUN, Aborted(1.0, "a", 1))
+BEGUN_AGAIN = (*ABORTED, Begun(2.0, "a", "p", 100, epoch=2))  # placed: epoch 3
+PAUSED = (*BEGUN, Paused(1.0, "a", 1, 20))
+MOVING = (*BEGUN, ReplicaUp(0.5, 1, 1, 4, 1_000), Sent(1.0, "a", 2, 1))  # epoch 2
+ARRIVED = (*MOVING, Moved(2.0, "a", 2))
+SENT = (*CALLED, ReplicaUp(1.0, 1, 1, 4, 1_000), Sent(2.0, "a", 2, 1))  # while its tool runs: epoch 2
+RESUMED = (*PAUSED, ReplicaDown(1.5, 0), Resumed(2.0, "a", 2))  # waits, in epoch 2
+LOST = (*BEGUN, ReplicaDown(1.0, 0))  # waits, with the epoch of the place that was lost
+FOUND = (*LOST, ReplicaUp(2.0, 0, 1, 4, 1_000, epoch=1))  # placed again: epoch 2
+
+
+def core_after(events: Iterable[RolloutEvent]) -> Core:
+    core = core_of("sticky", [])
+    for event in events:
+        assert core.placement.accepts(event) is None
+        core.apply(event)
+    return core
+
+
+def picture(rollouts: Rollouts) -> tuple[object, ...]:
+    """All that events can change."""
+    trajectories = [
+        (name, who.doing, who.replica, who.target, who.cache, who.fresh, who.epoch, who.since, tuple(who.history.turns))
+        for name, who in rollouts.running.items()
+    ]
+    loads = [
+        (each.number, each.epoch, each.busy, each.active, each.tokens, list(each.placed), list(each.coming))
+        for each in rollouts.replicas.values()
+    ]
+    return trajectories, loads, [who.name for who in rollouts.waiting]
+
+
+@pytest.mark.parametrize(
+    ("before", "event", "reason"),
+    [
+        (CALLED, Called(2.0, "a", 1, 20), "repeated"),
+        (RETURNED, Called(3.0, "a", 1, 20), "late"),
+        (BEGUN, Called(1.0, "a", 2, 20), "out of order"),
+        (BEGUN, Called(1.0, "b", 1, 20), "unknown trajectory"),
+        (ENDED, Called(2.0, "a", 1, 20), "late"),
+        (LOST, Called(2.0, "a", 1, 20), "repeated"),  # lost with its replica: the turn is run again
+        (FOUND, Called(3.0, "a", 1, 20), "late"),
+        (PAUSED, Called(2.0, "a", 1, 20), "repeated"),
+        (MOVING, Called(2.0, "a", 1, 20), "late"),  # from where it is on its way from
+        (ENDED, Ended(2.0, "a", 1, TURN), "late"),
+        (CALLED, Ended(2.0, "a", 1, TURN), "repeated"),
+        (LOST, Ended(2.0, "a", 1, TURN), "repeated"),
+        (FOUND, Ended(3.0, "a", 1, TURN), "late"),
+        (BEGUN, Ended(1.0, "b", 1, TURN), "unknown trajectory"),
+        (BEGUN_AGAIN, Ended(3.0, "a", 1, TURN), "late"),  # of its first try
+        (RETURNED, Returned(3.0, "a", 1, TURN), "late"),
+        (BEGUN, Returned(1.0, "a", 1, TURN), "repeated"),
+        (PAUSED, Returned(2.0, "a", 1, TURN), "repeated"),
+        (ENDED, Returned(2.0, "a", 1, TURN), "late"),
+        (BEGUN, Begun(1.0, "a", "p", 100), "repeated"),
+        (RETURNED, Begun(3.0, "a", "p", 100, epoch=2), "repeated"),
+        (BEGUN, Begun(1.0, "a", "p", 100, epoch=2), "out of order"),  # before the end of its first try
+        (ENDED, Begun(2.0, "a", "p", 100), "late"),
+        (ENDED, Begun(2.0, "a", "p", 100, epoch=1), "late"),
+        (ABORTED, Begun(2.0, "a", "p", 100, epoch=1), "late"),
+        (ARRIVED, Moved(3.0, "a", 2), "repeated"),
+        (MOVING, Moved(2.0, "a", 1), "late"),
+        (BEGUN, Moved(1.0, "a", 1), "repeated"),
+        (PAUSED, Paused(2.0, "a", 1, 20), "repeated"),
+        (CALLED, Paused(2.0, "a", 1, 20), "repeated"),
+        (RESUMED, Paused(3.0, "a", 1, 20), "late"),  # though it may pause while it waits
+        (RESUMED, Resumed(3.0, "a", 2), "late"),
+        (BEGUN, Resumed(1.0, "a", 2), "repeated"),
+        (CALLED, Resumed(2.0, "a", 2), "repeated"),
+        (ARRIVED, Sent(3.0, "a", 2, 1), "late"),
+        (SENT, Sent(3.0, "a", 2, 1), "late"),
+        (BEGUN, Sent(1.0, "a", 3, 0), "out of order"),
+        (BEGUN, Sent(1.0, "a", 2, 7), "unknown replica"),
+        (BEGUN, Sent(1.0, "b", 1, 0), "unknown trajectory"),
+        (BEGUN, Aborted(1.0, "b", 1), "unknown trajectory"),
+        (ABORTED, Aborted(2.0, "a", 1), "late"),
+        (ENDED, Aborted(2.0, "a", 1), "late"),
+        (BEGUN_AGAIN, Aborted(3.0, "a", 1), "late"),
+        (BEGUN, ReplicaUp(1.0, 0, 1, 4, 1_000), "repeated"),
+        (LOST, ReplicaUp(2.0, 0, 1, 4, 1_000), "late"),
+        (FOUND, ReplicaUp(3.0, 0, 1, 4, 1_000), "late"),
+        (FOUND, ReplicaDown(3.0, 0), "late"),  # that it was down before
+        (LOST, ReplicaDown(2.0, 0), "repeated"),
+        (BEGUN, ReplicaDown(1.0, 0, 3), "out of order"),
+        (BEGUN, ReplicaDown(1.0, 7), "unknown replica"),
+    ],
+)
+def test_what_does_not_count_changes_nothing(before: Sequence[RolloutEvent], event: RolloutEvent, reason: str) -> None:
+    core = core_after(before)
+    rollouts = core.placement.rollouts
+    there = picture(rollouts)
+    assert core.placement.accepts(event) == reason
+    assert core.apply(event) == [] and core.dropped == {reason: 1}
+    assert picture(rollouts) == there
+
+
+@pytest.mark.parametrize("before", [BEGUN, CALLED, RETURNED, PAUSED, RESUMED, MOVING, SENT, LOST, FOUND])
+def test_a_trajectory_can_be_aborted_by_any_epoch_that_it_has_had(before: Sequence[RolloutEvent]) -> None:
+    """Its client need not know of the last place."""
+    for epoch in range(core_after(before).placement.rollouts.running["a"].epoch + 1):
+        core = core_after(before)
+        core.apply(Aborted(9.0, "a", epoch))
+        rollouts = core.placement.rollouts
+        assert not core.dropped and not rollouts.running and not len(rollouts.waiting)
+        for replica in rollouts.replicas.values():
+            assert (replica.busy, replica.active, replica.tokens, replica.placed, replica.coming) == (0, 0, 0, {}, {})
+
+
+@pytest.mark.parametrize("before", [ENDED, ABORTED])
+def test_one_that_is_over_begins_again_with_a_higher_epoch(before: Sequence[RolloutEvent]) -> None:
+    assert core_after(before).apply(Begun(2.0, "a", "p", 100, epoch=2)) == [Place("a", 0, epoch=3)]
+
+
+def test_a_turn_that_was_lost_is_run_again_where_the_replica_comes_up() -> None:
+    core = core_after(LOST)
+    assert core.apply(ReplicaUp(2.0, 0, 1, 4, 1_000, epoch=1)) == [Place("a", 0, epoch=2)]
+    assert core.apply(ReplicaUp(3.0, 0, 1, 4, 1_000, epoch=2)) == [Place("a", 0, epoch=3)]  # nobody saw it go down
+    assert core.apply(Called(4.0, "a", 3, 20)) == [Park("a", "keep")]
+    assert not core.dropped
+
+
+def test_a_turn_can_be_over_before_anybody_says_that_its_cache_has_arrived() -> None:
+    core = core_after(MOVING)
+    assert core.apply(Called(2.0, "a", 2, 20)) == [Park("a", "keep")]
+    assert [each.tokens for each in core.placement.rollouts.replicas.values()] == [0, 120]
 
 
 class Telling:
@@ -394,15 +619,15 @@ class Telling:
 
 def test_estimators_are_asked_once_a_turn_and_taught_what_has_ended() -> None:
     estimator, beginnings = Telling(), Telling()
-    core = RolloutCore(rollout_router("sticky"), estimator, beginnings)
+    core = Placement(rollout_router("sticky"), estimator, beginnings)
     core.decide(ReplicaUp(0.0, 0, 1, 1, 100))
     for name in "ab":
         core.decide(Begun(0.0, name, "p", 7))
-    core.decide(Called(1.0, "a", 3))
-    core.decide(Returned(2.0, "a", Turn(3, "ls", "ok", 2)))
+    core.decide(Called(1.0, "a", 1, 3))
+    core.decide(Returned(2.0, "a", 1, Turn(3, "ls", "ok", 2)))
     assert core.rollouts.running["a"].left == Left(5.0, 6.0)
-    core.decide(Ended(3.0, "a", Turn(4)))
-    core.decide(Aborted(3.0, "b"))
+    core.decide(Ended(3.0, "a", 2, Turn(4)))
+    core.decide(Aborted(3.0, "b", 1))
     assert (beginnings.asked, estimator.asked) == ([0, 0], [1])
     whole = Trajectory("a", "p", "p", (Turn(3, "ls", "ok", 2), Turn(4)), 7)
     assert estimator.learnt == beginnings.learnt == [whole]

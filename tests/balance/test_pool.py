@@ -25,20 +25,21 @@ from steelyard.balance.pool import (
     Join,
     JoinAccepted,
     Leave,
+    MemberState,
     Patience,
     Payoff,
     Pool,
-    Proportional,
+    ProportionalStep,
     Reduce,
     RollBack,
     Serving,
     Split,
-    State,
     StepBegan,
     Sync,
     Synced,
     Thresholds,
     Tick,
+    TimedTraining,
     View,
     contributions,
 )
@@ -68,10 +69,11 @@ def joined(pool: Pool, script: Scripted) -> int:
     assert pool.decide(Drained(20.0, number, epoch)) == [Join(number, epoch, 0, 0)]
     assert pool.decide(JoinAccepted(21.0, number, epoch)) == []
     assert pool.decide(StepBegan(22.0, 1, 1)) == [Fetch(number, epoch, 1, 1)]
-    assert pool.decide(Fetched(25.0, number, epoch, 0, 0)) == [] and pool.dropped == 1  # of a step that is over
+    assert pool.decide(Fetched(25.0, number, epoch, 0, 0)) == []  # of a step that is over
+    assert pool.dropped == {"out of order": 1}
     assert pool.decide(Fetched(26.0, number, epoch, 1, 1)) == [Sync(number, epoch, 1, 1)]
-    assert pool.decide(Synced(27.0, number, epoch, 0, 0)) == [] and pool.dropped == 2
-    assert pool.members[number].state is State.SYNCING
+    assert pool.decide(Synced(27.0, number, epoch, 0, 0)) == [] and pool.dropped == {"out of order": 2}
+    assert pool.members[number].state is MemberState.SYNCING
     assert pool.decide(Synced(30.0, number, epoch, 1, 1)) == []
     assert pool.decide(ended(1, at=31.0)) == []
     assert pool.decide(StepBegan(32.0, 2, 2)) == [Activate(number, epoch, 2)]
@@ -90,7 +92,7 @@ def test_the_way_into_training_and_back() -> None:
     assert pool.split == Split(2, 4.0)
     assert pool.decide(Serving(47.0, number, leave.epoch - 1)) == []  # an answer to something else
     assert pool.decide(Serving(47.0, number, leave.epoch)) == []
-    assert pool.members[number].state is State.ROLLOUT and pool.split == Split(2, 5.0)
+    assert pool.members[number].state is MemberState.ROLLOUT and pool.split == Split(2, 5.0)
     there, back = pool.ledger.entries
     assert (there.to, there.outcome, there.ended, there.realised) == ("training", "done", 32.0, 10.0)
     assert (back.to, back.outcome, back.ended) == ("rollout", "done", 47.0)
@@ -146,7 +148,8 @@ def test_a_step_goes_on_without_a_lent_replica_that_drops_out(fails: bool) -> No
     assert pool.wake_at == 84.0
     commands = pool.decide(Failed(40.0, number, epoch, "ECC error") if fails else Tick(84.0))
     assert commands == [RollBack(number, epoch + 1), Reduce(2, 2, ((0, 0.5), (1, 0.5)), redo=(number,))]
-    assert pool.decide(Gradient(85.0, number, epoch, 2, 2, 10)) == [] and pool.dropped == 3
+    assert pool.decide(Gradient(85.0, number, epoch, 2, 2, 10)) == []
+    assert pool.dropped == {"out of order": 2, "late": 1}
 
 
 def test_a_replica_that_was_rolled_back_is_left_alone_for_a_while_and_told_again_if_it_does_not_answer() -> None:
@@ -174,7 +177,7 @@ def test_a_replica_that_was_rolled_back_is_left_alone_for_a_while_and_told_again
 
 def view(train: float, rollout: float, *, away: float = 15.0, split: Split | None = None, **more: float) -> View:
     measured = ended(0, train, rollout, **more)
-    return View(measured, split or Split(2, 4.0), 2, 1, Proportional(), {"training": away, "rollout": away})
+    return View(measured, split or Split(2, 4.0), 2, 1, ProportionalStep(), {"training": away, "rollout": away})
 
 
 @pytest.mark.parametrize(
@@ -211,7 +214,7 @@ def test_nothing_is_borrowed_from_a_rollout_under_pressure() -> None:
 
 def test_what_is_lost_on_the_way_counts_against_a_move() -> None:
     """Where the stages follow each other, borrowing slows rollout down at once, and speeds training up only later."""
-    both = replace(view(120.0, 100.0, split=Split(2, 10.0)), outlook=Proportional(overlapped=False), idle=1, lent=0)
+    both = replace(view(120.0, 100.0, split=Split(2, 10.0)), model=ProportionalStep(overlapped=False), idle=1, lent=0)
     gain = 220.0 - (80.0 + 100.0 * 10 / 9)
     lost = 1 - 220.0 / (120.0 + 100.0 * 10 / 9)
     worth = 10 * gain / lost  # seconds on the way that ten steps pay for
@@ -236,10 +239,24 @@ def test_an_unchanged_split_is_foretold_to_take_what_it_took(
 ) -> None:
     measured = ended(0, train, rollout, seconds=max(train, rollout) + 5.0, longest=longest)
     now = Split(replicas, float(engines))
-    assert Proportional().seconds(measured, now, now) == pytest.approx(measured.seconds)
-    then = Proportional().seconds(measured, now, now.moved(change))
+    assert ProportionalStep().seconds(measured, now, now) == pytest.approx(measured.seconds)
+    then = ProportionalStep().seconds(measured, now, now.moved(change))
     assert then == inf or then >= 5.0
     assert (then == inf) == (change <= -replicas or change >= engines)
+
+
+def test_training_takes_what_the_driver_has_timed_and_the_rest_of_a_step_stays() -> None:
+    measured = replace(ended(0, 100.0, 80.0, seconds=105.0), train_with=((2, 50.0), (3, 45.0)))
+    now = Split(2, 4.0)
+    model = TimedTraining(ProportionalStep())
+    assert model.seconds(measured, now, now) == pytest.approx(105.0)
+    assert model.seconds(measured, now, Split(3, 4.0)) == pytest.approx(95.0)  # 90 s of training, and 5 of neither
+    assert model.seconds(measured, now, Split(3, 3.0)) == pytest.approx(80.0 * 4 / 3 + 5.0)
+    assert model.seconds(measured, now, Split(4, 4.0)) == pytest.approx(85.0)  # not timed: in proportion
+    assert model.seconds(measured, now, Split(3, 0.0)) == inf
+    in_turn = TimedTraining(ProportionalStep(overlapped=False))
+    both = replace(measured, seconds=185.0)
+    assert in_turn.seconds(both, now, Split(3, 4.0)) == pytest.approx(90.0 + 80.0 + 5.0)
 
 
 def test_costs_follow_measurements_slowly_until_they_clearly_change() -> None:
@@ -300,15 +317,15 @@ def read_back(entry: Any) -> Any:
 
 def test_the_random_world_gets_everywhere() -> None:
     """Else the test above would say little."""
-    world, dice, seen = World(), Random(7), set[State]()
+    world, dice, seen = World(), Random(7), set[MemberState]()
     for _ in range(20_000):
         random_event(world, dice)
         seen |= {member.state for member in world.pool.members.values()}
-    assert seen == set(State)
+    assert seen == set(MemberState)
     assert {(entry.to, entry.outcome) for entry in world.pool.ledger.entries} >= {
         (to, outcome) for to in ("training", "rollout") for outcome in ("done", "rolled back")
     }
-    assert world.redone and world.pool.dropped
+    assert world.redone and {"late", "repeated", "out of order"} <= set(world.pool.dropped)
 
 
 @given(st.lists(st.integers(-3, 3), min_size=1, max_size=30))

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard.balance.commands import Park, Place, RolloutCommand
-from steelyard.balance.core import RolloutCore
 from steelyard.balance.estimate import UNKNOWN, History, Left, Noisy, Oracle
 from steelyard.balance.events import (
     Begun,
@@ -26,6 +25,7 @@ from steelyard.balance.events import (
     Returned,
     RolloutEvent,
 )
+from steelyard.balance.placement import Placement
 from steelyard.balance.rollouts import Replica, Running
 from steelyard.balance.route import BucketSpeed
 from steelyard.balance.route.ranking import Ranking
@@ -61,23 +61,32 @@ class Bench:
 
     def __init__(self, router: str, degrees: Sequence[int], seats: int = 8, tokens: int = 10**6) -> None:
         self.told = Told()
-        self.core = RolloutCore(rollout_router(router, speeds=SPEEDS), self.told, self.told)
+        self.epochs: dict[str, int] = {}  # of the last places
+        self.core = Placement(rollout_router(router, speeds=SPEEDS), self.told, self.told)
         for number, tp in enumerate(degrees):
             self.core.decide(ReplicaUp(0.0, number, tp, seats, tokens))
 
     def decide(self, event: RolloutEvent) -> list[RolloutCommand]:
-        return self.core.decide(event)
+        """Commands without the epochs of places, which are kept for what is reported of them."""
+        assert self.core.accepts(event) is None
+        commands = self.core.decide(event)
+        self.epochs |= {command.trajectory: command.epoch for command in commands if isinstance(command, Place)}
+        return [replace(command, epoch=0) if isinstance(command, Place) else command for command in commands]
 
     def begin(self, name: str, prompt: str = "p", tokens: int = 100, left: Left = UNKNOWN) -> Place | None:
         self.told.left[name] = left
         return _only_place(self.decide(Begun(0.0, name, prompt, tokens)))
 
     def call(self, name: str, generated: int = 10) -> list[RolloutCommand]:
-        return self.decide(Called(1.0, name, generated))
+        return self.decide(Called(1.0, name, self.epochs[name], generated))
 
     def back(self, name: str, left: Left = UNKNOWN, generated: int = 10, returned: int = 5) -> Place | None:
         self.told.left[name] = left
-        return _only_place(self.decide(Returned(2.0, name, Turn(generated, "ls", "ok", returned, 1.0))))
+        turn = Turn(generated, "ls", "ok", returned, 1.0)
+        return _only_place(self.decide(Returned(2.0, name, self.epochs[name], turn)))
+
+    def end(self, name: str, generated: int = 5) -> list[RolloutCommand]:
+        return self.decide(Ended(1.0, name, self.epochs[name], Turn(generated)))
 
     def turn(self, name: str, left: Left = UNKNOWN, generated: int = 10, returned: int = 5) -> Place | None:
         self.call(name, generated)
@@ -148,7 +157,7 @@ def test_prefix_aware_forgets_groups_that_have_ended() -> None:
         bench.begin(name, "one")
     bench.begin("c", "two")
     for name in "ab":
-        bench.decide(Ended(1.0, name, Turn(1)))
+        bench.end(name, 1)
     place = bench.begin("d", "one")
     assert place and place.replica == 0
     bench.begin("e", "two")
@@ -159,7 +168,7 @@ def test_prefix_aware_forgets_what_a_lost_replica_held() -> None:
     bench = Bench("prefix-aware", [1, 1, 1])
     bench.begin("a")
     bench.decide(ReplicaDown(1.0, 0))
-    bench.decide(ReplicaUp(2.0, 0, 1, 8, 100))
+    bench.decide(ReplicaUp(2.0, 0, 1, 8, 100, epoch=1))
     assert bench.where() == {"a": 1}
     assert bench.begin("b") == Place("b", 1)
 
@@ -187,7 +196,7 @@ def test_the_fewest_left_go_first(router: str) -> None:
     assert bench.begin("now", left=exactly(50)) == Place("now", 0, priority=50)
     assert bench.begin("long", left=exactly(900)) is None
     assert bench.begin("short", left=exactly(30)) is None
-    assert bench.decide(Ended(1.0, "now", Turn(50))) == [Place("short", 0, priority=30)]
+    assert bench.end("now", 50) == [Place("short", 0, priority=30)]
     assert bench.call("short") == [Park("short", "keep"), Place("long", 0, priority=900)]
 
 
@@ -219,7 +228,7 @@ def test_heddle_lets_the_longest_wait_least() -> None:
     bench.begin("now", left=exactly(5))
     assert bench.begin("short", left=exactly(5)) is None
     assert bench.begin("long", left=exactly(500)) is None
-    assert bench.decide(Ended(1.0, "now", Turn(5))) == [Place("long", 0, priority=-500)]
+    assert bench.end("now") == [Place("long", 0, priority=-500)]
 
 
 # -- C-MLFQ as published ----------------------------------------------------------------------------------------------
@@ -233,7 +242,7 @@ def test_c_mlfq_starts_short_and_moves_when_mean_and_p90_agree() -> None:
     assert bench.turn("a", Left(5_000, 13_000)) == Place("a", 2, source=2)
     assert bench.turn("a", Left(5_000, 11_000)) == Place("a", 1, source=2, cache="drop")  # a short context
     assert bench.turn("a", Left(13_000, 90_000), returned=5_000) == Place("a", 0, source=1)
-    bench.decide(Moved(3.0, "a"))
+    bench.decide(Moved(3.0, "a", bench.epochs["a"]))
     assert bench.turn("a", Left(10, 10)) == Place("a", 2, source=0)
     assert bench.turn("a", UNKNOWN) == Place("a", 2, source=2)
 
@@ -269,7 +278,7 @@ def test_cost_aware_moves_if_that_pays_for_the_cache() -> None:
         bench.begin("other", left=exactly(30_000))  # takes the fast one
         bench.begin("a", left=exactly(10), tokens=context)
         assert bench.where() == {"other": 1, "a": 0}
-        bench.decide(Ended(1.0, "other", Turn(5)))
+        bench.end("other")
         place = bench.turn("a", left)
         assert place
         return place.replica, place.cache
@@ -296,7 +305,7 @@ def test_cost_aware_lets_an_earlier_batch_go_first() -> None:
         assert bench.decide(Begun(0.0, name, "p", 100, version)) == []
     order = []
     for name in ("a", "long", "short"):
-        (place,) = (each for each in bench.decide(Ended(1.0, name, Turn(5))) if isinstance(each, Place))
+        (place,) = (each for each in bench.end(name) if isinstance(each, Place))
         order.append(place.trajectory)
     assert order == ["long", "short", "later"]
 
@@ -322,7 +331,7 @@ def test_cost_aware_keeps_only_what_is_computed_again_sooner_than_fetched() -> N
 def test_cost_aware_wants_a_speed_for_every_degree() -> None:
     with pytest.raises(UserError, match="needs speeds"):
         rollout_router(DEFAULT)
-    core = RolloutCore(rollout_router(DEFAULT, speeds={1: SPEEDS[1]}), Told())
+    core = Placement(rollout_router(DEFAULT, speeds={1: SPEEDS[1]}), Told())
     with pytest.raises(UserError, match="tp 2 of replica 7; known: 1"):
         core.decide(ReplicaUp(0.0, 7, 2, 1, 1))
     with pytest.raises(UserError, match="did you mean 'sticky'"):
@@ -623,17 +632,20 @@ def test_who_gives_far_more_a_turn_than_usual_is_expected_to_go_on_so() -> None:
 def rollout_seconds(router: str, everyone: list[Trajectory], degrees: Sequence[int], error: float) -> float:
     """A step's length where replicas share their speed among all that run, and prompts and moves are free."""
     told = Noisy(Oracle(everyone), error) if error else Oracle(everyone)
-    core = RolloutCore(rollout_router(router, speeds=SPEEDS), told, told)
+    core = Placement(rollout_router(router, speeds=SPEEDS), told, told)
     plan = {each.id: each for each in everyone}
     turn = dict.fromkeys(plan, 0)
+    epochs: dict[str, int] = {}
     going: dict[str, tuple[int, float]] = {}  # replica, tokens to go in this turn
     tools: dict[str, float] = {}  # when they return
     clock = 0.0
 
     def tell(event: RolloutEvent) -> None:
+        assert core.accepts(event) is None
         for command in core.decide(event):
             if isinstance(command, Place):
                 name = command.trajectory
+                epochs[name] = command.epoch
                 going[name] = command.replica, float(plan[name].turns[turn[name]].generated)
 
     for number, tp in enumerate(degrees):
@@ -651,14 +663,14 @@ def rollout_seconds(router: str, everyone: list[Trajectory], degrees: Sequence[i
         if name in tools:
             del tools[name]
             turn[name] += 1
-            tell(Returned(clock, name, now))
+            tell(Returned(clock, name, epochs[name], now))
         elif turn[name] == len(plan[name].turns) - 1:
             del going[name]
-            tell(Ended(clock, name, now))
+            tell(Ended(clock, name, epochs[name], now))
         else:
             del going[name]
             tools[name] = clock + (now.latency or 0.0)
-            tell(Called(clock, name, now.generated))
+            tell(Called(clock, name, epochs[name], now.generated))
     return clock
 
 

@@ -122,7 +122,7 @@ class Rollout:
     def _call(self, number: int, at: float) -> None:
         who = self._pick("generating", number)
         if who is not None:
-            self.rollouts.apply(Called(at, who.name, 3 * number + 1))
+            self.rollouts.apply(Called(at, who.name, who.epoch, 3 * number + 1))
             cache = self.router.park(who, self.rollouts)
             self.rollouts.park(who, cache)
             self.decided.append((who.name, cache))
@@ -131,12 +131,12 @@ class Rollout:
         who = self._pick("tool", number)
         if who is not None:
             turn = Turn(who.fresh, "ls", "ok", 11 * number, 1.5)
-            self._estimate(self.rollouts.apply(Returned(at, who.name, turn)))
+            self._estimate(self.rollouts.apply(Returned(at, who.name, who.epoch, turn)))
 
     def _end(self, number: int, at: float) -> None:
         who = self._pick("generating", number)
         if who is not None:
-            self.rollouts.apply(Ended(at, who.name, Turn(5 * number + 1)))
+            self.rollouts.apply(Ended(at, who.name, who.epoch, Turn(5 * number + 1)))
             self.router.ended(who)
 
     def _estimate(self, who: Running | None) -> None:

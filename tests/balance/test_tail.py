@@ -45,11 +45,11 @@ from support.tail_world import POLICIES, World
 
 
 def begin(tail: Tail, group: str, samples: Iterable[str]) -> list[TailCommand]:
-    return [command for name in samples for command in tail.decide(Begun(0.0, name, group, 10))]
+    return [command for name in samples for command in tail.decide(Begun(0.0, name, "p", 10, group=group))]
 
 
 def end(tail: Tail, *names: str, tokens: int = 100) -> list[TailCommand]:
-    return [command for name in names for command in tail.decide(Ended(0.0, name, Turn(tokens)))]
+    return [command for name in names for command in tail.decide(Ended(0.0, name, 1, Turn(tokens)))]
 
 
 def test_without_a_policy_the_last_sample_ends_the_round() -> None:
@@ -68,7 +68,7 @@ def test_a_sample_that_was_lost_is_replaced() -> None:
     tail = Tail(Plain(), Rollouts())
     tail.decide(RoundBegan(0.0, 0, 1, 3))
     begin(tail, "a", ("a0",))
-    assert tail.decide(Aborted(0.0, "a0")) == [StartAgain("a", 1)]  # the other two are still to come
+    assert tail.decide(Aborted(0.0, "a0", 1)) == [StartAgain("a", 1)]  # the other two are still to come
     begin(tail, "a", ("a1", "a2", "a3"))
     assert end(tail, "a1", "a2", "a3") == [Train(0, (("a1", "a2", "a3"),))]
 
@@ -79,9 +79,9 @@ def test_over_sampling_stops_at_enough_and_goes_on_with_the_rest() -> None:
     begin(tail, "a", ("a0", "a1"))
     begin(tail, "b", ("b0", "b1"))
     assert end(tail, "a0", "b1", "b0") == [Train(0, (("b1", "b0"),)), AbortRest(("a1",), resume=True)]
-    assert tail.decide(Aborted(1.0, "a1")) == []
+    assert tail.decide(Aborted(1.0, "a1", 1)) == []
     assert tail.decide(RoundBegan(2.0, 1, 1, 2)) == [Resume("a1"), StartMore(1, 2)]
-    assert tail.decide(Begun(2.0, "a1", "a", 10)) == []
+    assert tail.decide(Begun(2.0, "a1", "p", 10, group="a")) == []
     assert end(tail, "a1") == [Train(1, (("a0", "a1"),))]
 
 
@@ -104,8 +104,8 @@ def test_a_sample_whose_stop_is_confirmed_late_goes_on_at_once() -> None:
     begin(tail, "b", ("b0",))
     end(tail, "a0")
     assert tail.decide(RoundBegan(1.0, 1, 1, 1)) == [StartMore(1, 1)]
-    assert tail.decide(Paused(1.5, "b0", 10)) == []
-    assert tail.decide(Aborted(2.0, "b0")) == [Resume("b0")]
+    assert tail.decide(Paused(1.5, "b0", 1, 10)) == []
+    assert tail.decide(Aborted(2.0, "b0", 1)) == [Resume("b0")]
 
 
 def test_a_sample_that_is_lost_between_two_rounds_is_replaced_in_the_next() -> None:
@@ -115,7 +115,7 @@ def test_a_sample_that_is_lost_between_two_rounds_is_replaced_in_the_next() -> N
     begin(tail, "b", ("b0",))
     end(tail, "a0")
     for _ in range(2):  # stopped as told, and then lost
-        assert tail.decide(Aborted(0.5, "b0")) == []
+        assert tail.decide(Aborted(0.5, "b0", 1)) == []
     assert tail.decide(RoundBegan(1.0, 1, 1, 1)) == [StartAgain("b", 1), StartMore(1, 1)]
 
 
@@ -134,7 +134,7 @@ def test_tail_batching_defers_long_prompts_to_a_round_of_their_own() -> None:
             Defer((f"c{step}",)),
             AbortRest((c[1], c[2]), resume=False),
         ]
-        assert tail.decide(Aborted(0.0, c[1])) == end(tail, c[2]) == []
+        assert tail.decide(Aborted(0.0, c[1], 1)) == end(tail, c[2]) == []
     assert tail.deferred == ["c0", "c1"]
     assert tail.decide(RoundBegan(1.0, 2, 2, 2)) == [StartAgain("c0", 2), StartAgain("c1", 2)]
     begin(tail, "c1", ("x0", "x1"))
@@ -156,11 +156,11 @@ def test_partial_rollouts_carry_on_what_is_not_done() -> None:
     tail = Tail(PartialRollout(50), Rollouts())
     assert tail.decide(RoundBegan(0.0, 0, 2, 1)) == [Cap(50), StartMore(2, 1)]
     begin(tail, "a", ("a0",))
-    assert tail.decide(Paused(1.0, "a0", 50)) == []  # another is still to begin
+    assert tail.decide(Paused(1.0, "a0", 1, 50)) == []  # another is still to begin
     begin(tail, "b", ("b0",))
-    assert tail.decide(Paused(1.0, "b0", 50)) == [Resume("a0"), Resume("b0")]  # nothing to train on yet
+    assert tail.decide(Paused(1.0, "b0", 1, 50)) == [Resume("a0"), Resume("b0")]  # nothing to train on yet
     assert end(tail, "a0") == []
-    assert tail.decide(Paused(2.0, "b0", 100)) == [Train(0, (("a0",),))]
+    assert tail.decide(Paused(2.0, "b0", 1, 100)) == [Train(0, (("a0",),))]
     assert tail.decide(RoundBegan(3.0, 1, 2, 1)) == [Resume("b0"), StartMore(1, 1)]
 
 
@@ -169,14 +169,16 @@ def test_divided_rollouts_learn_lengths_from_those_of_the_group_that_have_ended(
     assert tail.decide(RoundBegan(0.0, 0, 2, 3)) == [Cap(100), StartMore(2, 3, first=1)]
     begin(tail, "a", ("a0", "a1", "a2"))
     begin(tail, "b", ("b0", "b1", "b2"))
-    assert tail.decide(Paused(1.0, "a0", 100)) == [Resume("a0", 100 - 20_000)]  # first of its group: before all others
-    assert tail.decide(Paused(1.0, "a1", 100)) == [Resume("a1", -10_000)]  # may be as long as any
-    tail.decide(Returned(1.0, "a0", Turn(150)))
+    assert tail.decide(Paused(1.0, "a0", 1, 100)) == [
+        Resume("a0", 100 - 20_000)
+    ]  # first of its group: before all others
+    assert tail.decide(Paused(1.0, "a1", 1, 100)) == [Resume("a1", -10_000)]  # may be as long as any
+    tail.decide(Returned(1.0, "a0", 1, Turn(150)))
     end(tail, "a0", tokens=200)  # 350 in all
-    assert tail.decide(Paused(2.0, "a1", 200)) == [Resume("a1", -150, 150)]
-    assert tail.decide(Paused(2.0, "a2", 100)) == [Resume("a2", -250, 250)]  # longer, so before the other
-    assert tail.decide(Paused(2.0, "b1", 100)) == [Resume("b1", -10_000)]
-    assert tail.decide(Paused(3.0, "a2", 400)) == [Resume("a2", -10_000)]  # has outgrown what was known
+    assert tail.decide(Paused(2.0, "a1", 1, 200)) == [Resume("a1", -150, 150)]
+    assert tail.decide(Paused(2.0, "a2", 1, 100)) == [Resume("a2", -250, 250)]  # longer, so before the other
+    assert tail.decide(Paused(2.0, "b1", 1, 100)) == [Resume("b1", -10_000)]
+    assert tail.decide(Paused(3.0, "a2", 1, 400)) == [Resume("a2", -10_000)]  # has outgrown what was known
 
 
 # Repacking
@@ -256,7 +258,7 @@ def test_a_policy_repacks_when_few_are_left_and_again_when_half_of_them_are() ->
         begin(tail, f"t{index}", (f"t{index}",))
     packed = []
     for index in range(7):
-        ended = Ended(1.0, f"t{index}", Turn(5))
+        ended = Ended(1.0, f"t{index}", 1, Turn(5))
         rollouts.apply(ended)
         packed.append(any(isinstance(command, Repack) for command in tail.decide(ended)))
     assert packed == [False, False, False, True, False, True, False]  # 4 left, then 2; then all are on one

@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from steelyard.balance.core import RolloutCore
-from steelyard.balance.estimate import Blind
 from steelyard.balance.pool import Activate, Drain, Fetch, Join, Leave, PoolCommand, Sync, View
-from steelyard.balance.route.rollout import rollout_router
 from steelyard.posttrain.changes import replica_to_training
+from steelyard.posttrain.core import core_settings
 from steelyard.posttrain.hybrid import HybridPool
 from steelyard.posttrain.loop import Loop
 from steelyard.posttrain.run import drive
@@ -53,8 +51,8 @@ class Told:
 def run(
     changes: list[int], failing: Callable[[PoolCommand], str | None] = lambda _: None, setup: PosttrainSetup = ONLY
 ) -> tuple[Loop, HybridPool]:
-    loop = Loop(setup, RolloutCore(rollout_router("sticky"), Blind()))
-    hybrid = HybridPool(loop, failing)
+    loop = Loop(setup, core_settings(setup).core())
+    hybrid = HybridPool(loop, failing=failing)
     hybrid.pool._rule = Told(changes)
     loop.manager = loop.trainer.gate = hybrid
     loop.run()

@@ -13,25 +13,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from steelyard.balance.core import RolloutCore
-from steelyard.balance.estimate import Blind, Oracle
+from steelyard.balance.commands import RoundCommand, TrainOn
+from steelyard.balance.events import PartTrained
 from steelyard.balance.plan import Measured, Moved, Payback, State
+from steelyard.balance.plan.planning import Planning
+from steelyard.balance.plan.questions import PlanAnswers
 from steelyard.balance.pool import Thresholds
-from steelyard.balance.route.rollout import rollout_router
+from steelyard.balance.rounds import BatchRounds
+from steelyard.balance.rounds.protocol import RoundInput
 from steelyard.errors import UserError
-from steelyard.posttrain.attempt import Part, Parts
-from steelyard.posttrain.core import rollout_core
+from steelyard.posttrain.core import core_settings
 from steelyard.posttrain.foresight import TAUGHT, Foresight
 from steelyard.posttrain.loop import Loop
 from steelyard.posttrain.planning import Training
 from steelyard.posttrain.recent import EndedBatches
-from steelyard.posttrain.record import StepRecord
 from steelyard.posttrain.replan import Replanner
 from steelyard.posttrain.roles import first_places, new_places
 from steelyard.posttrain.run import Driven, drive
 from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
 from steelyard.posttrain.switch import Switch
-from steelyard.posttrain.trial import Trial
+from steelyard.posttrain.trial import Trial, loop_of
 from steelyard.report.posttrain import timeline_svg
 from steelyard.scenario import posttrain_from_dict
 from support.role_checks import in_two_roles
@@ -117,7 +118,7 @@ def test_seats_that_turns_want_are_counted_whatever_batches_are_under_way(stalen
     few = {"mode": "asynchronous", "staleness": staleness, "rollout": [{"tp": 1, "replicas": 1}], "steps": 16}
     more = {"engine": {"block_size": 64, "max_num_seqs": 32}, "trajectories": {"preset": "search", "prompts": 8}}
     setup = set_up_posttrain(posttrain_from_dict({**SMALL, **few, **more}))
-    loop = Loop(setup, RolloutCore(rollout_router("sticky"), Blind()))
+    loop = Loop(setup, core_settings(setup).core())
     ended, found, now = EndedBatches(loop), list[float](), 0.0
     for version in range(setup.scenario.steps):
         step = loop.step(now, version)
@@ -138,7 +139,7 @@ def test_seats_that_turns_want_are_counted_whatever_batches_are_under_way(stalen
 def test_no_gpu_is_ever_in_two_roles_and_nobody_is_lost(data: st.DataObject) -> None:
     """Random plans, carried out one after the other between steps, with trajectories under way."""
     setup = any_setup()
-    loop = Loop(setup, RolloutCore(rollout_router("sticky"), Blind()))
+    loop = Loop(setup, core_settings(setup).core())
     foresight = Foresight(setup)
     switch, now, plan = Switch(loop, foresight.training), 0.0, foresight.written
     options = [each for each in foresight.world.options if each.gpus < 16]
@@ -289,16 +290,16 @@ def test_no_layout_is_offered_that_the_longest_sequence_would_not_fit() -> None:
 
 def test_plans_wait_for_a_whole_batch() -> None:
     """Of two batches that began together the short ones end first; they say nothing of the rest."""
-    loop = Loop(any_setup(), RolloutCore(rollout_router("sticky"), Blind()))
     seen: list[State] = []
 
     class Spy:
         def plan(self, state: State) -> None:
             seen.append(state)
 
-    replanner = Replanner(loop, Foresight(any_setup()))
-    replanner._planner = Spy()
-    loop.manager = replanner
+    foresight, core = Foresight(any_setup()), core_settings(any_setup()).core()
+    core.planning = Planning(foresight.world, Spy(), PlanAnswers(foresight.world.options), foresight.written)
+    loop = Loop(any_setup(), core)
+    loop.manager = Replanner(loop, foresight)
     loop.run()
     assert seen and seen[0].step == 0  # training took longer than both batches that began with it
     both = [each.generated for step in (0, 1) for each in any_setup().tasks.step(step)]
@@ -383,17 +384,31 @@ def test_parts_are_trained_as_they_come_and_make_one_update() -> None:
 
 def test_a_step_record_knows_when_each_part_was_trained() -> None:
     setup = any_setup()
-    loop = Loop(setup, RolloutCore(rollout_router("sticky"), Blind()))
-    loop._rounds.begin(0.0, 0)
-    ((moment, batch, _),) = loop._rounds.gather(0.0, 0)
+    moments: list[float] = []
+    free: list[float] = []
 
-    def parts() -> Parts:
-        free = yield Part(moment, batch[:16], last=False)
-        assert moment < free < moment + 1000.0
-        yield Part(moment + 1000.0, batch[16:], last=True)
+    class Told(BatchRounds):
+        def decide(self, event: RoundInput) -> list[RoundCommand]:
+            if isinstance(event, PartTrained):
+                free.append(event.at)
+            return super().decide(event)
 
-    step: StepRecord = loop.trainer.train(parts(), 0)
+    core = core_settings(setup).core()
+    core.rounds = Told(core_settings(setup).rounds)
+    loop = Loop(setup, core)
+
+    def in_two(command: TrainOn, at: float) -> None:
+        moments.append(at)
+        first, second = command.trajectories[:16], command.trajectories[16:]
+        loop.trainer.train_on(TrainOn(command.step, 0, first, last=False), at)
+        rest = TrainOn(command.step, 1, second, last=True)
+        loop.stage.later(at + 1000.0, lambda then: loop.trainer.train_on(rest, then))
+
+    loop.driver.on(TrainOn, in_two)
+    step = loop.step(0.0, 0)
+    (moment,) = moments
     assert len(step.spans) == 2 and step.begun == moment and step.spans[1][0] == moment + 1000.0
+    assert moment < step.spans[0][1] < moment + 1000.0 and free == [step.spans[0][1]]
     assert step.trained == step.spans[1][1] and step.samples == 32
     assert step.time.seconds == pytest.approx(sum(stop - start for start, stop in step.spans))
 
@@ -423,7 +438,7 @@ def test_engines_that_fall_behind_are_foretold_to_hold_training_up() -> None:
     setup = set_up_posttrain(posttrain_from_dict(said))
     foresight, batches = Foresight(setup), [list(setup.tasks.step(step)) for step in range(3)]
     told = foresight.step_seconds(foresight.written, batches, batches[0][:TAUGHT])
-    record = Loop(setup, rollout_core(setup, Oracle())).run()
+    record = loop_of(setup, []).run()
     later = float(np.mean([record.seconds(step) for step in range(7, 12)]))
     assert foresight.least_seconds(foresight.written, batches) < 0.85 * later
     assert told == pytest.approx(later, rel=0.1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -14,11 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from steelyard.balance.commands import Cache
-from steelyard.balance.core import RolloutCore
+from steelyard.balance.commands import Abort, Cache, RoundCommand
+from steelyard.balance.core import Core
 from steelyard.balance.estimate import Blind
 from steelyard.balance.events import Generated, Moved
+from steelyard.balance.placement import Placement
 from steelyard.balance.rollouts import Rollouts, Running
+from steelyard.balance.rounds import BatchRounds
+from steelyard.balance.rounds.protocol import RoundInput
 from steelyard.balance.route import Router
 from steelyard.balance.route.plain import LeastOutstanding, RoundRobin, Sticky
 from steelyard.balance.route.rollout import TurnChoice, TurnRouter, rollout_router
@@ -26,11 +30,14 @@ from steelyard.balance.route.rollout.plain import RequestTurns
 from steelyard.cli import app
 from steelyard.engine import BlockNames, Request
 from steelyard.errors import UserError
+from steelyard.posttrain.attempt import Attempt
+from steelyard.posttrain.core import core_settings
+from steelyard.posttrain.driver import Driver
 from steelyard.posttrain.engines import EngineKind
 from steelyard.posttrain.loop import Loop
 from steelyard.posttrain.planning import Training
 from steelyard.posttrain.record import LoopRecord
-from steelyard.posttrain.rollout import RolloutStage, StageEvent
+from steelyard.posttrain.rollout import RolloutStage
 from steelyard.posttrain.setup import set_up_posttrain
 from steelyard.records import Trajectory, Turn
 from steelyard.scenario import posttrain_from_dict
@@ -46,11 +53,34 @@ def kinds() -> dict[int, EngineKind]:
     return {tp: EngineKind.of(prepare("qwen3-14b", "a800", tp, engine)) for tp in (1, 2)}
 
 
-def stage(*degrees: int, router: TurnRouter | None = None) -> RolloutStage:
-    made = RolloutStage(RolloutCore(router or rollout_router("sticky"), Blind()), kinds(), SIZE)
+class NoRounds:
+    """Starts nothing and trains on nothing. It gives a trajectory up when it is told of an event of some kind."""
+
+    counts_tokens = True
+
+    def __init__(self, give_up: str = "", told: type[Generated | Moved] = Generated) -> None:
+        self._give_up, self._told = give_up, told
+
+    def decide(self, event: RoundInput) -> list[RoundCommand]:
+        if isinstance(event, self._told) and event.trajectory == self._give_up:
+            return [Abort((self._give_up,))]
+        return []
+
+
+def stage(*degrees: int, router: TurnRouter | None = None, rounds: NoRounds | None = None) -> RolloutStage:
+    core = Core(Placement(router or rollout_router("sticky"), Blind()), rounds or NoRounds())
+    made = RolloutStage(Driver(core), kinds(), SIZE)
     for number, tp in enumerate(degrees):
         made.add(number, tp, 0.0)
     return made
+
+
+def begin(here: RolloutStage, trajectories: Iterable[Trajectory | Attempt], at: float, version: int) -> None:
+    here.begin([(each, "group") for each in trajectories], at, version)
+
+
+def ids(attempts: Iterable[Attempt]) -> list[str]:
+    return [each.trajectory.id for each in attempts]
 
 
 def trajectory(name: str, *turns: tuple[int, int, float], prompt: str = "p", tokens: int = 300) -> Trajectory:
@@ -69,17 +99,11 @@ def alone(prompt: int, output: int, given: int, clock: float) -> float:
 
 def test_one_that_is_given_up_over_its_last_tokens_is_stopped_and_not_done() -> None:
     """Whoever is told of tokens may find them too old, while the turn that made them is just over."""
-    here = stage(1)
-
-    def give_up(event: StageEvent) -> None:
-        if isinstance(event, Generated) and event.trajectory == "a":
-            here.abort(["a"], event.at)
-
-    here.watch = give_up
-    here.begin([trajectory("a", (40, 0, 0.0)), trajectory("b", (60, 0, 0.0))], 0.0, 0)
+    here = stage(1, rounds=NoRounds("a", Generated))
+    begin(here, [trajectory("a", (40, 0, 0.0)), trajectory("b", (60, 0, 0.0))], 0.0, 0)
     here.run()
-    assert [each.trajectory.id for each in here.stopped] == ["a"] and not here.running
-    assert [each.trajectory.id for each in here.done] == ["b"]
+    assert ids(here.record.thrown) == ["a"] and not here.running
+    assert ids(here.record.samples) == ["b"]
 
 
 class WithCaches(RequestTurns):
@@ -92,35 +116,30 @@ class WithCaches(RequestTurns):
 
 def test_one_that_is_given_up_when_its_cache_has_moved_is_not_run_there() -> None:
     """Whoever is told of that may have found by then that nobody needs it."""
-    here = stage(1, 1, 1, router=WithCaches(RoundRobin()))
-
-    def give_up(event: StageEvent) -> None:
-        if isinstance(event, Moved) and event.trajectory == "a":
-            here.abort(["a"], event.at)
-
-    here.watch = give_up
-    here.begin([trajectory("a", (40, 10, 1.0), (9, 0, 0.0)), trajectory("b", (60, 10, 1.0), (9, 0, 0.0))], 0.0, 0)
+    here = stage(1, 1, 1, router=WithCaches(RoundRobin()), rounds=NoRounds("a", Moved))
+    begin(here, [trajectory("a", (40, 10, 1.0), (9, 0, 0.0)), trajectory("b", (60, 10, 1.0), (9, 0, 0.0))], 0.0, 0)
     here.run()
-    assert [each.trajectory.id for each in here.stopped] == ["a"] and not here.running
-    assert [each.trajectory.id for each in here.done] == ["b"] and here.moves.count == 2
+    assert ids(here.record.thrown) == ["a"] and not here.running
+    assert ids(here.record.samples) == ["b"] and here.moves.count == 2
 
 
 def test_turns_and_tools_of_one_trajectory_follow_each_other() -> None:
     here = stage(1)
-    here.begin([trajectory("a", (50, 200, 2.5), (20, 0, 0.0))], 0.0, 0)
+    begin(here, [trajectory("a", (50, 200, 2.5), (20, 0, 0.0))], 0.0, 0)
     here.run()
     first = alone(300, 50, 0, 0.0)
     cached = (300 + 50 - 1) // SIZE * SIZE  # the answer's last token is in no cache
-    assert here.done[0].ended == pytest.approx(alone(550, 20, cached, first + 2.5), rel=1e-6)
+    assert here.record.samples[0].ended == pytest.approx(alone(550, 20, cached, first + 2.5), rel=1e-6)
 
 
 def test_what_is_moved_needs_no_prompt_but_time() -> None:
     long = trajectory("a", (50, 4000, 1.0), (5, 0, 0.0), (5, 0, 0.0))
     apart, together = (stage(*degrees, router=rollout_router("round-robin")) for degrees in ((1, 1), (1,)))
     for each in (apart, together):
-        each.begin([long], 0.0, 0)
+        begin(each, [long], 0.0, 0)
         each.run()
-    assert apart.done[0].ended > together.done[0].ended  # without its cache it computes everything again
+    ends = [each.record.samples[0].ended for each in (apart, together)]
+    assert ends[0] > ends[1]  # without its cache it computes everything again
     assert not apart.running and not together.running
 
 
@@ -142,19 +161,19 @@ def test_what_is_in_one_hosts_memory_is_nowhere_else() -> None:
         ends = []
         for router in (RequestTurns(RoundRobin()), Offloading(RoundRobin())):
             here = stage(1, 1, router=router)
-            here.begin([asked], 0.0, 0)
+            begin(here, [asked], 0.0, 0)
             here.run(until=6.0)
             assert here.running["a"].in_tool
             if lost:
                 here.remove(0, 6.0)
             here.run()
-            ends.append(here.done[0].ended)
+            ends.append(here.record.samples[0].ended)
         assert ends[0] == ends[1] > alone(20_020, 5, 0, 8.5)
 
 
 def test_what_was_sent_from_a_hosts_memory_is_there_when_it_has_come() -> None:
     here = stage(1, 1, router=Offloading(sticky()))
-    here.begin([trajectory("a", (20, 0, 5.0), (5, 0, 0.0), tokens=20_000)], 0.0, 0)
+    begin(here, [trajectory("a", (20, 0, 5.0), (5, 0, 0.0), tokens=20_000)], 0.0, 0)
     here.run(until=8.65)
     here.send("a", 1, 8.65)
     attempt = here.running["a"]
@@ -167,26 +186,26 @@ def test_what_was_cached_under_old_weights_is_worthless_in_a_hosts_memory_too() 
     ends = []
     for router in (RequestTurns(sticky()), Offloading(sticky())):
         here = stage(1, router=router)
-        here.begin([trajectory("a", (20, 0, 5.0), (5, 0, 0.0), tokens=20_000)], 0.0, 0)
+        begin(here, [trajectory("a", (20, 0, 5.0), (5, 0, 0.0), tokens=20_000)], 0.0, 0)
         here.run(until=6.0)
         assert here.running["a"].in_tool
         here.new_weights(6.0, 6.0)
         here.run()
-        ends.append(here.done[0].ended)
+        ends.append(here.record.samples[0].ended)
     assert ends[0] == ends[1] > alone(20_020, 5, 0, 8.5)
 
 
 def test_an_engine_that_goes_in_a_turns_last_step_loses_that_step_alone() -> None:
     whole, here = stage(1), stage(1, 1)
     for each in (whole, here):
-        each.begin([trajectory("a", (100, 0, 0.0))], 0.0, 0)
+        begin(each, [trajectory("a", (100, 0, 0.0))], 0.0, 0)
     whole.run()
-    end = whole.done[0].ended
+    end = whole.record.samples[0].ended
     here.run(until=end - 0.001)
     here.remove(0, end - 0.001)
     assert here.running["a"].generated == 99
     here.run()
-    assert here.done[0].versions == {0: 100} and here.done[0].ended < 1.5 * end
+    assert here.record.samples[0].versions == {0: 100} and here.record.samples[0].ended < 1.5 * end
 
 
 class Never(RequestTurns):
@@ -202,50 +221,50 @@ def test_the_tool_of_one_that_was_stopped_returns_once() -> None:
     router = Never(sticky())
     here = stage(1, router=router)
     asked = trajectory("a", (20, 7, 50.0), (5, 9, 1.0), (5, 0, 0.0))
-    here.begin([asked, trajectory("z", (20, 0, 100.0), (5, 0, 0.0), prompt="q")], 0.0, 0)
+    begin(here, [asked, trajectory("z", (20, 0, 100.0), (5, 0, 0.0), prompt="q")], 0.0, 0)
     here.run(until=10.0)
     here.abort(["a"], 10.0)
     router.closed = True
-    here.begin([here.stopped.pop()], 11.0, 0)  # as if its tool had returned by now
+    begin(here, [here.record.thrown.pop()], 11.0, 0)  # as if its tool had returned by now
     here.run(until=90.0)
     assert here.running["a"].turns == 1
 
 
 def test_stopped_trajectories_go_on_where_they_were() -> None:
     here = stage(1)
-    here.begin([trajectory("a", (500, 100, 1.0), (100, 0, 0.0))], 0.0, 0)
+    begin(here, [trajectory("a", (500, 100, 1.0), (100, 0, 0.0))], 0.0, 0)
     here.run(until=3.0)
     here.abort(["a"], 3.0)
-    (stopped,) = here.stopped
+    (stopped,) = here.record.thrown
     assert 0 < stopped.tokens < 500 and stopped.context == 300 + stopped.tokens
-    assert not here.running and not here.core.rollouts.running
-    here.begin([stopped], 10.0, 1)
+    assert not here.running and not here.driver.core.placement.rollouts.running
+    begin(here, [stopped], 10.0, 1)
     here.run()
-    (done,) = here.done
+    (done,) = here.record.samples
     assert done.context == 300 + 500 + 100 + 100 and done.version == 0
     whole = stage(1)
-    whole.begin([trajectory("a", (500, 100, 1.0), (100, 0, 0.0))], 0.0, 0)
+    begin(whole, [trajectory("a", (500, 100, 1.0), (100, 0, 0.0))], 0.0, 0)
     whole.run()
-    assert done.ended - 10.0 < whole.done[0].ended < done.ended
+    assert done.ended - 10.0 < whole.record.samples[0].ended < done.ended
 
 
 def test_engines_stand_still_while_weights_change() -> None:
     ends = []
     for pause in (0.0, 5.0):
         here = stage(1)
-        here.begin([trajectory("a", (400, 0, 0.0))], 0.0, 0)
+        begin(here, [trajectory("a", (400, 0, 0.0))], 0.0, 0)
         here.run(until=2.0)
         if pause:
             here.new_weights(2.0, 2.0 + pause)
         here.run()
-        ends.append(here.done[0].ended)
+        ends.append(here.record.samples[0].ended)
     assert ends[1] - ends[0] == pytest.approx(5.0, abs=0.1)
 
 
 @pytest.mark.parametrize("change", [False, True])
 def test_a_turn_finds_what_the_one_before_it_cached_unless_weights_have_changed(change: bool) -> None:
     here = stage(1)
-    here.begin([trajectory("a", (400, 200, 1.0), (400, 0, 0.0))], 0.0, 0)
+    begin(here, [trajectory("a", (400, 200, 1.0), (400, 0, 0.0))], 0.0, 0)
     here.run(until=2.0)
     first = here.running["a"].request
     assert first is not None and first.grouped
@@ -273,7 +292,7 @@ turns = st.lists(st.tuples(st.integers(1, 300), st.integers(0, 400), st.floats(0
 def test_nobody_is_lost_or_served_twice(many: list[list[tuple[int, int, float]]], router: str, changes: list) -> None:  # type: ignore[type-arg]
     here = stage(1, 2, 1, router=rollout_router(router))
     asked = [trajectory(str(i), *each, prompt=str(i // 4)) for i, each in enumerate(many)]
-    here.begin(asked, 0.0, 0)
+    begin(here, asked, 0.0, 0)
     added = 3
     for at, what in sorted(changes):
         here.run(until=at)
@@ -284,17 +303,20 @@ def test_nobody_is_lost_or_served_twice(many: list[list[tuple[int, int, float]]]
         elif what == "abort" and here.running:
             name = sorted(here.running)[0]
             here.abort([name], at)
-            here.begin([here.stopped.pop()], at, 1)
+            begin(here, [here.record.thrown.pop()], at, 1)
         elif what == "weights":
             here.new_weights(at, at + 0.5)
     here.run()
-    assert sorted(each.trajectory.id for each in here.done) == sorted(each.id for each in asked)
-    for each in here.done:
+    assert sorted(ids(here.record.samples)) == sorted(each.id for each in asked)
+    for each in here.record.samples:
         given_out = each.trajectory.prompt_tokens + each.trajectory.generated
         assert each.context == given_out + sum(turn.returned for turn in each.trajectory.turns[:-1])
-    ends = [each.ended for each in here.done]
-    assert ends == sorted(ends) and not here.running and not here.core.rollouts.running
-    assert all(not replica.placed and replica.busy == 0 for replica in here.core.rollouts.replicas.values())
+    ends = [each.ended for each in here.record.samples]
+    core = here.driver.core
+    rollouts = core.placement.rollouts
+    assert ends == sorted(ends) and not here.running and not rollouts.running
+    assert all(not replica.placed and replica.busy == 0 for replica in rollouts.replicas.values())
+    assert not core.dropped
 
 
 def loop(**more: object) -> LoopRecord:
@@ -308,7 +330,9 @@ def loop(**more: object) -> LoopRecord:
         "steps": 4,
     }
     setup = set_up_posttrain(posttrain_from_dict({**written, **more}))
-    return Loop(setup, RolloutCore(rollout_router("sticky"), Blind())).run()
+    return Loop(
+        setup, Core(Placement(rollout_router("sticky"), Blind()), BatchRounds(core_settings(setup).rounds))
+    ).run()
 
 
 @pytest.mark.parametrize(("mode", "behind"), [("split", 0), ("one-step-off", 1), ("asynchronous", 2)])
@@ -332,7 +356,7 @@ def test_the_same_scenario_gives_the_same_run() -> None:
 def test_too_long_a_trajectory_is_refused() -> None:
     here = stage(1)
     with pytest.raises(UserError, match=r"trajectory a comes to 1,000,300 tokens, and engines take 40,960"):
-        here.begin([trajectory("a", (1_000_000, 0, 0.0))], 0.0, 0)
+        begin(here, [trajectory("a", (1_000_000, 0, 0.0))], 0.0, 0)
 
 
 PRESETS = EXAMPLES / "posttrain"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from steelyard.balance.admission import Admission, BatchWanted, Discard, Gathering, TrainOn
-from steelyard.balance.core import RolloutCore
+from steelyard.balance.admission import Admission, BatchChosen, BatchWanted, Discard, Gathering
+from steelyard.balance.commands import RoundCommand, Start, TrainOn
+from steelyard.balance.core import Core
 from steelyard.balance.estimate import Blind, Oracle
-from steelyard.balance.events import Aborted, Begun, Ended, GivenUp, Paused, ReplicaUp, Resumed, Sent
+from steelyard.balance.events import Aborted, Begun, Ended, Paused, ReplicaUp, Resumed, Sent
+from steelyard.balance.placement import Placement
 from steelyard.balance.rollouts import Rollouts
+from steelyard.balance.rounds import BatchRounds, Rounds, RoundSettings
+from steelyard.balance.rounds.protocol import RoundInput
 from steelyard.balance.route.rollout import rollout_router
 from steelyard.balance.tail import (
     AbortRest,
@@ -30,15 +35,15 @@ from steelyard.balance.tail import (
     TailEvent,
     Train,
 )
+from steelyard.balance.tail.events import GivenUp
 from steelyard.errors import UserError
-from steelyard.posttrain.attempt import Parts
+from steelyard.posttrain.core import core_settings
+from steelyard.posttrain.driver import Driver
 from steelyard.posttrain.engines import EngineKind
 from steelyard.posttrain.loop import Loop
-from steelyard.posttrain.rollout import RolloutStage, StageEvent
-from steelyard.posttrain.rounds import Rounds
+from steelyard.posttrain.rollout import RolloutStage
 from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
 from steelyard.posttrain.summary import summarise_posttrain
-from steelyard.posttrain.tail_rounds import TailRounds
 from steelyard.records import Trajectory, Turn
 from steelyard.scenario import posttrain_from_dict
 from steelyard.scenario.rollouts import trajectories_spec
@@ -68,19 +73,41 @@ def written(**more: Any) -> dict[str, Any]:
         "rollout": [{"tp": 2, "replicas": 2}, {"tp": 1, "replicas": 1}],
         "training": {"tp": 8},
         "engine": {"block_size": BLOCK, "max_num_seqs": 8},
+        "router": "least-outstanding",
+        "estimator": "blind",
         "steps": 4,
         **more,
     }
 
 
+class Overheard:
+    """Rounds, and all that they were told and have commanded."""
+
+    def __init__(self, rounds: Rounds) -> None:
+        self._rounds = rounds
+        self.counts_tokens = rounds.counts_tokens
+        self.events: list[RoundInput] = []
+        self.commands: list[RoundCommand] = []
+
+    def decide(self, event: RoundInput) -> list[RoundCommand]:
+        commands = self._rounds.decide(event)
+        self.events.append(event)
+        self.commands += commands
+        return commands
+
+
 @dataclass
 class Ran:
-    """A run, and all that was ever begun in it."""
+    """A run, and what its rounds were told and have commanded."""
 
     setup: PosttrainSetup
     loop: Loop
-    begun: list[Trajectory] = field(default_factory=list)
-    events: list[StageEvent] = field(default_factory=list)
+    rounds: Overheard
+
+    @property
+    def begun(self) -> list[Begun]:
+        """All that ever were."""
+        return [event for event in self.rounds.events if isinstance(event, Begun)]
 
     @property
     def seconds(self) -> float:
@@ -98,18 +125,10 @@ class Ran:
 
 def ran(**more: Any) -> Ran:
     setup = set_up_posttrain(posttrain_from_dict(written(**more)))
-    begun: list[Trajectory] = []
-    loop = Loop(setup, RolloutCore(rollout_router("least-outstanding"), Blind()), begun.extend)
-    run = Ran(setup, loop, begun)
-    heard = loop.stage.watch
-    if heard is not None:
-
-        def listen(event: StageEvent) -> None:
-            run.events.append(event)
-            heard(event)
-
-        loop.stage.watch = listen
-    loop.run()
+    core = core_settings(setup).core()
+    core.rounds = rounds = Overheard(core.rounds)
+    run = Ran(setup, Loop(setup, core), rounds)
+    run.loop.run()
     return run
 
 
@@ -119,10 +138,12 @@ def check(run: Ran) -> None:
     size = scenario.trajectories.group
     trained, thrown = run.samples("trained"), run.samples("thrown")
     assert len(record.steps) == len(record.batches) == scenario.steps
+    wanted = [command for command in run.rounds.commands if isinstance(command, Start)]
+    assert len(run.begun) == sum(len(each.groups) * each.samples for each in wanted), "not begun"
     assert len(set(trained)) == len(trained) and not set(trained) & set(thrown), "trained on twice"
     waiting = {each.trajectory.id for each in record.samples} - set(trained) - set(thrown)
     everybody = [*trained, *thrown, *waiting, *run.loop.stage.running]
-    assert sorted(everybody) == sorted(each.id for each in run.begun), "lost"
+    assert sorted(everybody) == sorted(each.trajectory for each in run.begun), "lost"
     for step, batch in enumerate(record.batches):
         groups = Counter(each.trajectory.prompt for each in batch)
         assert not any(count % size for count in groups.values()), "part of a group"
@@ -143,7 +164,9 @@ def check(run: Ran) -> None:
 @pytest.mark.parametrize("tail", TAILS)
 @pytest.mark.parametrize("streaming", [False, True])
 def test_nobody_is_lost_trained_on_twice_or_too_old(mode: str, tail: str, streaming: bool) -> None:
-    check(ran(mode=mode, tail=TAILS[tail], streaming=streaming))
+    run = ran(mode=mode, tail=TAILS[tail], streaming=streaming)
+    check(run)
+    assert not run.loop.driver.core.dropped, "a report that did not count"
 
 
 @settings(max_examples=12, deadline=None)
@@ -184,13 +207,13 @@ def test_partial_rollouts_train_on_tokens_of_two_versions_and_say_so() -> None:
     mixed = [each for batch in run.loop.record.batches for each in batch if len(each.versions) == 2]
     assert len(mixed) == tail["versions_per_sample"]["2"]
     assert all(0 < tokens < each.trajectory.generated for each in mixed for tokens in each.versions.values())
-    assert sum(isinstance(event, Paused) for event in run.events) >= len(mixed)
+    assert sum(isinstance(event, Paused) for event in run.rounds.events) >= len(mixed)
 
 
 @pytest.mark.parametrize("mode", ["split", "one-step-off"])
 def test_capped_trajectories_stop_where_they_should(mode: str) -> None:
     run = ran(mode=mode, tail={"kind": "divided", "chunk": 150})
-    pauses = Counter(event.trajectory for event in run.events if isinstance(event, Paused))
+    pauses = Counter(event.trajectory for event in run.rounds.events if isinstance(event, Paused))
     # One that pauses while its turn is over has one token more in the next, so chunks have 150 or 151.
     for each in run.loop.record.samples:
         made = each.trajectory.generated
@@ -216,27 +239,17 @@ def test_repacking_frees_replicas_without_losing_time_to_speak_of() -> None:
 
 
 @pytest.mark.parametrize("tail", ["none", "over-sampling", "tail-batching"])
-def test_no_part_of_a_streamed_step_is_small(monkeypatch: pytest.MonkeyPatch, tail: str) -> None:
+def test_no_part_of_a_streamed_step_is_small(tail: str) -> None:
     """An eighth of the groups at least, the last one too, however few are waited for."""
-    parts: list[list[int]] = []
-    rounds: type[Rounds | TailRounds] = Rounds if tail == "none" else TailRounds
-    gather = rounds.gather
-
-    def counted(self: Any, now: float, version: int) -> Parts:
-        parts.append([])
-        given = gather(self, now, version)
-        part = next(given)
-        while True:
-            parts[-1].append(len({attempt.trajectory.prompt for attempt in part.samples}))
-            free = yield part
-            if part.last:
-                return
-            part = given.send(free)
-
-    monkeypatch.setattr(rounds, "gather", counted)
     run = ran(streaming=True, tail={"kind": tail}, trajectories={"preset": "search", "prompts": 44, "group": 1})
     check(run)
-    assert len(parts) == run.setup.scenario.steps and any(len(each) > 1 for each in parts)
+    prompt = {each.trajectory: each.prompt for each in run.begun}
+    parts: list[list[int]] = [[] for _ in range(run.setup.scenario.steps)]
+    for command in run.rounds.commands:
+        if isinstance(command, TrainOn):
+            assert command.part == len(parts[command.step]), "parts are numbered"
+            parts[command.step].append(len({prompt[name] for name in command.trajectories}))
+    assert all(parts) and any(len(each) > 1 for each in parts)
     assert all(sum(each) == 44 and min(each) >= 6 for each in parts)
 
 
@@ -257,11 +270,20 @@ def kinds() -> dict[int, EngineKind]:
     return {tp: EngineKind.of(prepare("qwen3-14b", "a800", tp, engine)) for tp in (1, 2)}
 
 
+def no_rounds() -> Rounds:
+    """Begin nothing and train on nothing."""
+    return BatchRounds(RoundSettings(steps=0, groups=1, size=1))
+
+
 def stage(*degrees: int) -> RolloutStage:
-    made = RolloutStage(RolloutCore(rollout_router("sticky"), Blind()), kinds(), BLOCK)
+    made = RolloutStage(Driver(Core(Placement(rollout_router("sticky"), Blind()), no_rounds())), kinds(), BLOCK)
     for number, tp in enumerate(degrees):
         made.add(number, tp, 0.0)
     return made
+
+
+def begin(here: RolloutStage, trajectories: Iterable[Trajectory]) -> None:
+    here.begin([(each, "") for each in trajectories], 0.0, 0)
 
 
 def trajectory(name: str, *turns: tuple[int, int, float], tokens: int = 300) -> Trajectory:
@@ -274,7 +296,7 @@ def test_a_paused_trajectory_keeps_its_cache_until_weights_change() -> None:
     for cap, weights in ((None, False), (200, False), (200, True)):
         here = stage(1)
         here.cap = cap
-        here.begin([trajectory("a", (400, 0, 0.0), tokens=8000)], 0.0, 0)
+        begin(here, [trajectory("a", (400, 0, 0.0), tokens=8000)])
         paused = here.run()
         if cap is not None:
             assert here.running["a"].held and here.running["a"].generated == 200
@@ -282,37 +304,37 @@ def test_a_paused_trajectory_keeps_its_cache_until_weights_change() -> None:
                 here.new_weights(paused, paused)
             here.resume("a", paused)
             here.run()
-        ends.append(here.done[0].ended)
-        assert here.done[0].versions == ({0: 200, 1: 200} if weights else {0: 400})
+        ends.append(here.record.samples[0].ended)
+        assert here.record.samples[0].versions == ({0: 200, 1: 200} if weights else {0: 400})
     assert ends[0] <= ends[1] < ends[0] + 0.2 and ends[2] > ends[1] + 0.3
 
 
 def test_a_tool_runs_on_while_its_trajectory_is_stopped() -> None:
     here = stage(1)
-    here.begin([trajectory("a", (20, 50, 5.0), (10, 0, 0.0))], 0.0, 0)
+    begin(here, [trajectory("a", (20, 50, 5.0), (10, 0, 0.0))])
     here.run(until=2.0)
     assert here.running["a"].in_tool
     here.pause(["a"], 2.0)
     here.run(until=20.0)
-    assert here.running["a"].returned and not here.done
+    assert here.running["a"].returned and not here.record.samples
     here.resume("a", 20.0)
     here.run()
-    assert 20.0 < here.done[0].ended < 21.0 and here.done[0].context == 300 + 20 + 50 + 10
+    assert 20.0 < here.record.samples[0].ended < 21.0 and here.record.samples[0].context == 300 + 20 + 50 + 10
 
 
 def test_what_is_sent_elsewhere_goes_on_there() -> None:
     here = stage(1, 2)
-    here.begin([trajectory("a", (400, 100, 4.0), (100, 0, 0.0)), trajectory("b", (400, 0, 0.0))], 0.0, 0)
+    begin(here, [trajectory("a", (400, 100, 4.0), (100, 0, 0.0)), trajectory("b", (400, 0, 0.0))])
     here.run(until=2.0)
-    homes = {name: who.replica for name, who in here.core.rollouts.running.items()}
+    homes = {name: who.replica for name, who in here.driver.core.placement.rollouts.running.items()}
     slow = next(name for name, home in homes.items() if home == 0)
     here.send(slow, 1, 2.0)
     here.close([0], 2.0)
     here.run()
-    assert sorted(each.trajectory.id for each in here.done) == ["a", "b"]
-    assert all(each.replica == 1 for each in here.done) and here.moves.count == 1
+    assert sorted(each.trajectory.id for each in here.record.samples) == ["a", "b"]
+    assert all(each.replica == 1 for each in here.record.samples) and here.moves.count == 1
     here.reopen(30.0)
-    assert here.replicas.freed_gpu_seconds == 28.0 and set(here.core.rollouts.replicas) == {0, 1}
+    assert here.replicas.freed_gpu_seconds == 28.0 and set(here.driver.core.placement.rollouts.replicas) == {0, 1}
 
 
 turns = st.lists(st.tuples(st.integers(1, 300), st.integers(0, 400), st.floats(0, 3)), min_size=1, max_size=4)
@@ -327,7 +349,7 @@ def test_tokens_are_kept_whatever_stops_and_goes_on(
     here = stage(1, 2, 1)
     here.cap = cap
     asked = [trajectory(str(i), *each) for i, each in enumerate(many)]
-    here.begin(asked, 0.0, 0)
+    begin(here, asked)
     for at, change in sorted(what):
         here.run(until=at)
         free = [name for name, each in here.running.items() if not each.held]
@@ -339,18 +361,19 @@ def test_tokens_are_kept_whatever_stops_and_goes_on(
             for name in list(here.running)[:4]:
                 here.resume(name, at)
         elif free:
-            who = here.core.rollouts.running[free[0]]
+            who = here.driver.core.placement.rollouts.running[free[0]]
             if who.replica not in (None, 1) and who.doing in ("generating", "tool"):
                 here.send(free[0], 1, at)
     for _ in range(40):
         now = here.run()
         for name in list(here.running):
             here.resume(name, max(now, 9.0))
-    assert sorted(each.trajectory.id for each in here.done) == sorted(each.id for each in asked)
-    for each in here.done:
+    assert sorted(each.trajectory.id for each in here.record.samples) == sorted(each.id for each in asked)
+    for each in here.record.samples:
         assert each.generated == each.trajectory.generated
         assert max(each.versions) <= here.version
-    rollouts = here.core.rollouts
+    rollouts = here.driver.core.placement.rollouts
+    assert not here.driver.core.dropped
     assert not rollouts.running and all(r.busy == r.tokens == r.active == 0 for r in rollouts.replicas.values())
 
 
@@ -375,28 +398,29 @@ def test_more_samples_than_a_group_has_are_drawn_like_the_others(recorded: bool,
 def test_who_goes_on_has_had_turns_already() -> None:
     had = (Turn(50, "search", "ok", 100, 1.0), Turn(70, "search", "error", 30, 1.0))
     whole = Trajectory("a", "p", "p", (*had, Turn(80)), 10)
-    core = RolloutCore(rollout_router("sticky"), Oracle([whole]), Oracle([whole]))
-    core.decide(ReplicaUp(0.0, 0, 1, 4, 10_000))
-    core.decide(Begun(1.0, "a", "p", 10, 0, had, 5))
-    who = core.rollouts.running["a"]
+    placement = Placement(rollout_router("sticky"), Oracle([whole]), Oracle([whole]))
+    placement.decide(ReplicaUp(0.0, 0, 1, 4, 10_000))
+    placement.decide(Begun(1.0, "a", "p", 10, 0, had, 5))
+    who = placement.rollouts.running["a"]
     assert who.left.mean == 80 and who.history.errors == 1 and who.context == 10 + 120 + 130 + 5
 
 
 def test_a_pause_gives_up_the_seat_and_not_the_cache() -> None:
-    core = RolloutCore(rollout_router("sticky"), Blind())
+    core = Core(Placement(rollout_router("sticky"), Blind()), no_rounds())
+    rollouts = core.placement.rollouts
     for number in range(2):
-        core.decide(ReplicaUp(0.0, number, 1, 4, 10_000))
-    core.decide(Begun(1.0, "a", "p", 10))
-    home = core.rollouts.running["a"].replica
+        core.apply(ReplicaUp(0.0, number, 1, 4, 10_000))
+    core.apply(Begun(1.0, "a", "p", 10))
+    home = rollouts.running["a"].replica
     assert home is not None
-    core.decide(Paused(2.0, "a", 25))
-    there = core.rollouts.replicas[home]
+    core.apply(Paused(2.0, "a", 1, 25))
+    there = rollouts.replicas[home]
     assert there.busy == 0 and there.tokens == 35
-    core.decide(Resumed(3.0, "a", left=60))
-    assert there.busy == 1 and core.rollouts.running["a"].left.mean == 60
-    core.decide(Paused(4.0, "a", 30))
-    core.decide(Sent(4.0, "a", 1 - home))
-    assert (there.tokens, core.rollouts.replicas[1 - home].tokens) == (0, 40)
+    core.apply(Resumed(3.0, "a", 2, left=60))
+    assert there.busy == 1 and rollouts.running["a"].left.mean == 60
+    core.apply(Paused(4.0, "a", 3, 30))
+    core.apply(Sent(4.0, "a", 4, 1 - home))
+    assert (there.tokens, rollouts.replicas[1 - home].tokens) == (0, 40) and not core.dropped
 
 
 def told(tail: Tail, *events: TailEvent) -> list[TailCommand]:
@@ -406,11 +430,14 @@ def told(tail: Tail, *events: TailEvent) -> list[TailCommand]:
 def test_a_round_leaves_groups_of_later_rounds_alone() -> None:
     tail = Tail(Plain(), Rollouts())
     assert told(tail, RoundBegan(0.0, 0, 1, 1), Room(0.0, 2)) == [StartMore(1, 1), StartMore(2, 1)]
-    begun = [Begun(0.0, name, name, 10) for name in "abc"]
-    assert told(tail, *begun, Ended(1.0, "c", Turn(5))) == [Train(0, (("c",),)), AbortRest(("a", "b"), resume=True)]
+    begun = [Begun(0.0, name, name, 10, group=name) for name in "abc"]
+    assert told(tail, *begun, Ended(1.0, "c", 1, Turn(5))) == [Train(0, (("c",),)), AbortRest(("a", "b"), resume=True)]
     assert told(tail, RoundBegan(1.0, 1, 1, 1, among=("b",))) == []  # nobody new; both are still being stopped
-    assert told(tail, Aborted(1.0, "a"), Aborted(1.0, "b"), Ended(2.0, "a", Turn(5))) == [Resume("a"), Resume("b")]
-    assert told(tail, Ended(3.0, "b", Turn(5))) == [Train(1, (("b",),))]
+    assert told(tail, Aborted(1.0, "a", 1), Aborted(1.0, "b", 1), Ended(2.0, "a", 2, Turn(5))) == [
+        Resume("a"),
+        Resume("b"),
+    ]
+    assert told(tail, Ended(3.0, "b", 2, Turn(5))) == [Train(1, (("b",),))]
     assert list(tail.complete) == ["a"]
     assert told(tail, GivenUp(3.0, ("a",))) == [] and not tail.groups and not tail.homes and not tail.complete
 
@@ -418,13 +445,13 @@ def test_a_round_leaves_groups_of_later_rounds_alone() -> None:
 def test_who_would_be_too_old_for_a_step_to_come_goes_before_it_is_gathered() -> None:
     admission = Admission(100, 2, 1)
     for name in "ab":
-        admission.decide(Begun(0.0, name, name, 5, 0))
-    admission.decide(Ended(1.0, "a", Turn(5)))
+        admission.decide(Begun(0.0, name, name, 5, 0, group=name))
+    admission.decide(Ended(1.0, "a", 1, Turn(5)))
     assert not any(isinstance(each, Discard) for each in admission.decide(Gathering(1.0, 1)))
-    assert admission.decide(BatchWanted(1.0, ("a",)))[0] == TrainOn(1, ("a",))
+    assert admission.decide(BatchWanted(1.0, ("a",)))[0] == BatchChosen(1, ("a",))
     assert admission.trained == {1: 1} and admission.version == 0
     assert admission.decide(Gathering(2.0, 2))[0] == Discard(("b",))
-    admission.decide(Begun(2.0, "c", "c", 5, 1))
+    admission.decide(Begun(2.0, "c", "c", 5, 1, group="c"))
     before = admission.capacity
     admission.decide(GivenUp(2.0, ("c",)))
     assert admission.capacity == before + 1 and admission.running == 0

@@ -9,12 +9,11 @@ from steelyard.balance.admission import (
     AdmissionCommand,
     AdmissionEvent,
     Admit,
+    BatchChosen,
     BatchWanted,
     Discard,
-    TrainOn,
-    WeightsPublished,
 )
-from steelyard.balance.events import Aborted, Begun, Ended
+from steelyard.balance.events import Aborted, Begun, Ended, WeightsPublished
 from steelyard.records import Turn
 
 
@@ -48,7 +47,7 @@ class World:
                     assert command.samples % self.size == 0
                     for _ in range(command.samples // self.size):
                         self.to_begin += [f"g{len(self.group)}.{len(self.to_begin)}"] * self.size
-                case TrainOn():
+                case BatchChosen():
                     self.train(command)
                 case Discard():
                     for name in command.trajectories:
@@ -56,7 +55,7 @@ class World:
                         self.state[name] = "discarded"
                         self.gone.add(self.group[name])
 
-    def train(self, command: TrainOn) -> None:
+    def train(self, command: BatchChosen) -> None:
         assert self.waits and command.version == self.admission.version
         self.waits = False
         self.batches += 1
@@ -71,7 +70,7 @@ class World:
         name = f"{group}/{len(self.state)}"
         self.group[name], self.state[name] = group, "running"
         self.start[name] = self.dice.randint(max(0, self.admission.version - 1), self.admission.version)
-        self.tell(Begun(0.0, name, group, 5, self.start[name]))
+        self.tell(Begun(0.0, name, "p", 5, self.start[name], group=group))
 
     def happen(self, faults: bool) -> None:
         choices = ["begin"] * min(3, len(self.to_begin))
@@ -87,15 +86,15 @@ class World:
             case "end":
                 name = self.dice.choice(running)
                 self.state[name] = "ended"
-                self.tell(Ended(0.0, name, Turn(5)))
+                self.tell(Ended(0.0, name, 1, Turn(5)))
             case "stop":
                 name = self.dice.choice(running)
                 self.state[name] = "stopped"
-                self.tell(Aborted(0.0, name))
+                self.tell(Aborted(0.0, name, 1))
             case "resume":
                 name = self.dice.choice(stopped)
                 self.state[name] = "running"
-                self.tell(Begun(0.0, name, self.group[name], 5, self.admission.version))
+                self.tell(Begun(0.0, name, "p", 5, self.admission.version, group=self.group[name]))
             case "replace":
                 name = lost[0]
                 self.state[name] = "lost"

@@ -19,6 +19,7 @@ from steelyard.balance.pool import (
     Join,
     JoinAccepted,
     Leave,
+    MemberState,
     Patience,
     Pool,
     PoolCommand,
@@ -27,7 +28,6 @@ from steelyard.balance.pool import (
     RollBack,
     Rule,
     Serving,
-    State,
     StepBegan,
     StepEnded,
     Sync,
@@ -47,10 +47,17 @@ class Told:
         return max(-view.lent, min(round(view.measured.train - view.measured.rollout), view.idle))
 
 
-def ended(step: int, train: float = 100.0, rollout: float = 100.0, at: float = 0.0, **more: float) -> StepEnded:
-    return StepEnded(
-        at, step, train, rollout, more.pop("seconds", max(train, rollout)), more.pop("pressure", 0.5), **more
-    )
+def ended(
+    step: int,
+    train: float = 100.0,
+    rollout: float = 100.0,
+    at: float = 0.0,
+    *,
+    seconds: float | None = None,
+    pressure: float = 0.5,
+    longest: float = 0.0,
+) -> StepEnded:
+    return StepEnded(at, step, train, rollout, max(train, rollout) if seconds is None else seconds, pressure, longest)
 
 
 def make(rule: Rule, **more: object) -> Pool:
@@ -120,7 +127,7 @@ class World:
         for number, weight in weights.items():
             if number in HYBRID:
                 state = self.pool.members[number].state
-                assert state is (State.ACTIVE if weight else State.SYNCING)
+                assert state is (MemberState.ACTIVE if weight else MemberState.SYNCING)
                 assert self.hands[number].holders == {"trainer"}
         assert self.open, "a step's gradients are added up twice"
         self.open = False
@@ -140,9 +147,9 @@ class World:
 
     def gradient(self, number: int, tokens: int, wrong: tuple[int, int, int] = (0, 0, 0)) -> None:
         epoch = self.pool.members[number].epoch if number in HYBRID else 0
-        dropped = self.pool.dropped
+        dropped = self.pool.dropped.total()
         self.tell(Gradient(self.now, number, epoch - wrong[0], self.step - wrong[1], self.version - wrong[2], tokens))
-        assert wrong == (0, 0, 0) or self.pool.dropped == dropped + 1
+        assert wrong == (0, 0, 0) or self.pool.dropped.total() == dropped + 1
 
     def goes_well(self, number: int) -> None:
         """What a replica was told comes to its end, and it says so."""
@@ -179,7 +186,7 @@ class World:
             assert len({roles[gpu] for gpu in gpus}) == 1, "half a replica"
             if roles[gpus[0]] == "training":
                 assert self.hands[number].holders == {"trainer"}
-            if self.pool.members[number].state is State.ROLLOUT:
+            if self.pool.members[number].state is MemberState.ROLLOUT:
                 assert self.hands[number].holders == {"engine"}
         assert all(roles[gpu] == "training" for gpus in CORE.values() for gpu in gpus)
 

@@ -106,7 +106,7 @@ class World:
         group = self.to_begin.pop(self.dice.randrange(min(4, len(self.to_begin))))
         name = f"{group}/{len(self.state)}"
         self.group[name], self.state[name] = group, "running"
-        self.tell(Begun(0.0, name, group, 10))
+        self.tell(Begun(0.0, name, "p", 10, group=group))
 
     def happen(self, faults: bool) -> None:
         """One of all the things that could."""
@@ -116,7 +116,7 @@ class World:
             name = self.dice.choice(running)
             kinds += [lambda: self.stop(name)] * 2 if name in self.told_to_stop else []
             kinds += [lambda: self.end(name)]
-            kinds += [lambda: self.tell(Returned(0.0, name, Turn(7)))]
+            kinds += [lambda: self.tell(Returned(0.0, name, 1, Turn(7)))]
             kinds += [lambda: self.pause(name)] if self.capped and name not in self.told_to_stop else []
             kinds += [lambda: self.lose(name)] if faults and name not in self.told_to_stop else []
         stopped = [name for name, state in self.state.items() if state == "stopped"]
@@ -128,23 +128,23 @@ class World:
 
     def stop(self, name: str) -> None:
         self.state[name] = "stopped" if self.told_to_stop.pop(name) else "dropped"
-        self.tell(Aborted(0.0, name))
+        self.tell(Aborted(0.0, name, 1))
 
     def end(self, name: str) -> None:
         told = name in self.told_to_stop
         self.state[name] = "ended" if self.told_to_stop.pop(name, True) else "dropped"
         for _ in range(self.dice.choice((1, 1, 2))):  # some things are told twice
-            self.tell(Ended(0.0, name, Turn(5)))
+            self.tell(Ended(0.0, name, 1, Turn(5)))
         if told:
-            self.tell(Aborted(0.0, name))
+            self.tell(Aborted(0.0, name, 1))
 
     def pause(self, name: str) -> None:
         self.state[name] = "stopped"
-        self.tell(Paused(0.0, name, self.dice.randint(1, 500)))
+        self.tell(Paused(0.0, name, 1, self.dice.randint(1, 500)))
 
     def lose(self, name: str) -> None:
         self.state[name] = "lost"
-        self.tell(Aborted(0.0, name))
+        self.tell(Aborted(0.0, name, 1))
 
     def check(self) -> None:
         """Every sample is in one place, every prompt in one place."""

@@ -12,7 +12,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-from steelyard.balance.events import Aborted, Begun, Ended, Generated, GivenUp
+from steelyard.balance.events import Aborted, Begun, Ended, Generated, WeightsPublished
+from steelyard.balance.tail.events import GivenUp
 from steelyard.errors import UserError
 
 Measure = Literal["start", "oldest token"]
@@ -23,14 +24,6 @@ Late = Literal["drop", "train"]
 class Gathering:
     """Samples are gathered for the step that trains weights of this version, which may still be to come: whoever will
     be too stale by then can go now."""
-
-    at: float
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class WeightsPublished:
-    """The trainer has weights of a new version."""
 
     at: float
     version: int
@@ -52,7 +45,7 @@ class Admit:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainOn:
+class BatchChosen:
     """A batch for the trainer, which has weights of this version, or will have them by then."""
 
     version: int
@@ -67,7 +60,7 @@ class Discard:
 
 
 AdmissionEvent = Generated | Gathering | WeightsPublished | BatchWanted | Begun | Ended | Aborted | GivenUp
-AdmissionCommand = Admit | TrainOn | Discard
+AdmissionCommand = Admit | BatchChosen | Discard
 
 
 @dataclass(slots=True)
@@ -183,7 +176,7 @@ class Admission:
 
     def _begin(self, event: Begun) -> list[AdmissionCommand]:
         """A sample is let in, comes back, or takes the place of one that was lost."""
-        name, prompt = event.trajectory, event.prompt
+        name, prompt = event.trajectory, event.group
         group = self._groups.get(prompt)
         if group is None and prompt in self._gone:
             self._granted = max(0, self._granted - 1)
@@ -193,6 +186,8 @@ class Admission:
             return [Discard((name,))]
         if group is None:
             group = self._groups[prompt] = _Group(prompt, self._size)
+        if name in group.running or name in group.done:
+            return []
         if name not in group.stopped and group.coming:
             group.coming -= 1
             self._granted = max(0, self._granted - 1)
@@ -210,7 +205,7 @@ class Admission:
             return
         if isinstance(event, Generated):
             tokens = group.running[event.trajectory].tokens
-            tokens[event.version] = tokens.get(event.version, 0) + event.tokens
+            tokens[event.version] = max(tokens.get(event.version, 0), event.tokens)
             return
         self.running -= 1
         versions = group.running.pop(event.trajectory)
@@ -233,7 +228,7 @@ class Admission:
                 for version, tokens in versions.tokens.items():
                     self.trained_tokens[self._due - version] += tokens
                 batch.append(name)
-        return [TrainOn(self._due, tuple(batch))] if batch else []
+        return [BatchChosen(self._due, tuple(batch))] if batch else []
 
     def _discard(self, groups: list[_Group]) -> list[AdmissionCommand]:
         """Those of these groups that have missed the bound. They make room for others."""

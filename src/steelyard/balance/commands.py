@@ -17,7 +17,7 @@ class Place:
 
     ``source`` is where its tokens are cached, on the GPU or in its host's memory, and none where they are nowhere. If
     that is another replica, they move along (``keep``), which the driver reports as ``Moved``, or are computed again
-    (``drop``). Places never ask to ``offload``.
+    (``drop``). Places never ask to ``offload``. Whatever the driver reports of this turn names its ``epoch``.
     """
 
     trajectory: str
@@ -25,6 +25,7 @@ class Place:
     priority: int = 0
     source: int | None = None
     cache: Cache = "keep"
+    epoch: int = 0
 
 
 @dataclass(slots=True)
@@ -36,3 +37,85 @@ class Park:
 
 
 RolloutCommand = Place | Park
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Begin samples of each of these groups, with the weights of the day; each is reported as `Begun`.
+
+    A group is a prompt, named by its place among all prompts of the run. ``step`` is the training step whose policy
+    answers it. The ``first`` samples of each group are served before all others: their lengths predict the rest.
+    """
+
+    groups: tuple[str, ...]
+    samples: int
+    step: int
+    first: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cap:
+    """From now on a trajectory pauses when it has generated so many tokens since it began or was resumed."""
+
+    tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Stop these for now. They keep what they have, cached too; tools that are running run on."""
+
+    trajectories: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Go on with a trajectory that was stopped or has paused. Engines that rank serve lower ``priority`` first.
+
+    ``left`` is the number of tokens its group predicts for it, where that is known.
+    """
+
+    trajectory: str
+    priority: int = 0
+    left: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Stop these for good, or forget them if they have ended: they will not be trained on."""
+
+    trajectories: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A trajectory and its cache go from one replica to another."""
+
+    trajectory: str
+    source: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class Repack:
+    """Gather the trajectories that are left; replicas in ``freed`` are empty then, and closed until `Reopen`."""
+
+    moves: tuple[Move, ...]
+    freed: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reopen:
+    """Closed replicas take trajectories again."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainOn:
+    """Samples of a training step, whole groups. Parts are numbered; the ``last`` one ends in an update."""
+
+    step: int
+    part: int
+    trajectories: tuple[str, ...]
+    last: bool
+
+
+RoundCommand = Start | Cap | Pause | Resume | Abort | Repack | Reopen | TrainOn

@@ -1,113 +1,163 @@
-"""A rollout's decision core: an event in, commands out. Simulators drive it in virtual time, live drivers as it is."""
+"""The decision core: an event in, commands out. A simulator drives it in virtual time, a live driver as things happen.
+
+The order of its parts is fixed. An event of the rollout goes to the router first, so that a free seat is never idle
+while a turn waits; then to the rounds (admission and tail policy), which begin samples and choose batches. The training
+job's events go to the rounds; a step's measurements to the planner, and to the hybrid pool once layouts have settled.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from math import inf
+from typing import Any, get_args
 
-from steelyard.balance.beginnings import ByPrompt
-from steelyard.balance.commands import Park, Place, RolloutCommand
-from steelyard.balance.estimate import Estimator, Left
 from steelyard.balance.events import (
-    Aborted,
-    Begun,
-    Called,
-    Ended,
-    Paused,
-    ReplicaDown,
-    ReplicaUp,
-    Resumed,
-    Returned,
+    Generated,
+    PartTrained,
     RolloutEvent,
-    Sent,
+    StepTrained,
+    TrainerReady,
+    WeightsPublished,
 )
-from steelyard.balance.line import Line
-from steelyard.balance.rollouts import Rollouts, Running
-from steelyard.balance.route.rollout import TurnRouter
-from steelyard.records import Trajectory
+from steelyard.balance.inbox import Envelope, Inbox
+from steelyard.balance.kinds import Command, Event
+from steelyard.balance.placement import Placement
+from steelyard.balance.plan.planning import Planning
+from steelyard.balance.plan.questions import PlanEvent
+from steelyard.balance.pool import Pool, PoolEvent, PoolFormed, PoolRules, Tick, WakeAt
+from steelyard.balance.rollouts import Reason
+from steelyard.balance.rounds import Rounds
 
-_COMES_OR_GOES = ReplicaUp, ReplicaDown
 
+class Core:
+    """All decisions of a post-training run. Drivers report events in an `Envelope` and carry commands out in order.
 
-class RolloutCore:
-    """Keeps the picture of a rollout, asks the estimator, and lets the router place whoever wants a turn.
-
-    Everybody who wants one joins the line, whose order is the router's, and the line is served from its head until the
-    router finds no place for who is first. So nobody is passed over, and an event costs the same however many wait.
-    ``beginnings`` is asked before a first turn, ``estimator`` at each tool return; both learn from what has ended.
+    Events that are unknown, late, repeated or out of order change nothing; ``dropped`` counts them by reason.
     """
 
-    def __init__(self, router: TurnRouter, estimator: Estimator, beginnings: Estimator | None = None) -> None:
-        self._router = router
-        self._estimator = estimator
-        self._beginnings = ByPrompt() if beginnings is None else beginnings
-        self.rollouts = Rollouts(Line(router.rank), router.changed)
+    def __init__(
+        self,
+        placement: Placement,
+        rounds: Rounds,
+        pool_rules: PoolRules | None = None,
+        planning: Planning | None = None,
+    ) -> None:
+        self.placement = placement
+        self.rounds = rounds
+        self.planning = planning
+        self.pool: Pool | None = None
+        self._pool_rules = pool_rules
+        self._wake_at = inf  # when the driver was asked to send a tick
+        self._inbox = Inbox()
+        self._published = self._asked = self._trained = -1  # versions and steps that were reported last
+        self._part = -1
+        self._dropped: Counter[str] = Counter()
 
-    def decide(self, event: RolloutEvent) -> list[RolloutCommand]:
-        """Take an event in; what is to be done now, in this order."""
-        if isinstance(event, _COMES_OR_GOES) and event.replica in self.rollouts.replicas:
-            self._router.gone(event.replica)
-        who = self.rollouts.apply(event)
-        commands: list[RolloutCommand] = []
-        if who is not None:
-            answer = _ANSWERS.get(type(event))
-            if answer is not None:
-                answer(self, who, event, commands)
-        self._serve(event.at, commands)
+    @property
+    def dropped(self) -> Counter[str]:
+        """Events that did not count, by reason."""
+        found = self._dropped + self._inbox.dropped
+        return found if self.pool is None else found + self.pool.dropped
+
+    def decide(self, envelope: Envelope) -> list[Command]:
+        """Apply an event, and those that waited for it; the commands that follow, in this order."""
+        ready = self._inbox.take(envelope)
+        if len(ready) == 1:
+            return self.apply(ready[0])
+        return [command for event in ready for command in self.apply(event)]
+
+    def apply(self, event: Event) -> list[Command]:
+        """Decide on one event, in the order of the driver's reports."""
+        return _PARTS[type(event)](self, event)
+
+    def _roll_out(self, event: RolloutEvent) -> list[Command]:
+        reason = self.placement.accepts(event)
+        if reason is not None:
+            return self._drop(reason)
+        return [*self.placement.decide(event), *self.rounds.decide(event)]
+
+    def _count_tokens(self, event: Generated) -> list[Command]:
+        if event.trajectory not in self.placement.rollouts.running:
+            return self._drop("unknown trajectory")
+        return [*self.rounds.decide(event)]
+
+    def _publish(self, event: WeightsPublished) -> list[Command]:
+        reason = _next_to(self._published, event.version)
+        if reason is not None:
+            return self._drop(reason)
+        self._published = event.version
+        return [*self.rounds.decide(event)]
+
+    def _gather(self, event: TrainerReady) -> list[Command]:
+        reason = _next_to(self._asked, event.step)
+        if reason is not None:
+            return self._drop(reason)
+        self._asked, self._part = event.step, -1
+        return [*self.rounds.decide(event)]
+
+    def _go_on(self, event: PartTrained) -> list[Command]:
+        reason = _next_to(self._part, event.part) if event.step == self._asked else _next_to(self._asked, event.step)
+        if reason is not None or event.step != self._asked:
+            return self._drop(reason or "out of order")
+        self._part = event.part
+        return [*self.rounds.decide(event)]
+
+    def _train(self, event: StepTrained) -> list[Command]:
+        reason = _next_to(self._trained, event.step)
+        if reason is not None:
+            return self._drop(reason)
+        self._trained = event.step
+        return [*self.rounds.decide(event)]
+
+    def _form_pool(self, event: PoolFormed) -> list[Command]:
+        if self._pool_rules is None or self.pool is not None:
+            return self._drop("unknown pool" if self._pool_rules is None else "repeated")
+        self.pool = self._pool_rules.form(event)
+        return []
+
+    def _move(self, event: PoolEvent) -> list[Command]:
+        if self.pool is None:
+            return self._drop("unknown pool")
+        if isinstance(event, Tick):
+            if event.at < self._wake_at:
+                return self._drop("repeated")
+            self._wake_at = inf
+        commands: list[Command] = [*self.pool.decide(event)]
+        if self.pool.wake_at < self._wake_at:
+            self._wake_at = self.pool.wake_at
+            commands.append(WakeAt(self._wake_at))
         return commands
 
-    def _begun(self, who: Running, event: Begun, _: list[RolloutCommand]) -> None:
-        who.left = (self._estimator if event.turns else self._beginnings).observe(who.history)
+    def _plan(self, event: PlanEvent) -> list[Command]:
+        if self.planning is None:
+            return self._drop("unknown plan")
+        reason = self.planning.accepts(event)
+        if reason is not None:
+            return self._drop(reason)
+        return [*self.planning.decide(event)]
 
-    def _returned(self, who: Running, event: Returned, _: list[RolloutCommand]) -> None:
-        who.left = self._estimator.observe(who.history)
-
-    def _resumed(self, who: Running, event: Resumed, _: list[RolloutCommand]) -> None:
-        if event.left is not None:
-            who.left = Left(event.left, event.left)
-
-    def _park(self, who: Running, event: Called | Paused, commands: list[RolloutCommand]) -> None:
-        if who.replica is not None:  # else lost with its replica: there is nothing to park
-            cache = self._router.park(who, self.rollouts)
-            self.rollouts.park(who, cache)
-            commands.append(Park(who.name, cache))
-
-    def _sent(self, who: Running, event: Sent, commands: list[RolloutCommand]) -> None:
-        if not who.in_tool:
-            source = who.replica if who.doing == "moving" else None  # else it has nothing to bring along
-            commands.append(Place(who.name, event.replica, source=source))
-
-    def _ended(self, who: Running, event: Ended, _: list[RolloutCommand]) -> None:
-        self._router.ended(who)
-        history = who.history
-        done = Trajectory(
-            history.trajectory, history.prompt, history.prompt, tuple(history.turns), history.prompt_tokens
-        )
-        self._estimator.learn(done)
-        self._beginnings.learn(done)
-
-    def _aborted(self, who: Running, event: Aborted, _: list[RolloutCommand]) -> None:
-        self._router.ended(who)
-
-    def _serve(self, at: float, commands: list[RolloutCommand]) -> None:
-        rollouts = self.rollouts
-        while (who := rollouts.waiting.first()) is not None:
-            choice = self._router.choose(who, rollouts, at)
-            if choice is None:
-                return
-            cache = choice.cache if who.replica not in (None, choice.replica) else "keep"
-            source = rollouts.place(who, choice.replica, cache)
-            commands.append(Place(who.name, choice.replica, choice.priority, source, cache))
+    def _drop(self, reason: str) -> list[Command]:
+        self._dropped[reason] += 1
+        return []
 
 
-_ANSWERS: dict[type[RolloutEvent], Callable[[RolloutCore, Running, Any, list[RolloutCommand]], None]] = {
-    Begun: RolloutCore._begun,
-    Returned: RolloutCore._returned,
-    Resumed: RolloutCore._resumed,
-    Called: RolloutCore._park,
-    Paused: RolloutCore._park,
-    Sent: RolloutCore._sent,
-    Ended: RolloutCore._ended,
-    Aborted: RolloutCore._aborted,
+def _next_to(last: int, number: int) -> Reason | None:
+    """Why a number that rises by one does not count after the last one."""
+    if number == last + 1:
+        return None
+    return "repeated" if number <= last else "out of order"
+
+
+_PARTS: dict[type, Callable[[Core, Any], list[Command]]] = {
+    **dict.fromkeys(get_args(RolloutEvent), Core._roll_out),
+    Generated: Core._count_tokens,
+    WeightsPublished: Core._publish,
+    TrainerReady: Core._gather,
+    PartTrained: Core._go_on,
+    StepTrained: Core._train,
+    PoolFormed: Core._form_pool,
+    **dict.fromkeys(get_args(PoolEvent), Core._move),
+    **dict.fromkeys(get_args(PlanEvent), Core._plan),
 }
-"""What the core does once the picture is up to date, by kind of event."""
+"""The part of the core that each kind of event goes to."""

@@ -1,122 +1,134 @@
-"""Logs of the core as JSON lines: each event that a part of it was told, then the commands that this led to.
+"""The core's log: a header, then each event in its envelope, then the commands that it led to, a line of JSON each.
 
-Numbers are read back bit for bit, so whoever replays a log's events gets its commands again, to the byte.
+An event is written and flushed before it is decided, so whatever a driver does is in the log first. Everything a
+decision needs is in the header or in an event: a replay needs nothing else, and gives the same commands to the byte.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
-from pathlib import Path
-from typing import Any, Literal, Protocol, TextIO, TypeVar, get_args
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TextIO, get_args
 
-from pydantic import TypeAdapter, ValidationError
+from steelyard.balance.core import Core
+from steelyard.balance.encoding import decode, decode_kind, encode
+from steelyard.balance.inbox import Envelope
+from steelyard.balance.kinds import Command, Event
+from steelyard.balance.settings import CoreSettings
+from steelyard.errors import UserError
 
-from steelyard.balance.admission import AdmissionCommand, AdmissionEvent
-from steelyard.balance.commands import RolloutCommand
-from steelyard.balance.events import RolloutEvent
-from steelyard.balance.plan.asked import Asked
-from steelyard.balance.plan.world import Plan
-from steelyard.balance.pool import PoolCommand, PoolEvent
-from steelyard.balance.tail import TailCommand, TailEvent
-from steelyard.errors import UserError, did_you_mean
-from steelyard.records.lines import json_lines, required
+SCHEMA = 1
+"""Of logs. A log of another one is refused."""
 
-Part = Literal["rollout", "tail", "admission", "pool", "planner"]
-Event = RolloutEvent | TailEvent | AdmissionEvent | PoolEvent | Asked
-Command = RolloutCommand | TailCommand | AdmissionCommand | PoolCommand | Plan
-Entry = Event | Command
-Told = tuple[Part, Entry]
-"""Who was told an event, or gave a command. Some events several parts are told of, each for itself."""
-
-_E = TypeVar("_E", bound=Event)
-_C = TypeVar("_C", bound=Command)
-
-_PARTS: tuple[Part, ...] = get_args(Part)
-_EVENTS: tuple[type, ...] = get_args(Event)
-_KINDS: dict[str, type] = {kind.__name__: kind for kind in (*_EVENTS, *get_args(Command))}
-_ADAPTERS: dict[str, TypeAdapter[Any]] = {name: TypeAdapter(kind) for name, kind in _KINDS.items()}
+_EVENTS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
+Row = tuple[str, dict[str, Any]]
+"""Where a line stands, for messages, and its object."""
 
 
-class Decider(Protocol):
-    """A part of the core."""
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a log begins with: all that a core is made of."""
 
-    def decide(self, event: Any) -> Sequence[Entry]:
-        """Take an event in; commands."""
+    schema: int
+    package: str
+    settings: CoreSettings
 
 
 class Journal:
     """Writes a log as things happen."""
 
-    def __init__(self, file: TextIO) -> None:
+    def __init__(self, file: TextIO, package: str = "") -> None:
         self._file = file
+        self._package = package
 
-    def note(self, part: Part, event: Event, commands: Iterable[Command]) -> None:
-        """An event, and what came of it."""
-        for entry in (event, *commands):
-            self._file.write(to_line(part, entry) + "\n")
+    def begin(self, settings: CoreSettings) -> None:
+        """The header."""
+        self._file.write(header_line(Header(SCHEMA, self._package, settings)) + "\n")
+        self._file.flush()
 
+    def event(self, envelope: Envelope) -> None:
+        """An event that is about to be decided."""
+        self._file.write(event_line(envelope) + "\n")
+        self._file.flush()
 
-def noted(journal: Journal | None, part: Part, decide: Callable[[_E], list[_C]]) -> Callable[[_E], list[_C]]:
-    """What a part decides, written down as it does if there is a journal."""
-    if journal is None:
-        return decide
-
-    def told(event: _E) -> list[_C]:
-        commands = decide(event)
-        journal.note(part, event, commands)
-        return commands
-
-    return told
+    def commands(self, commands: Iterable[Command]) -> None:
+        """What it led to."""
+        self._file.writelines(command_line(command) + "\n" for command in commands)
 
 
-def to_line(part: Part, entry: Entry) -> str:
-    """An entry as JSON: its part unless that is the rollout's, its kind, then its fields in their order."""
-    said = {} if part == "rollout" else {"part": part}
-    return json.dumps({**said, "kind": type(entry).__name__, **asdict(entry)}, separators=(",", ":"))
+def header_line(header: Header) -> str:
+    """The first line."""
+    return _json({"log": "steelyard", **encode(header)})
 
 
-def write_log(path: Path, entries: Iterable[Told]) -> None:
-    """Write entries in their order, a line each."""
-    with path.open("w", encoding="utf-8") as file:
-        file.writelines(to_line(part, entry) + "\n" for part, entry in entries)
+def event_line(envelope: Envelope) -> str:
+    """An event with its identity."""
+    return _json({"id": [envelope.epoch, envelope.seq], **encode(envelope.event, kind=True)})
 
 
-def read_log(path: Path) -> list[Told]:
-    """All entries of a log, gzipped or not."""
-    return [_told(row, where) for where, row in json_lines(path, None)]
+def command_line(command: Command) -> str:
+    """A command: the lines after an event that have no identity of their own."""
+    return _json(encode(command, kind=True))
 
 
-def replay(entries: Iterable[Told], parts: Mapping[Part, Decider]) -> Iterator[Told]:
-    """Each event of these parts as they take it in, followed by their commands, whatever commands the log has."""
-    for part, entry in entries:
-        if part in parts and isinstance(entry, _EVENTS):
-            yield part, entry
-            yield from ((part, command) for command in parts[part].decide(entry))
+def _json(row: dict[str, Any]) -> str:
+    return json.dumps(row, separators=(",", ":"), allow_nan=False)
 
 
-def _told(row: dict[str, Any], where: str) -> Told:
-    part = row.get("part", "rollout")
-    for known in _PARTS:
-        if part == known:
-            return known, _entry({key: value for key, value in row.items() if key != "part"}, where)
-    raise UserError(f"{where}: part is {part!r}; {did_you_mean(str(part), _PARTS)}")
+def read_header(row: dict[str, Any], where: str) -> Header:
+    """The first line of a log, understood."""
+    if row.get("log") != "steelyard":
+        raise UserError(f'{where}: not a log of the decision core: its first line must have "log": "steelyard"')
+    if row.get("schema") != SCHEMA:
+        raise UserError(f"{where}: schema is {row.get('schema')!r}; this version reads logs of schema {SCHEMA}")
+    header = decode(Header, {key: value for key, value in row.items() if key != "log"}, where)
+    assert isinstance(header, Header)
+    return header
 
 
-def _entry(row: dict[str, Any], where: str) -> Entry:
-    kind = required(row, "kind", where)
-    if not isinstance(kind, str) or kind not in _KINDS:
-        raise UserError(f"{where}: kind is {kind!r}; {did_you_mean(str(kind), _KINDS)}")
-    rest = {key: value for key, value in row.items() if key != "kind"}
-    known = [field.name for field in fields(_KINDS[kind])]
-    for key in rest:
-        if key not in known:
-            raise UserError(f"{where}: {kind} has no {key!r}; {did_you_mean(key, known)}")
-    try:
-        entry: Entry = _ADAPTERS[kind].validate_json(json.dumps(rest), strict=True)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise UserError(f"{where}: {kind}: {key}: {first['msg']} (found {first['input']!r})") from None
-    return entry
+def is_event(row: dict[str, Any]) -> bool:
+    """Whether a line is an event; commands have no identity of their own."""
+    return "id" in row
+
+
+def read_event(row: dict[str, Any], where: str) -> Envelope:
+    """A line of an event, understood."""
+    match row["id"]:
+        case [int(epoch), int(seq)]:
+            event = decode_kind(_EVENTS, {key: value for key, value in row.items() if key != "id"}, where)
+            return Envelope(epoch, seq, event)
+    raise UserError(f"{where}: id must be two whole numbers, epoch and place (found {str(row['id'])[:40]})")
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """An event of a log, the commands that it led to then, and those that it leads to now."""
+
+    where: str
+    event: str
+    logged: tuple[str, ...]
+    decided: tuple[str, ...]
+
+
+def replay(rows: Iterable[Row], core: Core) -> Iterator[Replayed]:
+    """Have a core decide each event of a log again; ``rows`` are those after the header."""
+    for (where, row), logged in _by_event(rows):
+        envelope = read_event(row, where)
+        decided = tuple(command_line(command) for command in core.decide(envelope))
+        yield Replayed(where, event_line(envelope), tuple(logged), decided)
+
+
+def _by_event(rows: Iterable[Row]) -> Iterator[tuple[Row, Sequence[str]]]:
+    """Each event with the lines of its commands."""
+    event: Row | None = None
+    commands: list[str] = []
+    for where, row in rows:
+        if not is_event(row):
+            commands.append(_json(row))
+            continue
+        if event is not None:
+            yield event, commands
+        event, commands = (where, row), []
+    if event is not None:
+        yield event, commands

@@ -27,6 +27,7 @@ COMMANDS = {
     "calibrate": "Find the host's times from captures, and how well they predict a capture they were not found from.",
     "fidelity": "Validate against everything at hand and write the fidelity page.",
     "posttrain": "Simulate RL post-training: rollouts with tools, training and weight sync, step after step.",
+    "replay": "Decide every event of a log again and compare the commands, byte for byte.",
     "plan": "Recommend how to split a scenario's GPUs between rollout and training, and how to lay both out.",
     "compare": "Compare ways to run post-training: ours, bounds, what others do, and ours with one thing changed.",
     "estimator-eval": "Judge estimators of what a trajectory has left, on tasks they have not seen.",

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from steelyard import __version__
 from steelyard.balance.log import Journal
 from steelyard.cli.console import LateProgress, say
 from steelyard.cli.console import out as console
@@ -34,7 +35,8 @@ def command(
         journal = None
         if log:
             folder.mkdir(parents=True, exist_ok=True)
-            journal = Journal(files.enter_context((folder / "events.jsonl").open("w", encoding="utf-8")))
+            file = files.enter_context((folder / "events.jsonl").open("w", encoding="utf-8"))
+            journal = Journal(file, __version__)
         result = posttrain(loaded, progress, journal)
     text = result.summary_json()
     write_whole(folder / "timeline.svg", timeline_svg(result))

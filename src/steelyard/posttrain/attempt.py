@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass, field
 from math import inf
-from typing import NamedTuple
 
 from steelyard.balance.commands import Cache
 from steelyard.engine import Request
@@ -32,6 +30,7 @@ class Attempt:
     request: Request | None = None  # its turn, once it has been placed
     submitted: bool = False  # whether the engine has it
     replica: int = -1
+    epoch: int = -1  # of its last placement, by which the core knows what a report is about
     ticket: int = 0  # of what it waits for: a tool, a transfer
     ended: float = inf
     versions: dict[int, int] = field(default_factory=dict)  # tokens by the weights that generated them
@@ -84,23 +83,3 @@ class Attempt:
         self.turns += 1
         self.tokens = 0
         return over
-
-
-_PARTS = 8  # that a step's groups come in at most, where training does not wait for all of them
-
-
-def least_part(groups: int, streaming: bool) -> int:
-    """Groups of a step that training is handed at a time, at least; all of them, where it waits for the last."""
-    return -(-groups // _PARTS) if streaming else groups
-
-
-class Part(NamedTuple):
-    """Samples of a training step, and when they were all there."""
-
-    at: float
-    samples: list[Attempt]
-    last: bool
-
-
-Parts = Generator[Part, float, None]
-"""Those of one step. Sent when the job is through with one, it rolls out until then, and until the next is there."""

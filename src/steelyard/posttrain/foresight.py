@@ -17,8 +17,8 @@ from steelyard.posttrain.trial import Trial, loop_of
 from steelyard.records import Trajectory
 
 TAUGHT = 256  # trajectories that the estimator has learnt when a plan is simulated
-_MEASURED = 4  # steps that are simulated with a plan
-_CONFIRMED = 12  # with one that may be chosen
+SIMULATED = 4  # steps that are simulated with a plan
+CONFIRMED = 12  # with one that may be chosen
 _SAMPLED = 3  # steps of a run, evenly spread, that the best fixed plan is looked for with
 _FINALISTS = 2  # plans that are run to the end for it, at most
 _CLOSE = 0.1  # of a step: plans that a sample of steps may have in the wrong order
@@ -74,7 +74,7 @@ class Foresight:
         newest = self.measured(batches[0])
         return list(takewhile(lambda batch: not Moved().apart(self.measured(batch), newest), batches))
 
-    def step_seconds(self, plan: Plan, batches: Sequence[Batch], known: Batch, measured: int = _MEASURED) -> float:
+    def step_seconds(self, plan: Plan, batches: Sequence[Batch], known: Batch, measured: int = SIMULATED) -> float:
         """A step once the loop has settled, in the mean over batches; the estimator has learnt from ``known`` before.
 
         Where stages take turns, each batch is run with nothing beside it. Where a batch is rolled out before the last
@@ -100,7 +100,7 @@ class Foresight:
             self._tried_on = tried_on
         if plan.layout not in self._trials:
             fixed = replace(self._fixed(plan), tasks=self._replay(batches))
-            self._trials[plan.layout] = Trial(fixed, known, _CONFIRMED)
+            self._trials[plan.layout] = Trial(fixed, known, CONFIRMED)
         return self._trials[plan.layout]
 
     def _fixed(self, plan: Plan) -> PosttrainSetup:
@@ -130,7 +130,7 @@ class Foresight:
         return Simulated(
             self.world,
             lambda plan, state: self.step_seconds(plan, batches(state), known()),
-            lambda plan, state: self.step_seconds(plan, batches(state), known(), _CONFIRMED),
+            lambda plan, state: self.step_seconds(plan, batches(state), known(), CONFIRMED),
             glance=lambda plan, state: self.rolled_out(plan, batches(state)[0], known()),
             least=lambda plan, state: self.least_seconds(plan, batches(state)),
         )

@@ -1,17 +1,15 @@
-"""The elastic pool in the loop: rollout engines whose GPUs can hold a training replica are lent to training and back.
+"""The hybrid pool in the loop: rollout engines whose GPUs can hold a training replica are lent to training and back.
 
-The pool (`balance/pool`) decides; what it commands is carried out here, in the time that it takes by what is moved, and
-answered when it is done. Rollouts and training go on meanwhile.
+The core's pool decides; what it commands is carried out here, in the time that it takes by what is moved, and reported
+when it is done. Rollouts and training go on meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
-from math import inf
 
-from steelyard.balance.log import noted
 from steelyard.balance.pool import (
     Activate,
     Drain,
@@ -23,21 +21,18 @@ from steelyard.balance.pool import (
     Join,
     JoinAccepted,
     Leave,
-    Payoff,
     Pool,
     PoolCommand,
-    PoolEvent,
-    Proportional,
+    PoolFormed,
     Reduce,
     RollBack,
     Serving,
-    Split,
     StepBegan,
     StepEnded,
     Sync,
     Synced,
-    Thresholds,
     Tick,
+    WakeAt,
 )
 from steelyard.model import Layout
 from steelyard.posttrain.changes import engines_begin, replica_to_rollout, replica_to_training
@@ -53,27 +48,6 @@ Failing = Callable[[PoolCommand], str | None]
 """Why a command cannot be carried out; for tests of what happens then."""
 
 
-@dataclass(frozen=True)
-class Outlook:
-    """Rollout in proportion to its replicas; training as it is compiled, for micro-batches do not come in parts."""
-
-    plain: Proportional
-    train: Callable[[int], float]  # seconds with so many replicas, of lengths as they were of late
-
-    def seconds(self, measured: StepEnded, now: Split, then: Split) -> float:
-        if min(then.training, then.rollout) <= 0:
-            return inf
-        train = measured.train * self.train(then.training) / self.train(now.training)
-        same = replace(measured, train=train, seconds=measured.seconds + self._longer(measured, train))
-        return self.plain.seconds(same, replace(now, training=then.training), then)
-
-    def _longer(self, measured: StepEnded, train: float) -> float:
-        """What a step with this training would have taken more, so that all beyond the stages stays as it was."""
-        if self.plain.overlapped:
-            return max(train, measured.rollout) - max(measured.train, measured.rollout)
-        return train - measured.train
-
-
 class HybridPool:
     """A loop's manager and its trainer's gate.
 
@@ -81,8 +55,9 @@ class HybridPool:
     out: those that make none, or else the last replica.
     """
 
-    def __init__(self, loop: Loop, failing: Failing = lambda _: None) -> None:
+    def __init__(self, loop: Loop, at: float = 0.0, failing: Failing = lambda _: None) -> None:
         self._loop, self._setup, self._failing = loop, loop.setup, failing
+        self._stage, self._tell = loop.stage, loop.driver.tell
         self._own = loop.trainer.job.cost
         self._layout = self._own.layout
         self._before = tuple(loop.record.reallocations)
@@ -92,55 +67,55 @@ class HybridPool:
         core = {n: self._core[n * size : (n + 1) * size] for n in range(self._layout.replicas)}
         self._units = self._hybrid(size, len(core))
         hybrid = {n: tuple(gpu for gpus in unit for gpu in gpus) for n, unit in self._units.items()}
-        scenario = self._setup.scenario
-        self.pool = Pool(
-            core,
-            hybrid,
-            engines=sum(loop.stage.tp.values()) - sum(map(len, hybrid.values())),
-            rule=Thresholds() if scenario.pool == "thresholds" else Payoff(),
-            outlook=Outlook(Proportional(overlapped=scenario.behind > 0), self._train_seconds),
-        )
-        self._ask = noted(loop.journal, "pool", self.pool.decide)
         self._gpus = hybrid
         self._lent: list[int] = []
         self._syncing: dict[int, Sync] = {}
         self._ended = EndedBatches(loop)
-        self._recent: Recent | None = None
-        self._tick = inf
         self._cost = cache(self._compile)
+        for kind in (Drain, Join, Fetch, Sync, Activate, Reduce, Leave, RollBack):
+            loop.driver.on(kind, self._do)
+        loop.driver.on(WakeAt, self._wake)
+        engines = sum(loop.stage.tp.values()) - sum(map(len, hybrid.values()))
+        self._tell(PoolFormed(at, tuple(core.items()), tuple(hybrid.items()), engines))
+
+    @property
+    def pool(self) -> Pool:
+        """The core's."""
+        pool = self._loop.driver.core.pool
+        assert pool is not None, "the core was told of it"
+        return pool
 
     # -- what the loop tells ------------------------------------------------------------------------------------
 
-    def begins(self, at: float, version: int) -> None:
+    def begins(self, at: float, step: int) -> None:
         """A barrier: those that are ready train from here on."""
-        self._tell(StepBegan(at, version, version))
+        self._tell(StepBegan(at, step, step))
         self._loop.trainer.job = self._job()
 
-    def ends(self, at: float, version: int) -> None:
+    def ends(self, at: float, step: int) -> None:
         """Gradients are in; those that only went along hold what the others hold."""
         lent = {number: self.pool.members[number].epoch for number in self._lent}
         for replica, epoch in {**dict.fromkeys(range(self._layout.replicas), 0), **lent}.items():
-            self._tell(Gradient(at, replica, epoch, version, version, 1))
+            self._tell(Gradient(at, replica, epoch, step, step, 1))
         for command in list(self._syncing.values()):
             del self._syncing[command.replica]
-            self._tell(Synced(at, command.replica, command.epoch, version, version))
+            self._tell(Synced(at, command.replica, command.epoch, step, step))
         self._note(at)
 
     def after(self, step: StepRecord) -> float:
-        """The pool may send replicas to the other side; nobody waits for them."""
-        record = self._loop.record
-        recent = self._recent = self._ended.latest(step)
+        """The pool may send replicas to the other side; nothing waits for them."""
+        record, recent = self._loop.record, self._ended.latest(step)
         if recent is not None:
-            seconds, wanted = record.seconds(step.step), min(1.0, recent.wanted)
             self._tell(
                 StepEnded(
                     step.synced,
                     step.step,
                     step.time.seconds,
                     recent.seconds,
-                    seconds,
-                    wanted,
+                    record.seconds(step.step),
+                    min(1.0, recent.wanted),
                     self._longest(recent),
+                    self._train_seconds(recent),
                 )
             )
         self._loop.trainer.job = self._job()
@@ -173,16 +148,8 @@ class HybridPool:
 
     # -- carrying out commands ----------------------------------------------------------------------------------
 
-    def _tell(self, event: PoolEvent) -> None:
-        for command in self._ask(event):
-            self._do(command, event.at)
-        if self.pool.wake_at < self._tick:
-            self._tick = self.pool.wake_at
-            self._loop.stage.later(self._tick, self._on_time)
-
-    def _on_time(self, at: float) -> None:
-        self._tick = inf
-        self._tell(Tick(at))
+    def _wake(self, command: WakeAt, _: float) -> None:
+        self._stage.later(command.at, lambda at: self._tell(Tick(at)))
 
     def _do(self, command: PoolCommand, at: float) -> None:
         """At once what takes no time; the rest later. What cannot be carried out has failed."""
@@ -193,12 +160,12 @@ class HybridPool:
         if reason is not None and not isinstance(command, RollBack):
             if isinstance(command, Drain):
                 self._stop(number, at)
-            self._loop.stage.later(at, lambda then: self._tell(Failed(then, number, epoch, reason)))
+            self._stage.later(at, lambda then: self._tell(Failed(then, number, epoch, reason)))
             return
         match command:
             case Drain():
                 self._stop(number, at)
-                self._loop.stage.later(at, lambda then: self._tell(Drained(then, number, epoch)))
+                self._stage.later(at, lambda then: self._tell(Drained(then, number, epoch)))
             case Join():
                 self._tell(JoinAccepted(at, number, epoch))
                 self._fetch(command, at, self._joining)
@@ -214,7 +181,7 @@ class HybridPool:
 
     def _fetch(self, command: Join | Fetch, at: float, seconds: float) -> None:
         number, epoch, step, version = command.replica, command.epoch, command.step, command.version
-        self._loop.stage.later(at + seconds, lambda then: self._tell(Fetched(then, number, epoch, step, version)))
+        self._stage.later(at + seconds, lambda then: self._tell(Fetched(then, number, epoch, step, version)))
 
     def _back(self, command: Leave | RollBack, at: float) -> None:
         """Engines wake where the replica was, and get the weights of the day."""
@@ -228,7 +195,7 @@ class HybridPool:
         else:
             trainers, gpus = len(self._core), len(self._gpus[number])
             seconds = engines_begin(setup.model, setup.topology, trainers, gpus, engine).seconds
-        self._loop.stage.later(at + seconds, partial(self._serve, number, command.epoch))
+        self._stage.later(at + seconds, partial(self._serve, number, command.epoch))
 
     def _serve(self, number: int, epoch: int, at: float) -> None:
         if self.pool.members[number].epoch != epoch:
@@ -261,9 +228,10 @@ class HybridPool:
         settings = replace(train_settings(self._setup.scenario), batch=None)
         return self._setup.compile(self._with(lent), settings)
 
-    def _train_seconds(self, replicas: int) -> float:
-        assert self._recent is not None, "the pool is asked about what was measured"
-        return self._cost(replicas - self._layout.replicas).step(self._recent.measured(0).context).seconds
+    def _train_seconds(self, recent: Recent) -> tuple[tuple[int, float], ...]:
+        """What training takes for lengths as they are, with each number of replicas that the pool may have."""
+        lengths, first = recent.measured(0).context, self._layout.replicas
+        return tuple((first + lent, self._cost(lent).step(lengths).seconds) for lent in range(len(self._units) + 1))
 
     def _job(self) -> Job:
         setup, lent = self._setup, len(self._lent)

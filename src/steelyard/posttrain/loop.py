@@ -1,25 +1,26 @@
-"""The post-training loop in virtual time: rollouts begin as weights allow, groups are trained on, weights go back."""
+"""The post-training loop in virtual time: it carries out what the core commands, and reports what comes of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Protocol
 
-from steelyard.balance.core import RolloutCore
+from steelyard.balance.core import Core
+from steelyard.balance.events import TrainerReady, WeightsPublished
 from steelyard.balance.log import Journal
-from steelyard.posttrain.draws import Foresee
+from steelyard.posttrain.driver import Driver
 from steelyard.posttrain.record import LoopRecord, StepRecord
 from steelyard.posttrain.roles import Roles, first_places
 from steelyard.posttrain.rollout import RolloutStage
-from steelyard.posttrain.rounds import rounds_of
 from steelyard.posttrain.setup import PosttrainSetup
+from steelyard.posttrain.starts import Starts
 from steelyard.posttrain.trainer import Trainer
 
 Progress = Callable[[int, int], None]
 
 
 class Manager(Protocol):
-    """Whoever changes the roles of GPUs while the loop runs."""
+    """Reports each step to a part of the core that changes the roles of GPUs, and carries out what it commands."""
 
     def after(self, step: StepRecord) -> float:
         """A step is over, and not the last one; when the next batch may begin."""
@@ -31,17 +32,20 @@ class Loop:
     def __init__(
         self,
         setup: PosttrainSetup,
-        core: RolloutCore,
-        foresee: Foresee = lambda _: None,
+        core: Core,
         journal: Journal | None = None,
+        *,
+        tells_truth: bool = False,
+        record: LoopRecord | None = None,
     ) -> None:
         self.setup, scenario = setup, setup.scenario
-        self.journal = journal
-        self.record = LoopRecord()
-        self.stage = RolloutStage(core, setup.kinds, scenario.engine.block_size, journal)
-        self.trainer = Trainer(setup, self.stage)
+        self.driver = Driver(core, journal)
+        block_size = scenario.engine.block_size
+        self.record = LoopRecord() if record is None else record
+        self.stage = RolloutStage(self.driver, setup.kinds, block_size, self.record, tells_truth=tells_truth)
+        self.trainer = Trainer(setup, self.stage, self.record)
+        self.starts = Starts(setup, self.stage, self.record)
         self.manager: Manager | None = None
-        self._rounds = rounds_of(setup, self.stage, self.record, foresee, journal)
         shared = scenario.mode == "colocated"
         self.roles = Roles(self.stage, scenario.gpus, setup.topology.gpus_per_node, shared)
         degrees = [bucket.tp for bucket in scenario.rollout for _ in range(bucket.replicas)]
@@ -64,7 +68,9 @@ class Loop:
 
     def step(self, now: float, version: int) -> StepRecord:
         """Begin what may begin, and train on the next batch."""
-        self._rounds.begin(now, version)
-        step = self.trainer.train(self._rounds.gather(now, version), version)
-        self.record.steps.append(step)
-        return step
+        steps = self.record.steps
+        self.driver.tell(WeightsPublished(now, version))
+        self.driver.tell(TrainerReady(now, version))
+        self.stage.run(enough=lambda: len(steps) > version)
+        assert len(steps) > version, f"step {version}: nothing is left to wait for"
+        return steps[version]

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from steelyard.balance.plan import Plan, State
+from steelyard.balance.plan.by_name import MODEL_PLANNERS
 from steelyard.errors import UserError
 from steelyard.posttrain.foresight import Foresight, best_plan
-from steelyard.posttrain.planning import MODEL_PLANNERS, option_of
+from steelyard.posttrain.planning import option_of
 from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
 from steelyard.records import Trajectory
 from steelyard.scenario.posttrain import PosttrainScenario

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import cache
 from hashlib import blake2b
@@ -10,17 +10,12 @@ from itertools import product
 
 from steelyard.balance.plan import (
     Bucket,
-    OneAtATime,
     Plan,
-    Planner,
-    Proportional,
     ReplicaModel,
-    Search,
-    Searching,
     TrainOption,
     World,
-    libra,
 )
+from steelyard.balance.plan.by_name import PlannerSettings
 from steelyard.balance.plan.world import Mode
 from steelyard.model import Layout
 from steelyard.posttrain.engines import EngineKind
@@ -34,20 +29,12 @@ from steelyard.posttrain.training import (
     refusal,
 )
 from steelyard.records import Ints
-from steelyard.scenario.posttrain import BucketSpec, PlannerName, PosttrainScenario, TrainingSpec
+from steelyard.scenario.posttrain import BucketSpec, PosttrainScenario, TrainingSpec
 from steelyard.scenario.rollouts import TrajectorySpec
 
 _STAGES = (1, 2, 4, 5, 8)
 _MICRO_BATCHES = (16384, 40960)
 _RANKS = 12  # numbers of data-parallel ranks that are tried where any would do
-MODEL_PLANNERS: Mapping[PlannerName, Callable[[World], Planner]] = {
-    "proportional": Proportional,
-    "one-at-a-time": OneAtATime,
-    "libra-published": lambda world: Searching(libra(world, published=True)),
-    "libra": lambda world: Searching(libra(world)),
-    "search": lambda world: Searching(Search(world)),
-}
-"""Those that go by a model alone, and have an answer at once."""
 _BY_LENGTH = ("length-predicted", "c-mlfq", "heddle", "cost-aware")  # routers that have long ones go to fast engines
 
 
@@ -80,6 +67,22 @@ def world_of(setup: PosttrainSetup, training: Training, gpus: int, mode: Mode = 
         training.sync,
         ahead=max(1, setup.scenario.behind),  # batches under way when neither stage waits for the other
         by_length=setup.scenario.router in _BY_LENGTH,
+    )
+
+
+def planner_settings(scenario: PosttrainScenario, world: World, written: Plan) -> PlannerSettings | None:
+    """The planner that changes a run's layout while it goes on, in plain numbers; None where none does."""
+    if scenario.planner == "given" or scenario.planner == "static-best":
+        return None
+    return PlannerSettings(
+        scenario.planner,
+        world.gpus,
+        world.mode,
+        tuple(sorted(world.replicas.items())),
+        tuple(world.options),
+        written,
+        world.ahead,
+        world.by_length,
     )
 
 

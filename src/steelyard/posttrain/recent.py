@@ -50,13 +50,10 @@ class EndedBatches:
         for attempt in samples[self._looked :]:
             self._ended[attempt.begun].append(attempt)
         self._looked = len(samples)
-        ended = defaultdict(list, {at: list(each) for at, each in self._ended.items()})
-        for attempt in self._loop.stage.done:  # since the last batch was gathered, and in no list of samples yet
-            ended[attempt.begun].append(attempt)
-        found = self._whole(ended)
+        found = self._whole(self._ended)
         if not found and step.step >= self._behind:
             found = [samples[-self._size :]]
-        return self._recent(found, len(ended[found[0][0].begun])) if found else None
+        return self._recent(found, len(self._ended[found[0][0].begun])) if found else None
 
     def _whole(self, ended: dict[float, list[Attempt]]) -> list[list[Attempt]]:
         size, found = self._size, list[list[Attempt]]()

@@ -1,30 +1,36 @@
-"""Planning anew while the loop runs: what was measured goes to a planner, and what it says is carried out.
+"""Planning anew while the loop runs: what was measured is reported to the core's planner, and a change is carried out.
 
-Roles change when new weights have just been sent: caches are worthless then anyway, so whoever is under way on an
-engine that goes loses nothing but its place. Engines that stay go on meanwhile; the next batch begins once all are up.
+Roles change when new weights have just been sent: caches are worthless then anyway, so a trajectory on an engine that
+goes loses nothing but its place. Engines that stay go on meanwhile; the next batch begins once all are up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from steelyard.balance.plan import (
-    Measured,
-    Moved,
-    Payback,
-    Plan,
-    Planner,
-    Simulated,
-    State,
-    foretold,
-    oracle,
+from steelyard.balance.plan import Measured, Plan
+from steelyard.balance.plan.libra import means
+from steelyard.balance.plan.questions import (
+    ChangePlan,
+    Columns,
+    LeastSeconds,
+    PlanChanged,
+    PlansSimulated,
+    PlanWanted,
+    Question,
+    RolloutSeconds,
+    Simulate,
+    StepSeconds,
+    SwitchSeconds,
+    SyncSeconds,
+    TrainSeconds,
 )
-from steelyard.balance.plan.asked import Asked
-from steelyard.posttrain.foresight import TAUGHT, Foresight
+from steelyard.balance.pool import FormPool
+from steelyard.posttrain.foresight import CONFIRMED, SIMULATED, TAUGHT, Foresight
+from steelyard.posttrain.hybrid import HybridPool
 from steelyard.posttrain.loop import Loop
-from steelyard.posttrain.planning import MODEL_PLANNERS
-from steelyard.posttrain.recent import Batch, EndedBatches, Recent
+from steelyard.posttrain.recent import Batch, EndedBatches
 from steelyard.posttrain.record import Reallocation, StepRecord
 from steelyard.posttrain.switch import Switch
 from steelyard.workload.trajectories.drift import Learning
@@ -33,73 +39,118 @@ _STEPS = 3  # after a change that its gain is measured over
 
 
 class Replanner:
-    """Asks a planner after each step of a loop. All but the oracle know only what has ended by then."""
+    """Reports each step of a loop to the planner and answers its questions. All but the oracle are told only what has
+    ended by then. Once layouts have settled, a hybrid pool may take over."""
 
     def __init__(self, loop: Loop, foresight: Foresight) -> None:
         self._loop, self._foresight = loop, foresight
         self._scenario = loop.setup.scenario
         self._switch = Switch(loop, foresight.training)
-        self._seconds: list[float] = []  # that changes have taken
         self._ended = EndedBatches(loop)
-        self._recent: Sequence[Batch] = ()
+        self._recent: Sequence[Batch] = ()  # batches of late, newest first
+        self._tried_on: Sequence[Batch] = ()  # that plans are simulated with
+        self._looked_at: list[Measured] = []  # that the planner's model is asked about
         self._told: tuple[int, list[Batch]] = -1, []
-        self._plan: Plan | None = None
         self._changed: Reallocation | None = None  # last
-        self._planner = self._made()
-        self.settled = False  # whether the planner left things as they are when it was last asked
+        self._wanted: ChangePlan | None = None  # to be carried out
+        self._pool: HybridPool | None = None
+        loop.driver.on(Simulate, self._simulate)
+        loop.driver.on(ChangePlan, self._note_change)
+        loop.driver.on(FormPool, self._form_pool)
 
     def after(self, step: StepRecord) -> float:
-        """Ask, and change what is to be changed; when the next batch may begin."""
-        self.measure(step)
+        """Report, and change what is to be changed; when the next batch may begin."""
+        self._measure(step)
+        if self._pool is not None:
+            return self._pool.after(step)
         latest = self._ended.latest(step)
         if latest is None:
             return step.synced
         self._recent = self._foresight.alike(latest.batches)
-        state = self._state(step, latest)
-        plan = self._planner.plan(state)
-        if self._loop.journal is not None:
-            self._loop.journal.note("planner", Asked.of(state), [] if plan is None else [plan])
-        self.settled = plan is None or state.plan is None or plan.layout == state.plan.layout
-        if self.settled or plan is None or state.plan is None:
-            return step.synced
-        return self._change(plan, state.plan, step)
+        self._look(step.step, latest.measured(0))
+        self._loop.driver.tell(
+            PlanWanted(
+                step.synced,
+                step.step,
+                tuple(Columns.of(each) for each in self._looked_at),
+                newest=1 if self._scenario.planner == "oracle" else 0,
+                train=step.time.seconds,
+                rollout=latest.seconds,
+                queued=max(0.0, latest.wanted - 1.0),
+                active=min(1.0, latest.wanted),
+                seen=sum(map(len, self._recent)),
+                left=self._scenario.steps - step.step - 1,
+                took=self._took(step.step),
+            )
+        )
+        return step.synced if self._wanted is None else self._change(self._wanted, step.synced)
 
-    def _change(self, plan: Plan, now: Plan, step: StepRecord) -> float:
-        ready, done = self._switch.carry_out(plan, now, step.synced)
-        self._plan = plan
-        self._seconds.append(done - step.synced)
+    # -- carrying out commands ----------------------------------------------------------------------------------
+
+    def _note_change(self, command: ChangePlan, _: float) -> None:
+        self._wanted = command
+
+    def _change(self, command: ChangePlan, at: float) -> float:
+        """Change roles; when the next batch may begin."""
+        plan, now, record = command.plan, command.now, self._loop.record
+        self._wanted = None
+        ready, done = self._switch.carry_out(plan, now, at)
         gain = (now.step if plan.instead is None else plan.instead) - plan.step
-        record = self._loop.record
-        before = record.seconds(step.step)
-        self._changed = Reallocation(step.step, f"{now} -> {plan}", gain, done - step.synced, before, plan.step)
+        before = record.seconds(command.step)
+        self._changed = Reallocation(command.step, f"{now} -> {plan}", gain, done - at, before, plan.step)
         record.reallocations.append(self._changed)
+        self._loop.driver.tell(PlanChanged(done, command.step, done - at))
         return ready
 
-    def measure(self, step: StepRecord) -> None:
+    def _form_pool(self, _: FormPool, at: float) -> None:
+        self._pool = self._loop.trainer.gate = HybridPool(self._loop, at)
+
+    def _simulate(self, command: Simulate, at: float) -> None:
+        """Answer the planner's questions, at once: virtual time does not pass meanwhile."""
+        seconds = tuple(_ANSWERS[type(question)](self, question) for question in command.questions)
+        self._loop.driver.tell(PlansSimulated(at, command.ask, seconds))
+
+    def _train_seconds(self, question: TrainSeconds) -> float:
+        measured = self._looked_at[question.batch]
+        return self._foresight.training.seconds(question.option, means(measured) if question.mean else measured.context)
+
+    def _sync_seconds(self, question: SyncSeconds) -> float:
+        return self._foresight.training.sync(question.option, question.buckets)
+
+    def _least_seconds(self, question: LeastSeconds) -> float:
+        return self._foresight.least_seconds(_plan(question), self._tried_on)
+
+    def _rollout_seconds(self, question: RolloutSeconds) -> float:
+        return self._foresight.rolled_out(_plan(question), self._tried_on[0], self._taught())
+
+    def _step_seconds(self, question: StepSeconds) -> float:
+        steps = CONFIRMED if question.longer else SIMULATED
+        return self._foresight.step_seconds(_plan(question), self._tried_on, self._taught(), steps)
+
+    def _switch_seconds(self, question: SwitchSeconds) -> float:
+        planning = self._loop.driver.core.planning
+        assert planning is not None, "it has asked"
+        return self._switch.seconds(_plan(question), planning.plan)
+
+    def _taught(self) -> Batch:
+        return self._recent[0][:TAUGHT]
+
+    # -- what is known ------------------------------------------------------------------------------------------
+
+    def _look(self, step: int, newest: Measured) -> None:
+        """Which batches the planner looks at, and which plans are simulated with."""
+        if self._scenario.planner == "oracle":
+            self._tried_on = self._coming(step)
+            self._looked_at = [self._foresight.measured(self._tried_on[0]), newest]
+        else:
+            self._tried_on = self._recent
+            self._looked_at = [newest, *(self._longest() if self._scenario.planner == "simulated" else [])]
+
+    def _measure(self, step: StepRecord) -> None:
         """What the last change has brought: the first step since is not counted, as it waited for the change."""
         last = self._changed
         if last is not None and step.step > last.step + 1 and len(last.after) < _STEPS:
             last.after.append(self._loop.record.seconds(step.step))
-
-    # -- what is known ------------------------------------------------------------------------------------------
-
-    def _state(self, step: StepRecord, latest: Recent) -> State:
-        measured = latest.measured(0)
-        if self._plan is None:
-            self._plan = foretold(self._foresight.world, self._foresight.written, measured)
-        return State(
-            step.step,
-            measured,
-            self._plan,
-            train=step.time.seconds,
-            rollout=latest.seconds,
-            queued=max(0.0, latest.wanted - 1.0),
-            active=min(1.0, latest.wanted),
-            switches=tuple(self._seconds),
-            seen=sum(map(len, self._recent)),
-            left=self._scenario.steps - step.step - 1,
-            took=self._took(step.step),
-        )
 
     def _took(self, step: int) -> float | None:
         """Seconds of a step, if all that it was trained on has been rolled out since roles last changed."""
@@ -123,39 +174,17 @@ class Replanner:
             self._told = step, [list(tasks.step(each, learnt)) for each in steps]
         return self._told[1]
 
-    # -- planners by name ---------------------------------------------------------------------------------------
 
-    def _made(self) -> Planner:
-        name = self._scenario.planner
-        if name in MODEL_PLANNERS:
-            return MODEL_PLANNERS[name](self._foresight.world)
-        return self._oracle() if name == "oracle" else self._simulated()
+def _plan(question: LeastSeconds | RolloutSeconds | StepSeconds | SwitchSeconds) -> Plan:
+    return Plan(question.option, question.buckets, 0.0, 0.0, 0.0)
 
-    def _payback(self) -> Payback:
-        """Simulated times tell plans apart that models do not."""
-        return Payback(margin=0.02, horizon=20)
 
-    def _cost(self, plan: Plan, state: State) -> float | None:
-        """Of a change."""
-        return None if state.plan is None else self._switch.seconds(plan, state.plan)
-
-    def _simulated(self) -> Simulated:
-        return replace(
-            self._foresight.planner(lambda _: self._recent, self._taught),
-            look=lambda state: [state.measured, *self._longest()],
-            change=self._cost,
-            triggers=Moved(),
-            payback=self._payback(),
-        )
-
-    def _oracle(self) -> Simulated:
-        def coming(state: State) -> Sequence[Batch]:
-            return self._coming(state.step)
-
-        knows = oracle(
-            self._foresight.planner(coming, self._taught), lambda state: self._foresight.measured(coming(state)[0])
-        )
-        return replace(knows, change=self._cost, payback=self._payback())
-
-    def _taught(self) -> Batch:
-        return self._recent[0][:TAUGHT]
+_ANSWERS: dict[type[Question], Callable[[Replanner, Any], float]] = {
+    TrainSeconds: Replanner._train_seconds,
+    SyncSeconds: Replanner._sync_seconds,
+    LeastSeconds: Replanner._least_seconds,
+    RolloutSeconds: Replanner._rollout_seconds,
+    StepSeconds: Replanner._step_seconds,
+    SwitchSeconds: Replanner._switch_seconds,
+}
+"""Who answers each kind of question."""

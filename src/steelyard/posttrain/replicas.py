@@ -11,8 +11,9 @@ from steelyard.fleet.environment import Environment
 from steelyard.posttrain.attempt import Attempt
 from steelyard.posttrain.engines import EngineKind
 
-# What happens, in the order of priority when it falls together; engines decide after all else.
-DUE, END, RETURN, MOVED, SUBMIT, WAKE = range(6)
+# What happens, in the order of priority at the same second. Engines decide after what they are given; training goes on
+# when all that happened by then is known.
+DUE, END, RETURN, MOVED, SUBMIT, WAKE, LAST = range(7)
 Happening = tuple[float, int, int, str, int]
 """(second, which of the above, replica, trajectory, ticket)."""
 
@@ -29,7 +30,8 @@ class Replicas:
         self._clock = clock
         self.wakes: dict[int, int] = {}  # tickets of the last wake-up; one with another ticket is out of date
         self._bounds: dict[int, float] = {}  # and the second of it, until it has come
-        self._closed: dict[int, float] = {}  # since when nobody is placed there
+        self._closed: dict[int, float] = {}  # since when nothing is placed there
+        self._epochs: dict[int, int] = {}  # how often each has come up
         self.freed_gpu_seconds = 0.0
 
     def kind(self, number: int) -> EngineKind:
@@ -47,17 +49,21 @@ class Replicas:
         self.wakes[number] = self.wakes.get(number, 0) + 1
         return self._up(number, at)
 
-    def remove(self, number: int, at: float) -> tuple[list[tuple[Attempt, Request]], bool]:
-        """An engine is given up; whose requests were lost with it, and whether it was open to more."""
+    def remove(self, number: int, at: float) -> tuple[list[tuple[Attempt, Request]], int | None]:
+        """An engine is given up; whose requests were lost with it, and its epoch if it was open to more."""
         lost = [r for r in self.run_to(number, at).crash(at) if r.index in self.requests]
         del self.engines[number], self.tp[number]
         self._bounds.pop(number, None)
         self.wakes[number] += 1
-        return [(self.requests.pop(r.index), r) for r in lost], self._closed.pop(number, None) is None
+        epoch = self._epochs[number] if self._closed.pop(number, None) is None else None
+        return [(self.requests.pop(r.index), r) for r in lost], epoch
 
-    def close(self, number: int, at: float) -> bool:
-        """Nobody is to be placed there until it is opened again; whether that is new."""
-        return self._closed.setdefault(number, at) == at
+    def close(self, number: int, at: float) -> int | None:
+        """Nothing is to be placed there until it is opened again; its epoch, if that is new."""
+        if number in self._closed:
+            return None
+        self._closed[number] = at
+        return self._epochs[number]
 
     def reopen(self, at: float) -> list[ReplicaUp]:
         """All that were closed."""
@@ -121,4 +127,5 @@ class Replicas:
 
     def _up(self, number: int, at: float) -> ReplicaUp:
         limits = self.kind(number).limits
-        return ReplicaUp(at, number, self.tp[number], limits.max_num_seqs, limits.blocks * limits.block_size)
+        epoch = self._epochs[number] = self._epochs.get(number, -1) + 1
+        return ReplicaUp(at, number, self.tp[number], limits.max_num_seqs, limits.blocks * limits.block_size, epoch)

@@ -7,12 +7,10 @@ engine's own prefix cache still holds, unless the core has it moved, kept in the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from itertools import count
 from math import inf
 
-from steelyard.balance.commands import Place
-from steelyard.balance.core import RolloutCore
+from steelyard.balance.commands import Abort, Cap, Park, Pause, Place, Reopen, Repack, Resume
 from steelyard.balance.events import (
     Aborted,
     Begun,
@@ -24,54 +22,63 @@ from steelyard.balance.events import (
     ReplicaDown,
     Resumed,
     Returned,
-    RolloutEvent,
     Sent,
 )
-from steelyard.balance.log import Journal, noted
 from steelyard.engine import Request
 from steelyard.fleet.environment import Environment
 from steelyard.posttrain.attempt import Attempt
+from steelyard.posttrain.driver import Driver
 from steelyard.posttrain.engines import EngineKind
 from steelyard.posttrain.moves import Moves
-from steelyard.posttrain.replicas import DUE, RETURN, Happening, Replicas
+from steelyard.posttrain.record import LoopRecord
+from steelyard.posttrain.replicas import DUE, LAST, RETURN, Happening, Replicas
 from steelyard.posttrain.turns import Turns
 from steelyard.records import Trajectory
-
-StageEvent = RolloutEvent | Generated
 
 
 class RolloutStage:
     """Engines side by side, the trajectories on them, and a clock that moves when it is run.
 
-    ``core`` decides; whatever it says is carried out here and nothing else is. Engines come and go with `add` and
-    `remove`; both, like `begin`, are for moments up to which the stage was run.
+    What happens is reported to the driver's core, and its commands are carried out here. Engines come and go with
+    `add` and `remove`; both, like `begin`, are for moments up to which the stage was run.
     """
 
     def __init__(
         self,
-        core: RolloutCore,
+        driver: Driver,
         kinds: Mapping[int, EngineKind],
         block_size: int = 16,
-        journal: Journal | None = None,
+        record: LoopRecord | None = None,
+        *,
+        tells_truth: bool = False,
     ) -> None:
-        self.core = core
-        self._ask = noted(journal, "rollout", core.decide)
+        self.driver = driver
+        self._tell = driver.tell
         self.kinds = kinds
         self.running: dict[str, Attempt] = {}
-        self.done: list[Attempt] = []  # ended since the caller last looked, in order
-        self.stopped: list[Attempt] = []  # aborted, with what they had generated
+        self.ended: dict[str, Attempt] = {}  # and neither trained on nor thrown away
+        self.record = LoopRecord() if record is None else record
         self.version = 0  # of the engines' weights; what was cached under another is of no use
         self.cap: int | None = None  # trajectories pause when they have generated so many tokens in one go
-        self.watch: Callable[[StageEvent], None] | None = None  # told of everything, after the core
         self._turns = Turns(block_size, min(kind.limits.max_model_len for kind in kinds.values()))
         self._clock: Environment[Happening] = Environment(
-            (self._on_due, self._on_end, self._on_return, self._on_moved, self._on_submit, self._on_wake)
+            (self._on_due, self._on_end, self._on_return, self._on_moved, self._on_submit, self._on_wake, self._on_due)
         )
         self.replicas = Replicas(kinds, self._turns.names, self._clock)
         self.engines, self.tp = self.replicas.engines, self.replicas.tp
         self.moves = Moves(self.replicas)
         self._indices = count()
         self._due: dict[int, Callable[[float], object]] = {}
+        self._counts_tokens = driver.core.rounds.counts_tokens
+        self._tells_truth = tells_truth
+        driver.on(Place, self._place)
+        driver.on(Park, self._park)
+        driver.on(Cap, self._cap)
+        driver.on(Pause, lambda command, at: self.pause(command.trajectories, at))
+        driver.on(Resume, self._resume)
+        driver.on(Abort, lambda command, at: self.abort(command.trajectories, at))
+        driver.on(Repack, self._repack)
+        driver.on(Reopen, lambda command, at: self.reopen(at))
 
     # -- what the loop calls ------------------------------------------------------------------------------------
 
@@ -92,12 +99,12 @@ class RolloutStage:
                 del self.replicas.requests[placed.index]
                 self._keep_part(attempt, placed, at)
             attempt.ticket = -1  # else on its way there, and never arrives
-        if known:
-            self._tell(ReplicaDown(at, number))
+        if known is not None:
+            self._tell(ReplicaDown(at, number, known))
 
-    def begin(self, trajectories: Iterable[Trajectory | Attempt], at: float, version: int) -> None:
-        """Start trajectories, or go on with some that were stopped."""
-        for each in trajectories:
+    def begin(self, trajectories: Iterable[tuple[Trajectory | Attempt, str]], at: float, version: int) -> None:
+        """Start trajectories, or go on with some that were stopped; each with the name of its group."""
+        for each, group in trajectories:
             attempt = each if isinstance(each, Attempt) else Attempt(each, version, at)
             self._turns.check(attempt.trajectory)
             if attempt.context == 0:
@@ -108,16 +115,25 @@ class RolloutStage:
             attempt.cache, attempt.since = "keep", 0
             who, turns = attempt.trajectory, attempt.trajectory.turns[: attempt.turns]
             self.running[who.id] = attempt
-            self._tell(Begun(at, who.id, who.prompt, who.prompt_tokens, version, turns, attempt.tokens))
+            attempt.epoch += 1
+            truth = who if self._tells_truth else None
+            begun = Begun(at, who.id, who.prompt, who.prompt_tokens, version, turns, attempt.tokens)
+            begun.epoch, begun.group, begun.truth = attempt.epoch, group, truth
+            self._tell(begun)
 
     def abort(self, names: Iterable[str], at: float) -> None:
-        """Stop trajectories where they are; they are in ``stopped`` at once."""
+        """Stop trajectories where they are, for good; those that have ended are thrown away."""
         for name in list(names):
+            ended = self.ended.pop(name, None)
+            if ended is not None:
+                self.record.thrown.append(ended)
+            if name not in self.running:
+                continue
             attempt = self.running.pop(name)
             self._stop(attempt, at)
-            attempt.ticket = -1  # nobody waits for its tool
-            self.stopped.append(attempt)
-            self._tell(Aborted(at, name))
+            attempt.ticket = -1  # its tool is not waited for
+            self.record.thrown.append(attempt)
+            self._tell(Aborted(at, name, attempt.epoch))
 
     def pause(self, names: Iterable[str], at: float) -> None:
         """Stop trajectories for now. They keep what they have, cached too; tools that are running run on."""
@@ -128,7 +144,7 @@ class RolloutStage:
             attempt.held = True
             if not attempt.in_tool:
                 self._stop(attempt, at)
-                self._decide(Paused(at, name, attempt.generated))
+                self._tell(Paused(at, name, attempt.epoch, attempt.generated))
 
     def resume(self, name: str, at: float, priority: int | None = None, left: int | None = None) -> None:
         """Go on with one that has paused; ``left`` is what is known of its tokens to come."""
@@ -140,27 +156,30 @@ class RolloutStage:
             attempt.returned = False
             self._returned(attempt, at)
         elif not attempt.in_tool:
-            self._decide(Resumed(at, name, left))
+            attempt.epoch += 1
+            self._tell(Resumed(at, name, attempt.epoch, left))
 
     def send(self, name: str, target: int, at: float) -> None:
         """A trajectory goes on elsewhere; its cache goes along, and if it is not generating now only that."""
         attempt = self.running[name]
-        source = self.core.rollouts.running[name].replica
+        source = self.driver.core.placement.rollouts.running[name].replica
         if attempt.request is None and source is not None:
             self.moves.send(attempt, source, target, at)
         self._stop(attempt, at)
-        self._decide(Sent(at, name, target))
+        attempt.epoch += 1
+        self._tell(Sent(at, name, attempt.epoch, target))
 
     def close(self, numbers: Iterable[int], at: float) -> None:
-        """Replicas that nobody is to be placed on until they are opened again."""
+        """Replicas that no trajectory is to be placed on until they are opened again."""
         for number in numbers:
-            if self.replicas.close(number, at):
-                self._decide(ReplicaDown(at, number))
+            epoch = self.replicas.close(number, at)
+            if epoch is not None:
+                self._tell(ReplicaDown(at, number, epoch))
 
     def reopen(self, at: float) -> None:
         """All that were closed."""
         for event in self.replicas.reopen(at):
-            self._decide(event)
+            self._tell(event)
 
     def new_weights(self, at: float, ready: float) -> None:
         """Weights change between two seconds, in which no engine runs; caches of the old ones are worthless."""
@@ -176,22 +195,16 @@ class RolloutStage:
             attempt.cache, attempt.sent = "drop", 0
         self.version += 1
 
-    def later(self, at: float, action: Callable[[float], object]) -> None:
-        """Have something done when the clock gets there: engines that come or go while others run."""
+    def later(self, at: float, action: Callable[[float], object], last: bool = False) -> None:
+        """Have something done when the clock gets there, before all else that happens then, or ``last``."""
         ticket = next(self._indices)
         self._due[ticket] = action
-        self._clock.schedule((at, DUE, -1, "", ticket))
+        self._clock.schedule((at, LAST if last else DUE, -1, "", ticket))
 
-    def run(self, until: float = inf, wanted: int | None = None, enough: Callable[[], bool] | None = None) -> float:
-        """Go on until a second, until so many are in ``done``, until somebody has enough, or until nothing is left;
-        where that was."""
-        if wanted is not None:
-            enough = partial(self._has_done, wanted)
+    def run(self, until: float = inf, enough: Callable[[], bool] | None = None) -> float:
+        """Go on until a second, until there is enough, or until nothing is left; the second that was reached."""
         self._clock.run(until, enough)
         return self._clock.now if until == inf else until
-
-    def _has_done(self, wanted: int) -> bool:
-        return len(self.done) >= wanted
 
     # -- what happens, in the order of its priority -------------------------------------------------------------
 
@@ -208,8 +221,9 @@ class RolloutStage:
             self._returned(attempt, event[0])
 
     def _on_moved(self, event: Happening) -> None:
-        if self._awaited(event) is not None:
-            self._tell(Moved(event[0], event[3]))
+        awaited = self._awaited(event)
+        if awaited is not None:
+            self._tell(Moved(event[0], event[3], awaited.epoch))
             self._on_submit(event)  # unless it was given up just now, or sent on
 
     def _on_submit(self, event: Happening) -> None:
@@ -230,20 +244,32 @@ class RolloutStage:
 
     # -- carrying out commands ----------------------------------------------------------------------------------
 
-    def _tell(self, event: RolloutEvent) -> None:
-        self._decide(event)
-        if self.watch is not None:
-            self.watch(event)
+    def _park(self, command: Park, at: float) -> None:
+        attempt = self.running.get(command.trajectory)
+        if attempt is not None:
+            attempt.cache = command.cache
 
-    def _decide(self, event: RolloutEvent) -> None:
-        for command in self._ask(event):
-            if isinstance(command, Place):
-                self._place(command, event.at)
-            else:
-                self.running[command.trajectory].cache = command.cache
+    def _cap(self, command: Cap, at: float) -> None:
+        self.cap = command.tokens
+
+    def _resume(self, command: Resume, at: float) -> None:
+        if command.trajectory in self.running:
+            self.resume(command.trajectory, at, command.priority or None, command.left)
+
+    def _repack(self, command: Repack, at: float) -> None:
+        for move in command.moves:
+            self.send(move.trajectory, move.target, at)
+        self.close(command.freed, at)
 
     def _place(self, command: Place, at: float) -> None:
-        attempt = self.running[command.trajectory]
+        attempt = self.running.get(command.trajectory)
+        if attempt is None:  # aborted meanwhile, which the core is yet to be told
+            return
+        before, attempt.epoch = attempt.epoch, command.epoch
+        if attempt.held:  # paused meanwhile; a report about an earlier placement does not count
+            if before != command.epoch:
+                self._tell(Paused(at, command.trajectory, command.epoch, attempt.generated))
+            return
         if attempt.request is not None:  # the replica that it was on its way to is gone
             self.replicas.requests.pop(attempt.request.index, None)
         elsewhere = command.source is not None and command.source != command.replica
@@ -279,7 +305,7 @@ class RolloutStage:
             attempt.names = r.keys
         if attempt.tokens < turn.generated:
             attempt.held = True
-            self._tell(Paused(now, name, attempt.generated))
+            self._tell(Paused(now, name, attempt.epoch, attempt.generated))
             return
         if attempt.turns + 1 == len(turns):
             attempt.turns += 1
@@ -287,18 +313,19 @@ class RolloutStage:
             attempt.ended = now
             self._turns.forget(attempt)
             del self.running[name]
-            self.done.append(attempt)
-            self._tell(Ended(now, name, turn))
+            self.ended[name] = attempt
+            self.record.samples.append(attempt)
+            self._tell(Ended(now, name, attempt.epoch, turn))
             return
         attempt.ticket = next(self._indices)
         self._clock.schedule((now + (turn.latency or 0.0), RETURN, number, name, attempt.ticket))
-        self._tell(Called(now, name, turn.generated))
+        self._tell(Called(now, name, attempt.epoch, turn.generated))
 
     def _returned(self, attempt: Attempt, now: float) -> None:
         if attempt.held:
             attempt.returned = True
             return
-        self._tell(Returned(now, attempt.trajectory.id, attempt.next_turn()))
+        self._tell(Returned(now, attempt.trajectory.id, attempt.epoch, attempt.next_turn()))
 
     def _stop(self, attempt: Attempt, at: float) -> None:
         """Take a turn off its engine, and keep what it has generated."""
@@ -320,5 +347,5 @@ class RolloutStage:
     def _count(self, attempt: Attempt, tokens: int, at: float) -> None:
         """Tokens that a request has come to, by the weights it has been run with."""
         new = attempt.count(tokens, self.version)
-        if self.watch is not None and new > 0:
-            self.watch(Generated(at, attempt.trajectory.id, self.version, new))
+        if self._counts_tokens and new > 0:
+            self._tell(Generated(at, attempt.trajectory.id, self.version, attempt.versions[self.version]))

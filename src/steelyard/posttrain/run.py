@@ -6,14 +6,14 @@ from collections.abc import Callable, Sized
 from dataclasses import dataclass
 from typing import Any
 
-from steelyard.balance.estimate import Oracle
 from steelyard.balance.log import Journal
 from steelyard.collector import collector_off
-from steelyard.posttrain.core import rollout_core
+from steelyard.posttrain.core import core_settings
 from steelyard.posttrain.foresight import Foresight, best_in_hindsight
 from steelyard.posttrain.hybrid import HybridPool
 from steelyard.posttrain.loop import Loop, Progress
-from steelyard.posttrain.planned_pool import PlannedPool
+from steelyard.posttrain.planning import planner_settings
+from steelyard.posttrain.record import LoopRecord
 from steelyard.posttrain.replan import Replanner
 from steelyard.posttrain.result import PosttrainResult
 from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
@@ -62,9 +62,18 @@ def _run(
     scenario: PosttrainScenario, setup: PosttrainSetup, progress: Progress | None, journal: Journal | None = None
 ) -> Driven:
     """The scenario as it was set up, perhaps with another plan than is written there."""
-    truth = Oracle()
-    loop = Loop(setup, rollout_core(setup, truth), truth.foresee, journal)
-    _manage(loop, _while_planning(progress, loop.record.steps, scenario.steps))
+    record = LoopRecord()
+    plans_anew = scenario.planner not in ("given", "static-best")
+    foresight = Foresight(setup, _while_planning(progress, record.steps, scenario.steps)) if plans_anew else None
+    planner = None if foresight is None else planner_settings(scenario, foresight.world, foresight.written)
+    settings = core_settings(setup, planner)
+    if journal is not None:
+        journal.begin(settings)
+    loop = Loop(setup, settings.core(), journal, tells_truth=settings.tells_truth, record=record)
+    if foresight is not None:
+        loop.manager = Replanner(loop, foresight)
+    elif scenario.pool != "none":
+        loop.manager = loop.trainer.gate = HybridPool(loop)
     with collector_off():
         loop.run(progress)
     summary = summarise_posttrain(setup, loop) | {"gpus": scenario.gpus}  # of which a plan may leave some unused
@@ -74,13 +83,3 @@ def _run(
 def _while_planning(progress: Progress | None, done: Sized, steps: int) -> Callable[[int], None]:
     """Plans may take longer than the steps between them: whoever watches sees how many are done meanwhile."""
     return lambda _: None if progress is None else progress(len(done), steps)
-
-
-def _manage(loop: Loop, watch: Callable[[int], None]) -> None:
-    """Give a loop whoever its scenario wants to change roles."""
-    scenario = loop.setup.scenario
-    if scenario.planner not in ("given", "static-best"):
-        planner = Replanner(loop, Foresight(loop.setup, watch))
-        loop.manager = planner if scenario.pool == "none" else PlannedPool(loop, planner)
-    elif scenario.pool != "none":
-        loop.manager = loop.trainer.gate = HybridPool(loop)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from steelyard.balance.tail import Divided, OverSampling, PartialRollout, Plain, Repacking, TailBatching, TailPolicy
+from steelyard.balance.settings import TailSettings
+from steelyard.balance.tail import Divided, OverSampling, PartialRollout, Repacking, TailBatching
 from steelyard.scenario.tails import (
     DividedSpec,
     NoTail,
@@ -13,10 +14,10 @@ from steelyard.scenario.tails import (
 )
 
 
-def policy_of(
+def tail_of(
     spec: NoTail | OverSamplingSpec | TailBatchingSpec | PartialSpec | DividedSpec | RepackSpec,
-) -> TailPolicy:
-    """The policy with its settings."""
+) -> TailSettings | None:
+    """The policy with its settings; None where every trajectory is waited for."""
     match spec:
         case OverSamplingSpec():
             return OverSampling(spec.factor)
@@ -29,4 +30,4 @@ def policy_of(
         case RepackSpec():
             return Repacking(few=spec.few, fill=spec.fill)
         case NoTail():
-            return Plain()
+            return None

@@ -1,94 +1,114 @@
-"""The training job in virtual time: a batch goes in, and rollouts go on meanwhile until they get its weights."""
+"""The training job in virtual time: parts of a step go in, an update comes out, and engines get its weights."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
-from steelyard.posttrain.attempt import Attempt, Part, Parts
-from steelyard.posttrain.record import StepRecord
+from steelyard.balance.commands import TrainOn
+from steelyard.balance.events import PartTrained, StepTrained
+from steelyard.posttrain.attempt import Attempt
+from steelyard.posttrain.record import LoopRecord, StepRecord
 from steelyard.posttrain.rollout import RolloutStage
 from steelyard.posttrain.setup import PosttrainSetup
 from steelyard.posttrain.training import TrainingTime
 
 
 class Gate(Protocol):
-    """Whoever is told of the barriers that a step begins and ends with; what it does to the job holds from there on."""
+    """Told of the barriers that a step begins and ends with; what it does to the job holds from there on."""
 
-    def begins(self, at: float, version: int) -> None:
+    def begins(self, at: float, step: int) -> None:
         """All that train stand ready; samples have not been dealt out yet."""
 
-    def ends(self, at: float, version: int) -> None:
+    def ends(self, at: float, step: int) -> None:
         """Gradients have been added up."""
+
+
+@dataclass
+class _Step:
+    """A step under way."""
+
+    step: int
+    batch: list[Attempt] = field(default_factory=list)
+    spans: list[tuple[float, float]] = field(default_factory=list)  # when each part was trained on
+    times: list[TrainingTime] = field(default_factory=list)
 
 
 class Trainer:
     """Trains on one batch after the other, and hands out the weights.
 
-    ``job`` may be another one from step to step; it takes nothing before ``ready``.
+    A part is trained on as soon as it is there and the one before is through; all make one update in the end. ``job``
+    may be another one from step to step; it takes nothing before ``ready``.
     """
 
-    def __init__(self, setup: PosttrainSetup, stage: RolloutStage) -> None:
+    def __init__(self, setup: PosttrainSetup, stage: RolloutStage, record: LoopRecord) -> None:
         self.job = setup.job
         self.ready = 0.0
         self.gate: Gate | None = None
         self._stage = stage
+        self._record = record
+        self._tell = stage.driver.tell
         self._idle_since = 0.0
+        self._step = _Step(-1)
+        stage.driver.on(TrainOn, self.train_on)
 
-    def train(self, parts: Parts, version: int) -> StepRecord:
-        """One step with weights of a version; engines have the next one when it is over.
+    def train_on(self, command: TrainOn, at: float) -> None:
+        """Samples of a step are there."""
+        samples = [self._stage.ended.pop(name) for name in command.trajectories]
+        if command.step != self._step.step:
+            self._step = _Step(command.step)
+            begun = max(at, self.ready) + self.job.before
+            self._stage.later(begun, lambda now: self._begin(samples, command, now), last=True)
+            return
+        self._train(samples, command, max(at, self._step.spans[-1][1]))
 
-        A part is trained on as soon as it is there and the one before is through; all make one update in the end.
-        """
-        stage = self._stage
-        batch, spans, times = self._pass_over(parts, version)
-        job, trained = self.job, spans[-1][1]
-        stage.run(until=trained)
+    def _begin(self, samples: list[Attempt], command: TrainOn, at: float) -> None:
         if self.gate is not None:
-            self.gate.ends(trained, version)
-        synced = trained + job.sync
-        stage.new_weights(trained, synced)
-        stage.run(until=synced)
+            self.gate.begins(at, command.step)
+        self._train(samples, command, at)
+
+    def _train(self, samples: list[Attempt], command: TrainOn, begun: float) -> None:
+        step, cost = self._step, self.job.cost
+        lengths = np.array([attempt.context for attempt in samples])
+        whole = command.last and not step.spans
+        time = cost.step(lengths) if whole else cost.part(lengths, last=command.last)
+        step.batch += samples
+        step.spans.append((begun, begun + time.seconds))
+        step.times.append(time)
+        through = self._end if command.last else lambda at: self._tell(PartTrained(at, command.step, command.part))
+        self._stage.later(begun + time.seconds, through, last=True)
+
+    def _end(self, at: float) -> None:
+        """The update is done; engines have its weights when the sync is over."""
+        job, stage, version = self.job, self._stage, self._step.step
+        self._record.batches.append(self._step.batch)
+        synced = at + job.sync
+        if self.gate is not None:
+            self.gate.ends(at, version)
+        stage.new_weights(at, synced)
+        self._tell(StepTrained(at, version))
+        stage.later(synced, lambda now: self._note(now, job.before, job.sync, job.cost.layout.gpus), last=True)
+
+    def _note(self, synced: float, before: float, sync: float, training_gpus: int) -> None:
+        step = self._step
         waited_from, self._idle_since = self._idle_since, synced
-        return StepRecord(
-            step=version,
-            waited_from=waited_from,
-            begun=spans[0][0],
-            trained=trained,
-            synced=synced,
-            time=TrainingTime.together(times),
-            samples=len(batch),
-            tokens=sum(attempt.trajectory.generated for attempt in batch),
-            staleness=tuple(version - attempt.version for attempt in batch),
-            spans=tuple(spans),
-            handing_over=job.before,
-            sync=job.sync,
-            training_gpus=job.cost.layout.gpus,
-            rollout_gpus=sum(stage.tp.values()),
+        self._record.steps.append(
+            StepRecord(
+                step=step.step,
+                waited_from=waited_from,
+                begun=step.spans[0][0],
+                trained=step.spans[-1][1],
+                synced=synced,
+                time=TrainingTime.together(step.times),
+                samples=len(step.batch),
+                tokens=sum(attempt.trajectory.generated for attempt in step.batch),
+                staleness=tuple(step.step - attempt.version for attempt in step.batch),
+                spans=tuple(step.spans),
+                handing_over=before,
+                sync=sync,
+                training_gpus=training_gpus,
+                rollout_gpus=sum(self._stage.tp.values()),
+            )
         )
-
-    def _pass_over(
-        self, parts: Parts, version: int
-    ) -> tuple[list[Attempt], list[tuple[float, float]], list[TrainingTime]]:
-        """All samples, and when each part was trained on, how long."""
-        batch, spans, times = list[Attempt](), list[tuple[float, float]](), list[TrainingTime]()
-        part = next(parts)
-        begun = max(part.at, self.ready) + self.job.before
-        if self.gate is not None:
-            self._stage.run(until=begun)
-            self.gate.begins(begun, version)
-        while True:
-            time = self._time(part, whole=part.last and not spans)
-            free = begun + time.seconds
-            batch += part.samples
-            spans.append((begun, free))
-            times.append(time)
-            if part.last:
-                return batch, spans, times
-            part = parts.send(free)
-            begun = max(part.at, free)
-
-    def _time(self, part: Part, whole: bool) -> TrainingTime:
-        lengths = np.array([attempt.context for attempt in part.samples])
-        return self.job.cost.step(lengths) if whole else self.job.cost.part(lengths, last=part.last)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from steelyard.balance.estimate import Oracle
-from steelyard.posttrain.core import rollout_core
+from steelyard.posttrain.core import core_settings
 from steelyard.posttrain.loop import Loop
 from steelyard.posttrain.recent import Batch
 from steelyard.posttrain.setup import PosttrainSetup
@@ -13,8 +12,8 @@ from steelyard.posttrain.setup import PosttrainSetup
 
 def loop_of(setup: PosttrainSetup, known: Batch) -> Loop:
     """A loop whose estimator has learnt from what is known."""
-    truth = Oracle()
-    return Loop(setup, rollout_core(setup, truth, known=known), truth.foresee)
+    settings = core_settings(setup)
+    return Loop(setup, settings.core(known), tells_truth=settings.tells_truth)
 
 
 class Trial:
@@ -52,6 +51,6 @@ class Trial:
 def _tokens(loop: Loop) -> tuple[int, int]:
     """That a loop's trajectories have been given so far, and what those under way have left."""
     under_way = loop.stage.running.values()
-    ended = sum(attempt.generated for attempts in (loop.record.samples, loop.stage.done) for attempt in attempts)
+    ended = sum(attempt.generated for attempt in loop.record.samples)
     made = sum(attempt.generated for attempt in under_way)
     return ended + made, sum(attempt.trajectory.generated for attempt in under_way) - made

@@ -26,7 +26,7 @@ _BUBBLE = 0.3  # share of a pipeline: layouts above are pruned
 def libra(world: World, published: bool = False) -> Search:
     """Libra's search, for `Searching`."""
     if published:
-        return Search(world, frontier=_published, usable=_unpruned, lengths=_means)
+        return Search(world, frontier=_published, usable=_unpruned, lengths=means)
     return Search(world, frontier=_corrected, usable=_unpruned)
 
 
@@ -43,7 +43,7 @@ def _unpruned(option: TrainOption, lengths: Ints) -> bool:
     return (option.pp - 1) / (option.pp + batches - 1) <= _BUBBLE
 
 
-def _means(measured: Measured) -> Ints:
+def means(measured: Measured) -> Ints:
     return np.full(len(measured), round(float(measured.context.mean())), dtype=np.int64)
 
 

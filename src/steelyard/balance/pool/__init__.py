@@ -4,12 +4,14 @@ from steelyard.balance.pool.commands import (
     Activate,
     Drain,
     Fetch,
+    FormPool,
     Join,
     Leave,
     PoolCommand,
     Reduce,
     RollBack,
     Sync,
+    WakeAt,
 )
 from steelyard.balance.pool.events import (
     Drained,
@@ -18,6 +20,7 @@ from steelyard.balance.pool.events import (
     Gradient,
     JoinAccepted,
     PoolEvent,
+    PoolFormed,
     Serving,
     StepBegan,
     StepEnded,
@@ -26,9 +29,18 @@ from steelyard.balance.pool.events import (
 )
 from steelyard.balance.pool.exchange import contributions
 from steelyard.balance.pool.ledger import Ledger, Reallocation
-from steelyard.balance.pool.member import Member, Patience, Role, State
-from steelyard.balance.pool.pool import Pool
-from steelyard.balance.pool.rules import Outlook, Payoff, Proportional, Rule, Split, Thresholds, View
+from steelyard.balance.pool.member import Member, MemberState, Patience, Role
+from steelyard.balance.pool.pool import Pool, PoolRules, RuleName
+from steelyard.balance.pool.rules import (
+    Payoff,
+    ProportionalStep,
+    Rule,
+    Split,
+    StepModel,
+    Thresholds,
+    TimedTraining,
+    View,
+)
 
 __all__ = [
     "Activate",
@@ -37,33 +49,39 @@ __all__ = [
     "Failed",
     "Fetch",
     "Fetched",
+    "FormPool",
     "Gradient",
     "Join",
     "JoinAccepted",
     "Leave",
     "Ledger",
     "Member",
-    "Outlook",
+    "MemberState",
     "Patience",
     "Payoff",
     "Pool",
     "PoolCommand",
     "PoolEvent",
-    "Proportional",
+    "PoolFormed",
+    "PoolRules",
+    "ProportionalStep",
     "Reallocation",
     "Reduce",
     "Role",
     "RollBack",
     "Rule",
+    "RuleName",
     "Serving",
     "Split",
-    "State",
     "StepBegan",
     "StepEnded",
+    "StepModel",
     "Sync",
     "Synced",
     "Thresholds",
     "Tick",
+    "TimedTraining",
     "View",
+    "WakeAt",
     "contributions",
 ]

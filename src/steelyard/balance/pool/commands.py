@@ -82,3 +82,15 @@ class RollBack:
 
 
 PoolCommand = Drain | Join | Fetch | Sync | Activate | Reduce | Leave | RollBack
+
+
+@dataclass(frozen=True, slots=True)
+class FormPool:
+    """Layouts have settled: say which replicas a pool is to move, with `PoolFormed`."""
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAt:
+    """Send a `Tick` at this second: some patience runs out then."""
+
+    at: float

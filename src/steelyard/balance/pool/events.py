@@ -9,6 +9,17 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class PoolFormed:
+    """The training replicas of a pool with their GPUs: ``core`` ones train for good, ``hybrid`` ones roll out to begin
+    with. ``engines`` counts the GPUs of engines that only ever roll out."""
+
+    at: float
+    core: tuple[tuple[int, tuple[int, ...]], ...]
+    hybrid: tuple[tuple[int, tuple[int, ...]], ...]
+    engines: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepBegan:
     """All training replicas stand at the barrier before a step; ``version`` is that of the weights it begins with."""
 
@@ -34,7 +45,8 @@ class StepEnded:
     """A step of the loop is over, with what it took: seconds of training, of rollout, and from one step to the next.
 
     ``pressure`` is how full rollout is, from 0 to 1. ``longest`` is what its longest trajectory would take alone: no
-    number of GPUs brings rollout below that.
+    number of GPUs brings rollout below that. ``train_with`` has the seconds that training would take with so many
+    replicas, for lengths as they were in this step; where a driver cannot say, training is taken to be in proportion.
     """
 
     at: float
@@ -44,6 +56,7 @@ class StepEnded:
     seconds: float
     pressure: float
     longest: float = 0.0
+    train_with: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

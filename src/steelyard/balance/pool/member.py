@@ -10,7 +10,7 @@ from typing import Literal
 Role = Literal["rollout", "between", "training"]
 
 
-class State(StrEnum):
+class MemberState(StrEnum):
     """The way of a replica, in order. From every state but the first something can go wrong: then it is rolled back."""
 
     ROLLOUT = "rollout"
@@ -24,10 +24,10 @@ class State(StrEnum):
     ROLLED_BACK = "rolled back"  # its engines are being started again
 
 
-_ROLES: dict[State, Role] = {
-    State.ROLLOUT: "rollout",
-    State.DRAINING: "rollout",
-    State.ACTIVE: "training",
+_ROLES: dict[MemberState, Role] = {
+    MemberState.ROLLOUT: "rollout",
+    MemberState.DRAINING: "rollout",
+    MemberState.ACTIVE: "training",
 }
 
 
@@ -46,24 +46,24 @@ class Patience:
     gradient: float = 120.0
     rest: int = 5  # steps for which a replica that was rolled back is left alone
 
-    def of(self, state: State) -> float:
+    def of(self, state: MemberState) -> float:
         """How long for this state; for ever where a replica may stay."""
         match state:
-            case State.ROLLOUT | State.ACTIVE:
+            case MemberState.ROLLOUT | MemberState.ACTIVE:
                 return inf
-            case State.DRAINING:
+            case MemberState.DRAINING:
                 return self.draining
-            case State.REQUESTED:
+            case MemberState.REQUESTED:
                 return self.requested
-            case State.FETCHING:
+            case MemberState.FETCHING:
                 return self.fetching
-            case State.SYNCING:
+            case MemberState.SYNCING:
                 return self.syncing
-            case State.ACTIVATING:
+            case MemberState.ACTIVATING:
                 return self.activating
-            case State.LEAVING:
+            case MemberState.LEAVING:
                 return self.leaving
-            case State.ROLLED_BACK:
+            case MemberState.ROLLED_BACK:
                 return self.rolled_back
 
 
@@ -72,7 +72,7 @@ class Member:
     """A replica with all its GPUs: they change roles together or not at all."""
 
     replica: int
-    state: State = State.ROLLOUT
+    state: MemberState = MemberState.ROLLOUT
     epoch: int = 0  # counts its commands to set out or turn back; answers to others are stale
     deadline: float = inf
     idle_since: float = 0.0  # when it last stopped working for a side
@@ -86,4 +86,4 @@ class Member:
     @property
     def moving(self) -> bool:
         """On its way, and not there yet."""
-        return self.state not in (State.ROLLOUT, State.ACTIVE)
+        return self.state not in (MemberState.ROLLOUT, MemberState.ACTIVE)

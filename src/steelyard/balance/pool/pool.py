@@ -7,8 +7,11 @@ takes too long, ends with all of it back in rollout.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
+from typing import Literal
 
 from steelyard.balance.pool.commands import Activate, Drain, Fetch, Join, Leave, PoolCommand, Reduce, RollBack, Sync
 from steelyard.balance.pool.events import (
@@ -19,6 +22,7 @@ from steelyard.balance.pool.events import (
     Gradient,
     JoinAccepted,
     PoolEvent,
+    PoolFormed,
     Serving,
     StepBegan,
     StepEnded,
@@ -27,8 +31,17 @@ from steelyard.balance.pool.events import (
 )
 from steelyard.balance.pool.exchange import Exchange
 from steelyard.balance.pool.ledger import Ledger, Reallocation
-from steelyard.balance.pool.member import Member, Patience, Role, State
-from steelyard.balance.pool.rules import Outlook, Payoff, Proportional, Rule, Split, View
+from steelyard.balance.pool.member import Member, MemberState, Patience, Role
+from steelyard.balance.pool.rules import (
+    Payoff,
+    ProportionalStep,
+    Rule,
+    Split,
+    StepModel,
+    Thresholds,
+    TimedTraining,
+    View,
+)
 from steelyard.errors import UserError
 
 
@@ -44,7 +57,7 @@ class Pool:
         engines: int = 0,
         lent: Sequence[int] = (),
         rule: Rule | None = None,
-        outlook: Outlook | None = None,
+        model: StepModel | None = None,
         patience: Patience | None = None,
         away: float = 15.0,
     ) -> None:
@@ -54,13 +67,14 @@ class Pool:
         self._engines = engines
         self.members = {number: Member(number) for number in sorted(hybrid)}
         for number in lent:
-            self.members[number].state = State.ACTIVE
+            self.members[number].state = MemberState.ACTIVE
         self.ledger = Ledger(away)
-        self.dropped = 0  # events that came too late to mean anything
+        self.dropped: Counter[str] = Counter()  # events that did not count, by reason
         self._rule = rule or Payoff()
-        self._outlook = outlook or Proportional()
+        self._model = model or ProportionalStep()
         self._patience = patience or Patience()
         self._step, self._version = -1, 0
+        self._measured = -1  # step that was measured last
         self._exchange: Exchange | None = None
         self._grace = inf  # until when the core waits for gradients of lent replicas
         self._split_begun: Split | None = None  # the split that the present step began with
@@ -101,17 +115,17 @@ class Pool:
     def _begin(self, event: StepBegan) -> list[PoolCommand]:
         """A barrier: those that are ready count from here on, those that are still fetching want newer state."""
         if event.step <= self._step:
-            return self._drop()
+            return self._drop("repeated" if event.step == self._step else "late")
         self._step, self._version = event.step, event.version
         commands: list[PoolCommand] = []
         for member in self.members.values():
-            if member.state is State.ACTIVATING:
-                self._enter(member, State.ACTIVE, event.at)
+            if member.state is MemberState.ACTIVATING:
+                self._enter(member, MemberState.ACTIVE, event.at)
                 self.ledger.done(member.replica, event.at, event.at - member.idle_since)
                 commands.append(Activate(member.replica, member.epoch, event.step))
-            elif member.state in (State.REQUESTED, State.FETCHING):
+            elif member.state in (MemberState.REQUESTED, MemberState.FETCHING):
                 commands.append(Fetch(member.replica, member.epoch, event.step, event.version))
-        lent = [number for number, member in self.members.items() if member.state is State.ACTIVE]
+        lent = [number for number, member in self.members.items() if member.state is MemberState.ACTIVE]
         self._exchange = Exchange(event.step, event.version, self._core, lent)
         self._grace = inf
         self._split_begun = self.split
@@ -133,33 +147,34 @@ class Pool:
         exchange = self._exchange
         if exchange is None or not exchange.complete:
             return []
-        silent = [number for number, member in self.members.items() if member.state is State.SYNCING]
+        silent = [number for number, member in self.members.items() if member.state is MemberState.SYNCING]
         self._exchange, self._grace = None, inf
         return [Reduce(exchange.step, exchange.version, exchange.weights(silent), tuple(exchange.redo))]
 
     def _end(self, event: StepEnded) -> list[PoolCommand]:
         """Between two steps: the one moment at which replicas are sent to the other side."""
-        if event.step != self._step:
-            return self._drop()
+        if event.step != self._step or event.step == self._measured:
+            return self._drop("repeated" if event.step == self._measured else "late")
+        self._measured = event.step
         self._exchange, self._grace = None, inf
         split = self.split
         if self._split_begun != split or any(member.moving for member in self.members.values()):
             return []  # what was measured is not what will be
         self.ledger.measured(event.seconds)
         rested = [member for member in self.members.values() if member.rests_until <= event.step]
-        idle = [member for member in rested if member.state is State.ROLLOUT]
-        lent = [member for member in self.members.values() if member.state is State.ACTIVE]
+        idle = [member for member in rested if member.state is MemberState.ROLLOUT]
+        lent = [member for member in self.members.values() if member.state is MemberState.ACTIVE]
         away = {side: learnt.mean for side, learnt in self.ledger.away.items()}
-        change = self._rule.change(View(event, split, len(idle), len(lent), self._outlook, away))
-        gain = self._outlook.seconds(event, split, split) - self._outlook.seconds(event, split, split.moved(change))
+        change = self._rule.change(View(event, split, len(idle), len(lent), self._model, away))
+        gain = self._model.seconds(event, split, split) - self._model.seconds(event, split, split.moved(change))
         chosen = idle[:change] if change > 0 else lent[len(lent) + change :]
         return [self._send(member, event, gain) for member in chosen]
 
     def _send(self, member: Member, event: StepEnded, gain: float) -> PoolCommand:
         """To the other side."""
         member.epoch += 1
-        to_training = member.state is State.ROLLOUT
-        self._enter(member, State.DRAINING if to_training else State.LEAVING, event.at)
+        to_training = member.state is MemberState.ROLLOUT
+        self._enter(member, MemberState.DRAINING if to_training else MemberState.LEAVING, event.at)
         member.idle_since = event.at
         self.ledger.begin(
             Reallocation(
@@ -172,39 +187,41 @@ class Pool:
 
     def _answer(self, event: Answer) -> list[PoolCommand]:
         member = self.members.get(event.replica)
-        if member is None or event.epoch != member.epoch:
-            return self._drop()
+        if member is None:
+            return self._drop("unknown replica")
+        if event.epoch != member.epoch:
+            return self._drop("late" if event.epoch < member.epoch else "out of order")
         number, epoch, step, version = member.replica, member.epoch, self._step, self._version
         match member.state, event:
-            case State.ROLLOUT, _:
-                return self._drop()
+            case MemberState.ROLLOUT, _:
+                return self._drop("repeated")
             case _, Failed():
                 return self._roll_back(member, event.at, event.reason)
-            case State.DRAINING, Drained():
-                self._enter(member, State.REQUESTED, event.at)
+            case MemberState.DRAINING, Drained():
+                self._enter(member, MemberState.REQUESTED, event.at)
                 member.idle_since = event.at
                 return [Join(number, epoch, step, version)]
-            case State.REQUESTED, JoinAccepted():
-                self._enter(member, State.FETCHING, event.at)
-            case State.FETCHING, Fetched() if (event.step, event.version) == (step, version):
-                self._enter(member, State.SYNCING, event.at)
+            case MemberState.REQUESTED, JoinAccepted():
+                self._enter(member, MemberState.FETCHING, event.at)
+            case MemberState.FETCHING, Fetched() if (event.step, event.version) == (step, version):
+                self._enter(member, MemberState.SYNCING, event.at)
                 return [Sync(number, epoch, step, version)]
-            case State.SYNCING, Synced() if (event.step, event.version) == (step, version):
-                self._enter(member, State.ACTIVATING, event.at)
-            case State.LEAVING, Serving():
-                self._enter(member, State.ROLLOUT, event.at)
+            case MemberState.SYNCING, Synced() if (event.step, event.version) == (step, version):
+                self._enter(member, MemberState.ACTIVATING, event.at)
+            case MemberState.LEAVING, Serving():
+                self._enter(member, MemberState.ROLLOUT, event.at)
                 self.ledger.done(number, event.at, event.at - member.idle_since)
-            case State.ROLLED_BACK, Serving():
-                self._enter(member, State.ROLLOUT, event.at)
+            case MemberState.ROLLED_BACK, Serving():
+                self._enter(member, MemberState.ROLLOUT, event.at)
             case _:
-                return self._drop()
+                return self._drop("out of order")
         return []
 
     def _roll_back(self, member: Member, at: float, reason: str) -> list[PoolCommand]:
         """All of it back to rollout. A step that it was part of goes on without it."""
         member.epoch += 1
         member.rests_until = self._step + self._patience.rest
-        self._enter(member, State.ROLLED_BACK, at)
+        self._enter(member, MemberState.ROLLED_BACK, at)
         self.ledger.rolled_back(member.replica, at, reason)
         if self._exchange is not None:
             self._exchange.withdraw(member.replica)
@@ -220,13 +237,34 @@ class Pool:
                 commands += self._roll_back(member, at, f"{member.state} took too long")
         return commands
 
-    def _enter(self, member: Member, state: State, at: float) -> None:
+    def _enter(self, member: Member, state: MemberState, at: float) -> None:
         member.state = state
         member.deadline = at + self._patience.of(state)
 
-    def _drop(self) -> list[PoolCommand]:
-        self.dropped += 1
+    def _drop(self, reason: str = "late") -> list[PoolCommand]:
+        self.dropped[reason] += 1
         return []
+
+
+RuleName = Literal["thresholds", "payoff"]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRules:
+    """How a pool decides, whatever its replicas will be."""
+
+    rule: RuleName
+    overlapped: bool  # whether rollout goes on while training works
+
+    def form(self, event: PoolFormed) -> Pool:
+        """A pool of these replicas."""
+        return Pool(
+            dict(event.core),
+            dict(event.hybrid),
+            engines=event.engines,
+            rule=Thresholds() if self.rule == "thresholds" else Payoff(),
+            model=TimedTraining(ProportionalStep(overlapped=self.overlapped)),
+        )
 
 
 def _common_size(core: Mapping[int, Sequence[int]], hybrid: Mapping[int, Sequence[int]]) -> int:

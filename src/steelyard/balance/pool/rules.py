@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal, Protocol
 
@@ -28,15 +28,15 @@ class Split:
         return Split(self.training + min(replicas, 0), self.rollout - max(replicas, 0))
 
 
-class Outlook(Protocol):
-    """Foretells a step. A planner that simulates can stand here."""
+class StepModel(Protocol):
+    """Predicts a step."""
 
     def seconds(self, measured: StepEnded, now: Split, then: Split) -> float:
         """From one step to the next with the split ``then``, given what was measured with the split ``now``."""
 
 
 @dataclass(frozen=True, slots=True)
-class Proportional:
+class ProportionalStep:
     """Training and rollout take time in inverse proportion to their replicas, rollout no less than its longest
     trajectory. What was measured beyond both (weight sync, checkpoints) stays as it is."""
 
@@ -56,6 +56,29 @@ class Proportional:
 
 
 @dataclass(frozen=True, slots=True)
+class TimedTraining:
+    """Rollout in proportion to its replicas; training as the driver has timed it, since micro-batches do not divide."""
+
+    plain: ProportionalStep
+
+    def seconds(self, measured: StepEnded, now: Split, then: Split) -> float:
+        if min(then.training, then.rollout) <= 0:
+            return inf
+        timed = dict(measured.train_with)
+        if now.training not in timed or then.training not in timed:
+            return self.plain.seconds(measured, now, then)
+        train = measured.train * timed[then.training] / timed[now.training]
+        same = replace(measured, train=train, seconds=measured.seconds + self._longer(measured, train))
+        return self.plain.seconds(same, replace(now, training=then.training), then)
+
+    def _longer(self, measured: StepEnded, train: float) -> float:
+        """What a step with this training would have taken more, so that all beyond the stages stays as it was."""
+        if self.plain.overlapped:
+            return max(train, measured.rollout) - max(measured.train, measured.rollout)
+        return train - measured.train
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """All a rule looks at."""
 
@@ -63,7 +86,7 @@ class View:
     split: Split
     idle: int  # hybrid replicas in rollout that could be lent to training
     lent: int  # those in training
-    outlook: Outlook
+    model: StepModel
     away: Mapping[Side, float]  # seconds in neither role on the way to a side, as learnt
 
 
@@ -116,4 +139,4 @@ class Payoff:
 
     @staticmethod
     def _seconds(view: View, split: Split) -> float:
-        return view.outlook.seconds(view.measured, view.split, split)
+        return view.model.seconds(view.measured, view.split, split)

@@ -1,13 +1,10 @@
 """Tail policies: what to do about the few trajectories that everybody else would wait for."""
 
+from steelyard.balance.commands import Cap, Move, Repack, Resume
 from steelyard.balance.events import Paused
 from steelyard.balance.tail.commands import (
     AbortRest,
-    Cap,
     Defer,
-    Move,
-    Repack,
-    Resume,
     StartAgain,
     StartMore,
     TailCommand,

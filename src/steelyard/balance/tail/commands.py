@@ -1,8 +1,10 @@
-"""What a tail policy wants done with the samples of a round. Events tell what came of it."""
+"""What a tail policy wants done with the samples of a round. The rounds turn it into commands to the driver."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from steelyard.balance.commands import Cap, Repack, Resume
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,25 +28,6 @@ class StartAgain:
 
 
 @dataclass(frozen=True, slots=True)
-class Cap:
-    """From now on a trajectory pauses when it has generated so many tokens since it began or was resumed."""
-
-    tokens: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Resume:
-    """Go on with a trajectory that was stopped or has paused. Engines that rank serve lower ``priority`` first.
-
-    ``left`` is what its group lets expect of it still, in tokens, where that is known.
-    """
-
-    trajectory: str
-    priority: int = 0
-    left: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class AbortRest:
     """Stop these; with ``resume`` what they have is kept, and they go on in a later round."""
 
@@ -57,23 +40,6 @@ class Defer:
     """These prompts will be started again in a round of their own; what was generated for them is of no use."""
 
     groups: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """A trajectory and its cache go from one replica to another."""
-
-    trajectory: str
-    source: int
-    target: int
-
-
-@dataclass(frozen=True, slots=True)
-class Repack:
-    """Gather those who are left; replicas in ``freed`` are empty then, and free for something else."""
-
-    moves: tuple[Move, ...]
-    freed: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from steelyard.balance.events import Aborted, Begun, Ended, GivenUp, Paused, Returned
+from steelyard.balance.events import Aborted, Begun, Ended, Paused, Returned
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,15 @@ class Room:
     groups: int
 
 
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """These groups are not waited for any more: they are too stale, or will begin anew."""
+
+    at: float
+    groups: tuple[str, ...]
+
+
 TailEvent = RoundBegan | Room | Paused | Begun | Returned | Ended | Aborted | GivenUp
-"""``Begun.prompt`` names a sample's group: a prompt that is drawn once more needs another name. ``Aborted`` answers
-``AbortRest``, or says that a sample is lost. A trajectory that is resumed may be told to have begun once more. One that
-has ``Paused`` has generated what the cap allows, and waits to be resumed. ``GivenUp`` comes between rounds."""
+"""``Aborted`` answers ``AbortRest``, or says that a sample is lost. A trajectory that is resumed may be reported to
+have begun once more. One that has ``Paused`` has generated what the cap allows, and waits to be resumed. ``GivenUp``
+comes between rounds."""

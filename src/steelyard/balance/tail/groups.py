@@ -62,6 +62,7 @@ class Round:
     ready: int = 0  # of these, those that are complete
     unbegun: int = 0  # samples asked for that have not begun yet
     running: int = 0
+    repack_at: int = 0  # samples left at which those are gathered on few replicas, by a policy that does so
 
     def may_take(self, name: str) -> bool:
         """Whether a group is for this round."""

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Literal, Protocol
 
+from steelyard.balance.commands import Resume
 from steelyard.balance.events import Paused
-from steelyard.balance.tail.commands import Resume, TailCommand
+from steelyard.balance.tail.commands import TailCommand
 from steelyard.balance.tail.events import TailEvent
 from steelyard.balance.tail.groups import Round
 
@@ -45,6 +46,7 @@ class TailPolicy(Protocol):
         """What else to do now: whom to resume, whom to move."""
 
 
+@dataclass(frozen=True)
 class Plain:
     """No policy: start what is wanted and wait for the last of it."""
 

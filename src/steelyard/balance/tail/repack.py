@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import isfinite
 
+from steelyard.balance.commands import Move, Repack
 from steelyard.balance.rollouts import Replica, Rollouts, Running
-from steelyard.balance.tail.commands import Move, Repack, TailCommand
+from steelyard.balance.tail.commands import TailCommand
 from steelyard.balance.tail.events import TailEvent
 from steelyard.balance.tail.groups import Round
-from steelyard.balance.tail.policies import Opening, Plain, TailPolicy
+from steelyard.balance.tail.policies import Divided, Opening, OverSampling, PartialRollout, Plain, TailBatching
+
+_PLAIN = Plain()
 
 
-@dataclass
+@dataclass(frozen=True)
 class Repacking:
     """Looks when so large a share of a round's samples is left, and again whenever half of those have ended."""
 
-    within: TailPolicy = field(default_factory=Plain)  # decides on everything else
+    within: Plain | OverSampling | TailBatching | PartialRollout | Divided = _PLAIN  # decides on everything else
     few: float = 0.25
-    fill: float = 0.5  # share of seats and cache that are filled, so that those who are gathered stay fast
-    _next: int = 0
+    fill: float = 0.5  # share of seats and cache that are filled, so that those that are gathered stay fast
 
     def open(self, round_: Round) -> Opening:
-        self._next = int(self.few * round_.wanted * round_.size)
+        round_.repack_at = int(self.few * round_.wanted * round_.size)
         return self.within.open(round_)
 
     def over(self, round_: Round) -> bool:
@@ -31,8 +33,8 @@ class Repacking:
     def react(self, round_: Round, event: TailEvent) -> list[TailCommand]:
         commands = self.within.react(round_, event)
         left = len(round_.rollouts.running)
-        if left and left <= self._next and not round_.unbegun:
-            self._next = left // 2
+        if left and left <= round_.repack_at and not round_.unbegun:
+            round_.repack_at = left // 2
             repack = gather(round_.rollouts, self.fill)
             if repack is not None:
                 commands.append(repack)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from itertools import islice
 
-from steelyard.balance.events import Aborted, Begun, Ended, GivenUp, Paused, Returned
+from steelyard.balance.commands import Cap, Resume
+from steelyard.balance.events import Aborted, Begun, Ended, Paused, Returned
 from steelyard.balance.rollouts import Rollouts
-from steelyard.balance.tail.commands import AbortRest, Cap, Defer, Resume, StartAgain, StartMore, TailCommand, Train
-from steelyard.balance.tail.events import Room, RoundBegan, TailEvent
+from steelyard.balance.tail.commands import AbortRest, Defer, StartAgain, StartMore, TailCommand, Train
+from steelyard.balance.tail.events import GivenUp, Room, RoundBegan, TailEvent
 from steelyard.balance.tail.groups import Group, Round
 from steelyard.balance.tail.policies import Opening, TailPolicy
 
@@ -133,7 +134,7 @@ class Tail:
 
     def _begin(self, event: Begun) -> list[TailCommand]:
         """A new sample. Where its round is over already, its group waits for the next one, or for nobody."""
-        name, prompt = event.trajectory, event.prompt
+        name, prompt = event.trajectory, event.group
         if self._round is not None:
             self._round.unbegun = max(0, self._round.unbegun - 1)
         if prompt in self._late:

@@ -30,16 +30,16 @@ class BinSums:
         self.row = row.data  # to be written before `sum_up`
         self._row: Array = row.reshape(3, BINS)
         self._ends, self._from_last = self._row[COUNT], self._row[:, ::-1]
-        self._there, self._sum = np.empty((3, BINS)), np.empty((3, BINS))
+        self._there, self._sum = np.zeros((3, BINS)), np.zeros((3, BINS))
         self._backwards = self._sum[:, ::-1]
         self._present, self._load, self._context = (self._there[term] for term in (COUNT, LOAD, CONTEXT))
-        self._turns, self._at_once, self._some = np.empty(BINS), np.empty(BINS), np.empty(BINS)
-        self._running: npt.NDArray[np.intp] = np.empty(BINS, dtype=np.intp)
-        self._both = np.empty((2, BINS))
+        self._turns, self._at_once, self._some = np.zeros(BINS), np.zeros(BINS), np.zeros(BINS)
+        self._running: npt.NDArray[np.intp] = np.zeros(BINS, dtype=np.intp)
+        self._both = np.zeros((2, BINS))
         self._weights, self._moments = self._both  # of ends, and the same times tokens until then
         self._crowded = False  # whether there is a time when not all can run at once
         self._tools = np.array(0.0)
-        self._tables = np.empty((TABLES, BINS))
+        self._tables = np.zeros((TABLES, BINS))
         self.widen(width)
 
     def widen(self, width: float) -> None:

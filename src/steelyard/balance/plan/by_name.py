@@ -1,0 +1,103 @@
+"""Planners by name, asking the driver for whatever a plan would take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from steelyard.balance.plan.buckets import Frontier
+from steelyard.balance.plan.change import Moved, Payback
+from steelyard.balance.plan.libra import libra
+from steelyard.balance.plan.makespan import ReplicaModel
+from steelyard.balance.plan.measured import Measured
+from steelyard.balance.plan.plain import OneAtATime, Proportional, Searching
+from steelyard.balance.plan.planning import Planning
+from steelyard.balance.plan.questions import PlanAnswers
+from steelyard.balance.plan.search import Search
+from steelyard.balance.plan.simulated import Simulated, oracle
+from steelyard.balance.plan.world import Mode, Plan, Planner, TrainOption, World
+
+PlannerName = Literal[
+    "proportional", "one-at-a-time", "libra-published", "libra", "search", "simulated", "oracle"
+]  # those that plan anew while a run goes on
+MODEL_PLANNERS: Mapping[str, Callable[[World], Planner]] = {
+    "proportional": Proportional,
+    "one-at-a-time": OneAtATime,
+    "libra-published": lambda world: Searching(libra(world, published=True)),
+    "libra": lambda world: Searching(libra(world)),
+    "search": lambda world: Searching(Search(world)),
+}
+"""Those that go by a model alone, and simulate nothing."""
+SIMULATED_PAYBACK = Payback(margin=0.02, horizon=20)
+"""Simulated times tell plans apart that models do not, so smaller gains are worth a change, and for longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerSettings:
+    """A planner's name and what does not change from step to step, in plain numbers; fields as in `World`."""
+
+    name: PlannerName
+    gpus: int
+    mode: Mode
+    replicas: tuple[tuple[int, ReplicaModel], ...]  # by degree
+    options: tuple[TrainOption, ...]
+    written: Plan  # that is in force when the run begins
+    ahead: int = 1
+    by_length: bool = True
+
+    def planning(self, forms_pool: bool) -> Planning:
+        """The part of the core that plans."""
+        answers = PlanAnswers(self.options)
+        world = World(
+            self.gpus,
+            self.mode,
+            dict(self.replicas),
+            self.options,
+            answers.train,
+            answers.sync,
+            ahead=self.ahead,
+            by_length=self.by_length,
+        )
+        shared: list[object] = []
+        planner = self._planner(world, answers, shared)
+        return Planning(world, planner, answers, self.written, forms_pool, shared=tuple(shared))
+
+    def _planner(self, world: World, answers: PlanAnswers, shared: list[object]) -> Planner:
+        if self.name in MODEL_PLANNERS:
+            planner = MODEL_PLANNERS[self.name](world)
+            if isinstance(planner, Searching):
+                kept = LastFrontier(planner.search.frontier)
+                shared.append(kept)
+                planner.search.frontier = kept
+            return planner
+        simulated = Simulated(
+            world,
+            answers.step,
+            answers.longer_step,
+            glance=answers.rollout,
+            least=answers.least,
+            change=answers.switch,
+            triggers=Moved(),
+            payback=SIMULATED_PAYBACK,
+            look=answers.look,
+        )
+        shared.append(simulated._frontiers)
+        if self.name == "simulated":
+            return simulated
+        bound = oracle(simulated, lambda state: state.measured)
+        return replace(bound, payback=SIMULATED_PAYBACK, look=answers.look)
+
+
+class LastFrontier:
+    """Makes frontiers, and keeps the last: a planner that begins again asks for the same one."""
+
+    def __init__(self, make: Callable[[World, Measured], Frontier]) -> None:
+        self._make = make
+        self._measured: Measured | None = None
+        self._frontier: Frontier | None = None
+
+    def __call__(self, world: World, measured: Measured) -> Frontier:
+        if self._frontier is None or self._measured is not measured:
+            self._measured, self._frontier = measured, self._make(world, measured)
+        return self._frontier

@@ -1,0 +1,93 @@
+"""The part of the core that asks a planner after each step, and the driver for what the planner wants to know."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass, field
+
+from steelyard.balance.plan.forecast import foretold
+from steelyard.balance.plan.measured import Measured
+from steelyard.balance.plan.questions import (
+    ChangePlan,
+    PlanAnswers,
+    PlanChanged,
+    PlanCommand,
+    PlanEvent,
+    PlansSimulated,
+    PlanWanted,
+    Question,
+    Simulate,
+    Unanswered,
+)
+from steelyard.balance.plan.world import Plan, Planner, World
+from steelyard.balance.pool.commands import FormPool
+
+
+@dataclass
+class Planning:
+    """Plans after each step until a planner answers.
+
+    A planner is plain code that asks and goes on. Where an answer is missing it stops, and begins again once the
+    driver has sent it: what it has asked so far is kept, and what it has learnt from this step is not.
+    """
+
+    world: World
+    planner: Planner
+    answers: PlanAnswers
+    plan: Plan  # that is in force, or commanded
+    forms_pool: bool = False  # whether a hybrid pool takes over once the planner leaves things as they are
+    settled: bool = False
+    shared: tuple[object, ...] = ()  # what copies of the planner have in common: caches
+    _now: Plan | None = None  # the plan in force, once its stage times have been predicted
+    _switches: list[float] = field(default_factory=list)  # seconds that changes have taken
+    _wanted: PlanWanted | None = None
+    _newest: Measured | None = None
+    _ask: int = 0
+    _questions: tuple[Question, ...] = ()
+    _last: int = -1  # step that was planned after
+    _changes: int = 0  # that were commanded
+
+    def accepts(self, event: PlanEvent) -> str | None:
+        """Why an event does not count; None if it does."""
+        match event:
+            case PlanWanted():
+                return None if event.step > self._last else "repeated"
+            case PlansSimulated():
+                return None if event.ask == self._ask and self._questions else "late"
+            case PlanChanged():
+                return None if event.step == self._last and len(self._switches) < self._changes else "repeated"
+
+    def decide(self, event: PlanEvent) -> list[PlanCommand]:
+        """Apply an event that is accepted; questions, a change, or nothing."""
+        match event:
+            case PlanWanted():
+                batches = [each.measured() for each in event.batches]
+                self.answers.begin(batches)
+                self._wanted, self._newest, self._last = event, batches[event.newest], event.step
+            case PlansSimulated():
+                self.answers.learn(self._questions, event.seconds)
+            case PlanChanged():
+                self._switches.append(event.seconds)
+                return []
+        return self._go_on()
+
+    def _go_on(self) -> list[PlanCommand]:
+        wanted, newest = self._wanted, self._newest
+        assert wanted is not None and newest is not None, "answers come after questions"
+        planner = deepcopy(self.planner, {id(each): each for each in (self.world, self.answers, *self.shared)})
+        try:
+            now = self._now = self._now or foretold(self.world, self.plan, newest)
+            plan = planner.plan(wanted.state(newest, now, self._switches))
+        except Unanswered as missing:
+            self._ask += 1
+            self._questions = missing.questions
+            return [Simulate(self._ask, missing.questions)]
+        self.planner, self.plan = planner, now
+        self._wanted, self._newest, self._questions = None, None, ()
+        self.settled = plan is None or plan.layout == now.layout
+        if plan is None or self.settled:
+            forms, self.forms_pool = self.forms_pool, False
+            return [FormPool()] if forms else []
+        self.plan = self._now = plan
+        self._changes += 1
+        return [ChangePlan(wanted.step, now, plan)]

@@ -1,0 +1,256 @@
+"""What planners are told and what they ask: all of it data that a log can hold.
+
+A planner knows no engine and no training job. What a plan would take it asks of the driver, which simulates or looks it
+up: `Simulate` lists questions, `PlansSimulated` brings the answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from steelyard.balance.plan.measured import Measured
+from steelyard.balance.plan.world import Bucket, Plan, State, TrainOption
+from steelyard.balance.pool.commands import FormPool
+from steelyard.records import Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What was measured of trajectories, in plain numbers."""
+
+    generated: tuple[int, ...]
+    tools: tuple[float, ...]
+    turns: tuple[int, ...]
+    prompt: tuple[int, ...]
+    context: tuple[int, ...]
+    read: tuple[int, ...]
+    group: int
+
+    @staticmethod
+    def of(measured: Measured) -> Columns:
+        """The same numbers."""
+        return Columns(
+            tuple(measured.generated.tolist()),
+            tuple(measured.tools.tolist()),
+            tuple(measured.turns.tolist()),
+            tuple(measured.prompt.tolist()),
+            tuple(measured.context.tolist()),
+            tuple(measured.read.tolist()),
+            measured.group,
+        )
+
+    def measured(self) -> Measured:
+        """As planners take it."""
+        return Measured(
+            np.array(self.generated, dtype=np.int64),
+            np.array(self.tools, dtype=np.float64),
+            np.array(self.turns, dtype=np.int64),
+            np.array(self.prompt, dtype=np.int64),
+            np.array(self.context, dtype=np.int64),
+            np.array(self.read, dtype=np.int64),
+            self.group,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PlanWanted:
+    """A step is over: shall the layout change? ``batches`` are those that the planner may look at, of which
+    ``newest`` is the place of the newest that has ended; other fields as in `State`."""
+
+    at: float
+    step: int
+    batches: tuple[Columns, ...]
+    newest: int
+    train: float
+    rollout: float
+    queued: float = 0.0
+    active: float = 0.0
+    rejected: int = 0
+    seen: int = 0
+    left: int | None = None
+    took: float | None = None
+
+    def state(self, measured: Measured, plan: Plan, switches: Sequence[float]) -> State:
+        """As planners take it."""
+        return State(
+            self.step,
+            measured,
+            plan,
+            train=self.train,
+            rollout=self.rollout,
+            queued=self.queued,
+            active=self.active,
+            rejected=self.rejected,
+            switches=tuple(switches),
+            seen=self.seen,
+            left=self.left,
+            took=self.took,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TrainSeconds:
+    """Of a training step in a layout, on the sequences of a batch; on as many of their mean length with ``mean``."""
+
+    option: TrainOption
+    batch: int
+    mean: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SyncSeconds:
+    """Until engines have new weights, and of what goes before training where they share its GPUs."""
+
+    option: TrainOption
+    buckets: tuple[Bucket, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeastSeconds:
+    """Of training and weight sync alone, over the batches of late: no step with this plan is shorter."""
+
+    option: TrainOption
+    buckets: tuple[Bucket, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutSeconds:
+    """Of a batch that has the engines of a plan to itself."""
+
+    option: TrainOption
+    buckets: tuple[Bucket, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepSeconds:
+    """Of a step with a plan, by simulating some; ``longer`` asks for more of them, to be surer."""
+
+    option: TrainOption
+    buckets: tuple[Bucket, ...]
+    longer: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchSeconds:
+    """Until all GPUs are at work again after a change to a plan."""
+
+    option: TrainOption
+    buckets: tuple[Bucket, ...]
+
+
+Question = TrainSeconds | SyncSeconds | LeastSeconds | RolloutSeconds | StepSeconds | SwitchSeconds
+
+
+@dataclass(frozen=True, slots=True)
+class PlansSimulated:
+    """PlanAnswers to the questions of one `Simulate`, in their order, in seconds."""
+
+    at: float
+    ask: int
+    seconds: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanChanged:
+    """A plan is in force; the change took so long."""
+
+    at: float
+    step: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Simulate:
+    """Answer these questions, with the batches of the last `PlanWanted`."""
+
+    ask: int
+    questions: tuple[Question, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePlan:
+    """After a step, change from the plan that is in force to another."""
+
+    step: int
+    now: Plan
+    plan: Plan
+
+
+PlanEvent = PlanWanted | PlansSimulated | PlanChanged
+PlanCommand = Simulate | ChangePlan | FormPool
+
+
+class Unanswered(Exception):
+    """A planner needs answers that it does not have yet."""
+
+    def __init__(self, questions: tuple[Question, ...]) -> None:
+        super().__init__(questions)
+        self.questions = questions
+
+
+class PlanAnswers:
+    """Stands for the driver while a planner decides: answers what is known, else says what has to be asked."""
+
+    def __init__(self, options: Sequence[TrainOption]) -> None:
+        self._options = options
+        self._known: dict[Question, float] = {}
+        self._batches: list[Measured] = []
+
+    def begin(self, batches: list[Measured]) -> None:
+        """Of other batches nothing is known yet."""
+        self._known.clear()
+        self._batches = batches
+
+    def learn(self, questions: Sequence[Question], seconds: Sequence[float]) -> None:
+        """The driver has answered."""
+        self._known.update(zip(questions, seconds, strict=True))
+
+    def train(self, option: TrainOption, lengths: Ints) -> float:
+        """Layouts of as many GPUs are asked about together, since a search compares them."""
+        batch, mean = self._batch_of(lengths)
+        question = TrainSeconds(option, batch, mean)
+        if question not in self._known:
+            longest = int(lengths.max())
+            alike = [each for each in self._options if each.gpus == option.gpus and each.budget >= longest]
+            asked = dict.fromkeys([question, *(TrainSeconds(each, batch, mean) for each in alike)])
+            raise Unanswered(tuple(each for each in asked if each not in self._known))
+        return self._known[question]
+
+    def sync(self, option: TrainOption, buckets: Sequence[Bucket]) -> float:
+        return self._answer(SyncSeconds(option, tuple(buckets)))
+
+    def step(self, plan: Plan, _: State) -> float:
+        return self._answer(StepSeconds(plan.training, plan.buckets))
+
+    def longer_step(self, plan: Plan, _: State) -> float:
+        return self._answer(StepSeconds(plan.training, plan.buckets, longer=True))
+
+    def rollout(self, plan: Plan, _: State) -> float:
+        return self._answer(RolloutSeconds(plan.training, plan.buckets))
+
+    def least(self, plan: Plan, _: State) -> float:
+        return self._answer(LeastSeconds(plan.training, plan.buckets))
+
+    def switch(self, plan: Plan, _: State) -> float | None:
+        return self._answer(SwitchSeconds(plan.training, plan.buckets))
+
+    def look(self, _: State) -> Sequence[Measured]:
+        """The batches that the planner's model is asked about."""
+        return self._batches
+
+    def _answer(self, question: Question) -> float:
+        if question not in self._known:
+            raise Unanswered((question,))
+        return self._known[question]
+
+    def _batch_of(self, lengths: Ints) -> tuple[int, bool]:
+        for place, batch in enumerate(self._batches):
+            if batch.context is lengths:
+                return place, False
+        for place, batch in enumerate(self._batches):
+            if len(batch) == len(lengths) and lengths[0] == round(float(batch.context.mean())):
+                return place, True
+        raise AssertionError("lengths of no batch at hand")

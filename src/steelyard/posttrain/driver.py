@@ -1,0 +1,58 @@
+"""Drives the decision core in virtual time: reports events, carries commands out.
+
+Events are decided one after the other. What carrying a command out leads to is reported after all commands of the
+event have been carried out, as a live driver would do it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from steelyard.balance.core import Core
+from steelyard.balance.inbox import Envelope
+from steelyard.balance.kinds import Command, Event
+from steelyard.balance.log import Journal
+
+CarryOut = Callable[[Any, float], None]
+"""Carries a command out at a second."""
+
+
+class Driver:
+    """One core, and all that carry out its commands. Events are written to the journal before they are decided."""
+
+    def __init__(self, core: Core, journal: Journal | None = None) -> None:
+        self.core = core
+        self._journal = journal
+        self._decide = core.decide if journal is None else self._noted
+        self._carry_out: dict[type[Command], CarryOut] = {}
+        self._events: deque[Event] = deque()
+        self._busy = False
+        self._seq = 0
+
+    def on(self, kind: type[Command], carry_out: CarryOut) -> None:
+        """Who carries out commands of a kind."""
+        self._carry_out[kind] = carry_out
+
+    def tell(self, event: Event) -> None:
+        """Report an event. Unless another is being decided, it and all that it leads to are decided now."""
+        events = self._events
+        events.append(event)
+        if self._busy:
+            return
+        self._busy = True
+        while events:
+            event = events.popleft()
+            envelope = Envelope(0, self._seq, event)
+            self._seq += 1
+            for command in self._decide(envelope):
+                self._carry_out[type(command)](command, event.at)
+        self._busy = False
+
+    def _noted(self, envelope: Envelope) -> list[Command]:
+        assert self._journal is not None
+        self._journal.event(envelope)
+        commands = self.core.decide(envelope)
+        self._journal.commands(commands)
+        return commands
