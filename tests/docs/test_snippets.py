@@ -21,8 +21,10 @@ import yaml
 from typer.testing import CliRunner
 
 from steelyard import posttrain_from_dict, scenario_from_dict
+from steelyard.balance.log import Journal
 from steelyard.cli import COMMANDS, app
 from steelyard.cost import HostTerms
+from steelyard.posttrain.run import posttrain
 from support.snippets import PAGES, ROOT, Block, Command, blocks, commands
 
 GIVEN = "../shared/data"  # measured elsewhere, and not part of the repository
@@ -59,6 +61,8 @@ STAND_INS = {
     "TRAJECTORIES.jsonl": "trajectories.jsonl",
     "DIR/NAME.jsonl": "trajectories.jsonl",
     "planner=...": "planner=search",
+    "runs/NAME/events.jsonl": "events.jsonl",
+    "EVENTS.jsonl": "events.jsonl",
 }
 FILES = {"parity": "tests/data/vllm-0.32-decisions.jsonl.gz", "estimator-eval": "trajectories.jsonl"}  # what FILE means
 TINY: dict[str, Any] = {
@@ -81,6 +85,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(recorded, here / "other", ignore=shutil.ignore_patterns("poisson.*", "burst.*"))
     (here / "scenario.yaml").write_text(_smaller_readme_scenario())
     (here / "tiny.yaml").write_text(json.dumps(TINY))
+    with (here / "events.jsonl").open("w", encoding="utf-8") as file:
+        posttrain(posttrain_from_dict({**TINY, "steps": 1}), journal=Journal(file))
     for name in ("host.json", "own.json"):
         (here / name).write_text(json.dumps({"terms": asdict(HostTerms())}))
     turn = {"generated": 79, "tool": "search", "latency": 0.8, "outcome": "ok", "returned": 640}

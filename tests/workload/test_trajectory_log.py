@@ -46,7 +46,6 @@ def test_turns_that_are_told_one_by_one_make_a_trajectory(tmp_path: Path) -> Non
         begun("never ends", 100),
         {"kind": "Place", "trajectory": "a", "replica": 0, "priority": 0, "source": None, "cache": "keep"},
         called,
-        {"part": "tail", **ended("a", 3.0)},
         returned("a", 4.5, outcome="error", returned=7),
         {**called, "at": 5.0},
         returned("a", 9.0, latency=1.25),

@@ -32,7 +32,7 @@ class EventReader:
     def take(self, row: dict[str, Any], where: str) -> Trajectory | None:
         """Process a line of the log; returns the trajectory that it ends, if any. Other events are ignored."""
         kind = row["kind"]
-        if row.get("part", "rollout") != "rollout" or kind not in ("Begun", "Called", "Returned", "Ended"):
+        if kind not in ("Begun", "Called", "Returned", "Ended"):
             return None
         name = name_of(row, "trajectory", where)
         if name is None:

@@ -25,6 +25,8 @@ def read_trajectories(path: Path, limit: int | None = None) -> list[Trajectory]:
     for where, row in json_lines(path, None):
         if len(found) == limit:
             break
+        if "log" in row:  # the header of a log
+            continue
         event = "kind" in row and ("trajectory" in row or "turns" not in row)
         each = log.take(row, where) if event else _row(row, where)
         if each is None:
