@@ -24,11 +24,11 @@ from steelyard.balance.plan import (
     OneAtATime,
     Plan,
     Planner,
-    Proportional,
+    PlannerState,
+    ProportionalPlanner,
     Search,
     Searching,
     Simulated,
-    State,
     Static,
     libra,
     oracle,
@@ -119,7 +119,7 @@ class Case:
         world = self.world
         return {
             "one at a time (verl)": lambda: OneAtATime(world),
-            "proportional": lambda: Proportional(world),
+            "proportional": lambda: ProportionalPlanner(world),
             "Libra as published": lambda: Searching(libra(world, published=True)),
             "Libra corrected": lambda: Searching(libra(world)),
             "static best": lambda: Static(Searching(Search(world))),
@@ -136,9 +136,9 @@ class Case:
         """The plan in force once a planner has seen the same trajectories, and the stages they make, a few times."""
         plan, train, rollout = None, 0.0, 0.0
         for step in range(_SETTLED):
-            plan = planner.plan(State(step, self.measured[0], plan, train, rollout)) or plan
+            plan = planner.plan(PlannerState(step, self.measured[0], plan, train, rollout)) or plan
             assert plan is not None
-            if isinstance(planner, OneAtATime | Proportional):
+            if isinstance(planner, OneAtATime | ProportionalPlanner):
                 train, rollout = self.stages(plan, 0)
             elif not isinstance(planner, Searching):
                 break

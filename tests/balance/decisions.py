@@ -22,11 +22,11 @@ from steelyard.balance.plan import (
     Measured,
     Plan,
     Planner,
+    PlannerState,
     ReplicaModel,
     Search,
     Searching,
     Simulated,
-    State,
     TrainOption,
     World,
     libra,
@@ -132,7 +132,7 @@ def plans(make: Callable[[World], Planner], gpus: int, batches: Sequence[Measure
     planner = make(world)
     in_force: Plan | None = None
     for step, measured in enumerate(batches):
-        state = State(step, measured, in_force, 31.0, 40.0 + step, seen=len(measured))
+        state = PlannerState(step, measured, in_force, 31.0, 40.0 + step, seen=len(measured))
         plan = planner.plan(state)
         yield plan
         in_force = plan or in_force
@@ -147,7 +147,7 @@ def train_seconds(option: TrainOption, lengths: Ints) -> float:
     return int(lengths.sum()) / 512 / option.gpus + 1.0
 
 
-def simulated_step(plan: Plan, state: State) -> float:
+def simulated_step(plan: Plan, state: PlannerState) -> float:
     """Another opinion than the model's, the same everywhere."""
     return plan.step * (1 + (plan.rollout_gpus * 7 % 5) / 32)
 

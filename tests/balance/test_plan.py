@@ -15,26 +15,26 @@ from bench.planner_model import CASES, OVERLOADED, Case
 from steelyard.balance.plan import (
     Bucket,
     Classes,
+    LengthsChanged,
     Measured,
     Mode,
-    Moved,
     OneAtATime,
     Payback,
     Plan,
-    Proportional,
+    PlannerState,
+    ProportionalPlanner,
     ReplicaModel,
     Search,
     Searching,
     Simulated,
-    State,
     Static,
     TrainOption,
     Triggers,
     World,
-    foretold,
     libra,
     makespans,
     oracle,
+    predicted,
 )
 from steelyard.balance.plan import buckets as planned_buckets
 from steelyard.balance.plan.buckets import ByLength, Frontiers, classes_of, replica_counts
@@ -170,11 +170,18 @@ def small_instances() -> Iterator[tuple[World, Measured]]:
         yield here, measured
 
 
-def test_rollouts_are_worked_out_once_for_whoever_trains_beside() -> None:
+def test_rollouts_are_worked_out_once_for_any_training() -> None:
     measured, others = batch(), batch(1)
     here, known = world(), Frontiers()
     slower = {tp: replace(model, seats=4) for tp, model in here.replicas.items()}
-    worlds = [here, world(24), world(ahead=3), world(by_length=False), world(sticky=False), world(replicas=slower)]
+    worlds = [
+        here,
+        world(24),
+        world(batches_at_once=3),
+        world(by_length=False),
+        world(sticky=False),
+        world(replicas=slower),
+    ]
     for some in (measured, others):
         for each in worlds:
             again = replace(each, options=each.options[:2], train=lambda option, lengths: 1.0)
@@ -195,9 +202,9 @@ def test_a_planner_works_rollouts_out_once_however_many_worlds_it_searches(monke
     here, measured = world(32), batch()
     planner = Simulated(here, lambda plan, state: plan.step)
     for step in (0, 5):
-        planner.plan(State(step, measured))
+        planner.plan(PlannerState(step, measured))
     assert len(made) == 1 + len(here.replicas)  # buckets by length, and each degree alone
-    replace(planner, shortlist=1).plan(State(10, batch(1)))
+    replace(planner, shortlist=1).plan(PlannerState(10, batch(1)))
     assert len(made) == 2 * (1 + len(here.replicas))
 
 
@@ -217,10 +224,10 @@ def test_within_two_percent_of_exhaustive_search() -> None:
     assert max(worse) < 0.02
 
 
-def test_what_is_foretold_is_what_the_model_says_of_the_plan() -> None:
+def test_what_is_predicted_is_what_the_model_says_of_the_plan() -> None:
     here, measured = world(48), batch(3, 1024)
     best = Search(here).best(measured)
-    again = foretold(here, best, measured)
+    again = predicted(here, best, measured)
     assert again.step == pytest.approx(best.step, rel=0.03)
     assert best.rollout_gpus + best.training.gpus <= 48
     assert best.runner_up is not None
@@ -251,7 +258,7 @@ def test_a_degree_whose_cache_is_too_small_is_not_used() -> None:
         with pytest.raises(UserError, match="holds the longest trajectory"):
             Search(world(16, replicas=small)).best(measured)
         with pytest.raises(UserError, match="holds the longest trajectory"):
-            Simulated(world(16, replicas=small), lambda plan, _: plan.step).plan(State(0, measured))
+            Simulated(world(16, replicas=small), lambda plan, _: plan.step).plan(PlannerState(0, measured))
     with pytest.raises(UserError, match="holds the longest trajectory"):
         Search(world(16, options=[TrainOption("short", 4, budget=100)])).best(measured)
 
@@ -276,7 +283,7 @@ def test_modes() -> None:
     assert plan.step == pytest.approx(plan.train + plan.rollout)
     apart = Search(world(16, sync=lambda option, buckets: 9.0)).best(measured)
     assert apart.step == pytest.approx(max(apart.train, apart.rollout) + 9.0)
-    ahead = Search(world(16, ahead=3)).best(measured)
+    ahead = Search(world(16, batches_at_once=3)).best(measured)
     assert ahead.step <= apart.step - 9.0
 
 
@@ -284,13 +291,13 @@ def test_modes() -> None:
 
 
 def test_dividing_twice_picks_the_highest_degree_everywhere() -> None:
-    """As published the plan is TP8 throughout, and foretells steps that no GPU can do; corrected it is not."""
+    """As published the plan is TP8 throughout, and predicts steps that no GPU can do; corrected it is not."""
     here, measured = world(48, train=lambda option, lengths: train(option, lengths) / 20), batch(0, 2048)
     published, corrected = libra(here, published=True).best(measured), libra(here).best(measured)
     assert list(published.replicas) == [8]
     assert list(corrected.replicas) != [8]
-    assert published.rollout < 0.5 * foretold(here, published, measured).rollout
-    assert foretold(here, corrected, measured).step <= foretold(here, published, measured).step
+    assert published.rollout < 0.5 * predicted(here, published, measured).rollout
+    assert predicted(here, corrected, measured).step <= predicted(here, published, measured).step
 
 
 def test_deep_pipelines_are_pruned() -> None:
@@ -307,7 +314,7 @@ def test_deep_pipelines_are_pruned() -> None:
 
 def test_triggers() -> None:
     plan = Search(world()).best(batch())
-    calm = State(3, batch(), plan, train=10.0, rollout=11.0)
+    calm = PlannerState(3, batch(), plan, train=10.0, rollout=11.0)
     triggers = Triggers(every=5)
     before = replace(calm, step=1)
     assert not triggers.due(calm, before)
@@ -318,7 +325,7 @@ def test_triggers() -> None:
 
 
 def test_a_change_has_to_pay_for_what_it_was_measured_to_cost() -> None:
-    state = State(0, batch(), None)
+    state = PlannerState(0, batch(), None)
     pays = Payback(margin=0.05, horizon=10, switch=15.0).pays
     assert pays(100.0, 90.0, state)
     assert not pays(100.0, 96.0, state)
@@ -329,28 +336,28 @@ def test_a_change_has_to_pay_for_what_it_was_measured_to_cost() -> None:
 
 def test_static_never_changes() -> None:
     planner = Static(Searching(Search(world())))
-    plan = planner.plan(State(0, batch()))
+    plan = planner.plan(PlannerState(0, batch()))
     assert plan is not None
-    assert planner.plan(State(50, batch(1, median=8000), plan, 1.0, 900.0, rejected=5)) is None
+    assert planner.plan(PlannerState(50, batch(1, median=8000), plan, 1.0, 900.0, rejected=5)) is None
 
 
 def test_searching_follows_lengths_and_leaves_small_gains() -> None:
     planner = Searching(Search(world(32, train=squared)))
-    plan = planner.plan(State(0, batch(0, 1024, spread=0.5)))
+    plan = planner.plan(PlannerState(0, batch(0, 1024, spread=0.5)))
     assert plan is not None
-    assert planner.plan(State(10, batch(1, 1024, spread=0.5), plan)) is None
-    longer = planner.plan(State(20, batch(2, 1024, 4000, 0.5), plan))
+    assert planner.plan(PlannerState(10, batch(1, 1024, spread=0.5), plan)) is None
+    longer = planner.plan(PlannerState(20, batch(2, 1024, 4000, 0.5), plan))
     assert longer is not None
     assert longer.layout != plan.layout
     assert longer.instead is not None and longer.instead > longer.step
 
 
-def test_searching_learns_that_a_stage_is_slower_than_foretold() -> None:
+def test_searching_learns_that_a_stage_is_slower_than_predicted() -> None:
     """Training takes four times what the model says: more GPUs go to it than at first."""
     planner, measured = Searching(Search(world(32, train=lambda o, x: train(o, x) / 20))), batch(0, 1024)
-    first = planner.plan(State(0, measured))
+    first = planner.plan(PlannerState(0, measured))
     assert first is not None
-    then = planner.plan(State(5, measured, first, train=4 * first.train, rollout=first.rollout))
+    then = planner.plan(PlannerState(5, measured, first, train=4 * first.train, rollout=first.rollout))
     assert then is not None
     assert then.training.gpus > first.training.gpus
 
@@ -358,26 +365,26 @@ def test_searching_learns_that_a_stage_is_slower_than_foretold() -> None:
 def test_one_unit_at_a_time_towards_the_slower_stage() -> None:
     here, measured = world(32), batch()
     planner = OneAtATime(here)
-    plan = planner.plan(State(0, measured))
+    plan = planner.plan(PlannerState(0, measured))
     assert plan is not None
     assert plan.training.gpus == 16
-    fewer = planner.plan(State(1, measured, plan, train=10.0, rollout=100.0))
-    more = OneAtATime(here).plan(State(1, measured, fewer, train=100.0, rollout=10.0))
+    fewer = planner.plan(PlannerState(1, measured, plan, train=10.0, rollout=100.0))
+    more = OneAtATime(here).plan(PlannerState(1, measured, fewer, train=100.0, rollout=10.0))
     assert fewer is not None
     assert more is not None
     assert (fewer.training.gpus, more.training.gpus) == (8, 16)
-    assert planner.plan(State(2, measured, fewer, train=100.0, rollout=105.0)) is None
+    assert planner.plan(PlannerState(2, measured, fewer, train=100.0, rollout=105.0)) is None
 
 
 def test_proportional_splits_by_measured_work() -> None:
     here, measured = world(32), batch()
-    planner = Proportional(here)
-    plan = planner.plan(State(0, measured))
+    planner = ProportionalPlanner(here)
+    plan = planner.plan(PlannerState(0, measured))
     assert plan is not None
-    then = planner.plan(State(5, measured, plan, train=20.0, rollout=150.0))
+    then = planner.plan(PlannerState(5, measured, plan, train=20.0, rollout=150.0))
     assert then is not None
     assert then.training.gpus == 4
-    assert planner.plan(State(10, measured, plan, train=100.0, rollout=101.0)) is None
+    assert planner.plan(PlannerState(10, measured, plan, train=100.0, rollout=101.0)) is None
 
 
 def test_simulations_decide_among_the_shortlist() -> None:
@@ -385,18 +392,18 @@ def test_simulations_decide_among_the_shortlist() -> None:
     here, measured = world(24, train=lambda o, x: train(o, x) / 10), batch(1, 512, median=300, spread=1.3)
     asked: list[Plan] = []
 
-    def simulate(plan: Plan, _: State) -> float:
+    def simulate(plan: Plan, _: PlannerState) -> float:
         asked.append(plan)
         return plan.step * (3.0 if len(plan.replicas) > 1 else 1.0)
 
     planner = Simulated(here, simulate)
-    plan = planner.plan(State(0, measured))
+    plan = planner.plan(PlannerState(0, measured))
     assert plan is not None
     assert len(plan.replicas) == 1
     assert any(len(each.replicas) > 1 for each in asked)
     assert len({each.layout for each in asked}) == len(asked) == planner.simulations <= 15
-    assert plan.step == min(simulate(each, State(0, measured)) for each in list(asked))
-    assert planner.plan(State(9, measured, plan)) is None
+    assert plan.step == min(simulate(each, PlannerState(0, measured)) for each in list(asked))
+    assert planner.plan(PlannerState(9, measured, plan)) is None
 
 
 @pytest.mark.parametrize(("slower", "side"), [(0.4, 1), (2.5, -1)])
@@ -404,15 +411,15 @@ def test_simulations_go_beyond_the_shortlist_while_that_gains(slower: float, sid
     """Rollouts that are quicker than the model says leave more GPUs to training, and slower ones fewer."""
     here, measured = world(24, train=lambda o, x: train(o, x) / 3), batch(1, 512, median=300, spread=1.3)
 
-    def simulate(plan: Plan, _: State) -> float:
-        now = foretold(here, plan, measured)
+    def simulate(plan: Plan, _: PlannerState) -> float:
+        now = predicted(here, plan, measured)
         return max(now.train, slower * now.rollout)
 
     believed = Search(here).best(measured)
-    plan = Simulated(here, simulate, shortlist=1, least=lambda plan, _: plan.train).plan(State(0, measured))
+    plan = Simulated(here, simulate, shortlist=1, least=lambda plan, _: plan.train).plan(PlannerState(0, measured))
     assert plan is not None
     assert side * (plan.training.gpus - believed.training.gpus) > 0
-    assert plan.step < simulate(believed, State(0, measured))
+    assert plan.step < simulate(believed, PlannerState(0, measured))
 
 
 @pytest.mark.parametrize(("gain", "as_good"), [(0.05, True), (0.4, False)])
@@ -421,11 +428,11 @@ def test_of_plans_that_are_as_good_that_with_most_engines_is_taken(gain: float, 
 
     seen: dict[int, float] = {}  # seconds by GPUs that roll out
 
-    def simulate(plan: Plan, _: State) -> float:
+    def simulate(plan: Plan, _: PlannerState) -> float:
         seen[plan.rollout_gpus] = 100.0 - gain * plan.training.gpus  # the more train the better, but hardly, or by 3 %
         return seen[plan.rollout_gpus]
 
-    plan = Simulated(here, simulate).plan(State(0, measured))
+    plan = Simulated(here, simulate).plan(PlannerState(0, measured))
     assert plan is not None
     assert plan.rollout_gpus == (max if as_good else min)(seen) and len(seen) > 1
     assert (plan.step > min(seen.values())) == as_good
@@ -437,15 +444,15 @@ def test_a_plan_that_was_but_lucky_in_a_short_simulation_is_not_chosen() -> None
     here = world(24, replicas={1: replica(1)})
     sure: list[Plan] = []
 
-    def confirm(plan: Plan, _: State) -> float:
+    def confirm(plan: Plan, _: PlannerState) -> float:
         sure.append(plan)
         return 100.0 - plan.rollout_gpus
 
-    def simulate(plan: Plan, _: State) -> float:
+    def simulate(plan: Plan, _: PlannerState) -> float:
         return 80.0 - plan.training.gpus
 
-    lucky = Simulated(here, simulate).plan(State(0, batch()))
-    plan = Simulated(here, simulate, confirm).plan(State(0, batch()))
+    lucky = Simulated(here, simulate).plan(PlannerState(0, batch()))
+    plan = Simulated(here, simulate, confirm).plan(PlannerState(0, batch()))
     assert plan is not None and plan.runner_up is not None and lucky is not None
     assert sure[0].layout == lucky.layout, "as it would have been chosen"
     assert plan.layout == sure[-1].layout != lucky.layout and plan.step == 100.0 - plan.rollout_gpus
@@ -456,19 +463,19 @@ def test_plans_that_a_lucky_one_kept_from_being_tried_are_tried_after_it() -> No
     here = world(24, replicas={1: replica(1)})
     seen: list[int] = []
 
-    def simulate(plan: Plan, _: State) -> float:
+    def simulate(plan: Plan, _: PlannerState) -> float:
         seen.append(plan.training.gpus)
         return 10.0 if plan.training.gpus == max(lucky) else 80.0 - plan.training.gpus
 
     lucky = [0]
-    Simulated(here, simulate, shortlist=1).plan(State(0, batch()))
+    Simulated(here, simulate, shortlist=1).plan(PlannerState(0, batch()))
     lucky = [seen[0]]  # that with which it begins
     seen.clear()
     hidden = Simulated(here, simulate, shortlist=1, least=lambda plan, _: 60.0 - plan.training.gpus)
-    hidden.plan(State(0, batch()))
+    hidden.plan(PlannerState(0, batch()))
     alone = set(seen)
     shown = replace(hidden, confirm=lambda plan, _: 80.0 - plan.training.gpus, simulations=0, _last=None)
-    plan = shown.plan(State(0, batch()))
+    plan = shown.plan(PlannerState(0, batch()))
     assert plan is not None and alone == set(lucky) and plan.training.gpus not in alone
 
 
@@ -476,14 +483,14 @@ def test_plans_that_come_close_are_compared_by_longer_simulations() -> None:
     """Short ones find all as good, which would leave the choice to the number of engines."""
     here, sure = world(24, replicas={1: replica(1)}), dict[int, float]()
 
-    def confirm(plan: Plan, _: State) -> float:
+    def confirm(plan: Plan, _: PlannerState) -> float:
         return sure.setdefault(plan.training.gpus, 100.0 - plan.training.gpus)
 
-    def simulate(plan: Plan, _: State) -> float:
+    def simulate(plan: Plan, _: PlannerState) -> float:
         return 100.0 - 0.1 * plan.training.gpus
 
-    safest = Simulated(here, simulate).plan(State(0, batch()))
-    plan = Simulated(here, simulate, confirm).plan(State(0, batch()))
+    safest = Simulated(here, simulate).plan(PlannerState(0, batch()))
+    plan = Simulated(here, simulate, confirm).plan(PlannerState(0, batch()))
     assert plan is not None and safest is not None and len(sure) > 1
     assert plan.training.gpus == max(sure) > safest.training.gpus
 
@@ -491,12 +498,12 @@ def test_plans_that_come_close_are_compared_by_longer_simulations() -> None:
 def test_only_who_comes_close_is_simulated_for_longer() -> None:
     sure: list[Plan] = []
 
-    def confirm(plan: Plan, _: State) -> float:
+    def confirm(plan: Plan, _: PlannerState) -> float:
         sure.append(plan)
         return 80.5 - plan.training.gpus
 
     planner = Simulated(world(24, replicas={1: replica(1)}), lambda plan, _: 80.0 - plan.training.gpus, confirm)
-    plan = planner.plan(State(0, batch()))
+    plan = planner.plan(PlannerState(0, batch()))
     assert plan is not None and [each.layout for each in sure] == [plan.layout]
 
 
@@ -506,24 +513,24 @@ def let_down_by(
     """A planner that finds plans the better the more train; steps of each that it comes to then take so many seconds.
     ``again`` is measured last."""
     here = world(24, replicas={tp: replica(tp) for tp in degrees})
-    planner = Simulated(here, lambda plan, _: 100.0 - plan.training.gpus, triggers=Moved())
-    step, now = 0, planner.plan(State(0, batch()))
+    planner = Simulated(here, lambda plan, _: 100.0 - plan.training.gpus, triggers=LengthsChanged())
+    step, now = 0, planner.plan(PlannerState(0, batch()))
     plans = []
     for took in seconds:
         assert now is not None
         plans.append(now)
         for _ in range(8):
             step += 1
-            then = planner.plan(State(step, batch(), now, took=took))
+            then = planner.plan(PlannerState(step, batch(), now, took=took))
             if then is not None:
                 now = then
                 break
     assert now is not None
-    then = planner.plan(State(step + 1, again or batch(), now))
+    then = planner.plan(PlannerState(step + 1, again or batch(), now))
     return planner, [*plans, then or now]
 
 
-def test_a_plan_whose_steps_take_as_foretold_is_kept_and_not_looked_at_again() -> None:
+def test_a_plan_whose_steps_take_as_predicted_is_kept_and_not_looked_at_again() -> None:
     planner, (first, last) = let_down_by(100.0 - 16)
     once, _ = let_down_by()
     assert first.layout == last.layout
@@ -533,11 +540,11 @@ def test_a_plan_whose_steps_take_as_foretold_is_kept_and_not_looked_at_again() -
 def test_a_plan_whose_steps_take_longer_than_another_was_to_take_is_left_for_it() -> None:
     _, (first, last) = let_down_by(130.0)
     assert last.step > first.step and last.layout != first.layout
-    assert last.instead is not None and first.step < last.instead < 130.0  # by both, what was foretold and what came
+    assert last.instead is not None and first.step < last.instead < 130.0  # by both, what was predicted and what came
 
 
 def test_a_plan_with_as_few_engines_is_taken_to_be_as_late() -> None:
-    _, (first, last) = let_down_by(130.0, degrees=(1, 2, 4, 8))  # on as many GPUs others were foretold the same
+    _, (first, last) = let_down_by(130.0, degrees=(1, 2, 4, 8))  # on as many GPUs others were predicted the same
     assert last.rollout_gpus > first.rollout_gpus
 
 
@@ -553,7 +560,7 @@ def test_hopeless_plans_are_not_simulated() -> None:
     here, measured = world(24), batch()
     bounded = Simulated(here, lambda plan, _: plan.step, least=lambda plan, _: plan.step)
     free = Simulated(here, lambda plan, _: plan.step)
-    one, other = (each.plan(State(0, measured)) for each in (bounded, free))
+    one, other = (each.plan(PlannerState(0, measured)) for each in (bounded, free))
     assert one is not None and other is not None and one.layout == other.layout
     numbers = {option.gpus for option in here.options}
     assert bounded.simulations < free.simulations < 2 * len(numbers)
@@ -565,30 +572,32 @@ def test_rollouts_that_keep_nobody_waiting_are_good_enough_beside_training(mode:
     here, measured = replace(world(24), mode=mode), batch()
     glanced: dict[int, set[object]] = {}  # layouts by GPUs that train
 
-    def glance(plan: Plan, _: State) -> float:
+    def glance(plan: Plan, _: PlannerState) -> float:
         glanced.setdefault(plan.training.gpus, set()).add(plan.layout)
         return 0.5 * plan.train
 
-    Simulated(here, lambda plan, _: plan.step, glance=glance, least=lambda plan, _: plan.train).plan(State(0, measured))
+    Simulated(here, lambda plan, _: plan.step, glance=glance, least=lambda plan, _: plan.train).plan(
+        PlannerState(0, measured)
+    )
     assert max(map(len, glanced.values())) == looked_at
 
 
 def test_the_oracle_plans_for_what_comes() -> None:
     here = world(32, train=squared, replicas={tp: replica(tp) for tp in (2, 4)})
     now, then = batch(0, 1024, spread=0.5), batch(2, 1024, 4000, 0.5)
-    knows = oracle(Simulated(here, lambda plan, _: foretold(here, plan, then).step), lambda _: then)
-    chosen = knows.plan(State(0, now))
-    guessed = Simulated(here, lambda plan, _: foretold(here, plan, now).step).plan(State(0, now))
+    knows = oracle(Simulated(here, lambda plan, _: predicted(here, plan, then).step), lambda _: then)
+    chosen = knows.plan(PlannerState(0, now))
+    guessed = Simulated(here, lambda plan, _: predicted(here, plan, now).step).plan(PlannerState(0, now))
     assert chosen is not None
     assert guessed is not None
-    assert foretold(here, chosen, then).step < foretold(here, guessed, then).step
+    assert predicted(here, chosen, then).step < predicted(here, guessed, then).step
 
 
 def test_worlds_without_choices_are_refused() -> None:
     with pytest.raises(UserError, match="at least one degree"):
         world(8, options=[])
     with pytest.raises(UserError, match="leaves 1 of 1 GPUs"):
-        Proportional(world(1, options=[TrainOption("dp1", 1)])).plan(State(0, batch()))
+        ProportionalPlanner(world(1, options=[TrainOption("dp1", 1)])).plan(PlannerState(0, batch()))
 
 
 def test_buckets_and_frontier_agree() -> None:

@@ -234,7 +234,7 @@ def test_no_gpu_shortens_the_longest_trajectory() -> None:
     st.integers(1, 50),
     st.integers(-60, 60),
 )
-def test_an_unchanged_split_is_foretold_to_take_what_it_took(
+def test_an_unchanged_split_is_predicted_to_take_what_it_took(
     train: float, rollout: float, longest: float, replicas: int, engines: int, change: int
 ) -> None:
     measured = ended(0, train, rollout, seconds=max(train, rollout) + 5.0, longest=longest)

@@ -26,11 +26,11 @@ from steelyard.balance.plan import (
     OneAtATime,
     Plan,
     Planner,
-    Proportional,
+    PlannerState,
+    ProportionalPlanner,
     Search,
     Searching,
     Simulated,
-    State,
     Static,
     TrainOption,
     World,
@@ -109,7 +109,7 @@ def test_an_estimator_goes_on_from_where_it_was_saved(name: str) -> None:
         saved = pickle.loads(pickle.dumps(saved))
 
 
-def mean_context(state: State) -> Measured:
+def mean_context(state: PlannerState) -> Measured:
     return state.measured
 
 
@@ -118,7 +118,7 @@ PLANNERS: dict[str, Callable[[World], Planner]] = {
     "search": lambda world: Searching(Search(world)),
     "libra": lambda world: Searching(libra(world)),
     "libra as published": lambda world: Searching(libra(world, published=True)),
-    "proportional": Proportional,
+    "proportional": ProportionalPlanner,
     "one at a time": OneAtATime,
     "simulated": lambda world: Simulated(world, told),
     "simulated for longer": lambda world: Simulated(world, told, told_longer),
@@ -126,12 +126,12 @@ PLANNERS: dict[str, Callable[[World], Planner]] = {
 }
 
 
-def told(plan: Plan, state: State) -> float:
+def told(plan: Plan, state: PlannerState) -> float:
     """Another opinion than the model's."""
     return plan.step * (1 + (plan.rollout_gpus * 7 % 5) / 32)
 
 
-def told_longer(plan: Plan, state: State) -> float:
+def told_longer(plan: Plan, state: PlannerState) -> float:
     return told(plan, state) + plan.rollout_gpus % 3
 
 
@@ -153,7 +153,9 @@ def test_a_planner_goes_on_from_where_it_was_saved(name: str, copied: Callable[[
     plan: Plan | None = None
     for step in range(2 if name == "libra" else 7):
         measured = Measured.of(trajectories(16 if name == "libra" else 24 + 8 * step, seed=step), 4)
-        state = State(step, measured, plan, 30.0 - 4 * step, 20.0 + 5 * step, seen=len(measured), took=40.0 + 9 * step)
+        state = PlannerState(
+            step, measured, plan, 30.0 - 4 * step, 20.0 + 5 * step, seen=len(measured), took=40.0 + 9 * step
+        )
         then = through.plan(state)
         assert saved.plan(state) == then
         saved = copied(saved)

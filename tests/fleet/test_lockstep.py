@@ -184,7 +184,7 @@ def test_all_ranks_replay_a_graph_or_none_does() -> None:
 
 
 @pytest.mark.skipif(not LLMSERVINGSIM.is_dir(), reason="the shared LLMServingSim data is not here")
-def test_two_real_ranks_with_experts_spread_are_foretold_from_their_profile() -> None:
+def test_two_real_ranks_with_experts_spread_are_predicted_from_their_profile() -> None:
     """Qwen3-30B-A3B as two ranks on RTX PRO 6000, its experts over both; that simulator itself misses TTFT by 14 %."""
     model, gpu, layout = (
         load_model("qwen3-30b-a3b-instruct-2507"),

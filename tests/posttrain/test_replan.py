@@ -1,4 +1,4 @@
-"""Planning anew while the loop runs: roles stay apart, changes are paid for, and what is foretold comes true."""
+"""Planning anew while the loop runs: roles stay apart, changes are paid for, and what is predicted comes true."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from steelyard.balance.commands import RoundCommand, TrainOn
 from steelyard.balance.events import PartTrained
-from steelyard.balance.plan import Measured, Moved, Payback, State
+from steelyard.balance.plan import LengthsChanged, Measured, Payback, PlannerState
 from steelyard.balance.plan.planning import Planning
 from steelyard.balance.plan.questions import PlanAnswers
 from steelyard.balance.pool import Thresholds
@@ -85,7 +85,7 @@ def test_prompts_asked_of_another_policy_are_another_batch() -> None:
         assert foresight.measured(batch).generated.sum() == sum(each.generated for each in batch)
 
 
-def test_training_and_what_is_foretold_of_it_are_packed_as_written() -> None:
+def test_training_and_what_is_predicted_of_it_are_packed_as_written() -> None:
     """Shared out to ranks first, a batch takes less time than filled up one micro-batch after the other."""
     found: dict[str, float] = {}
     for packing in ("best-fit", "balanced"):
@@ -195,14 +195,14 @@ def test_given_changes_nothing_and_says_nothing() -> None:
 
 
 def test_the_simulated_planner_gets_to_where_the_best_fixed_plan_is(stationary: dict[str, Driven]) -> None:
-    """After the step that waited for the change, since nothing drifts here; what it foretold is what came."""
+    """After the step that waited for the change, since nothing drifts here; what it predicted is what came."""
     ours, best, given = (stationary[name].loop for name in ("simulated", "static-best", "given"))
     late = [sum(loop.record.seconds(step) for step in range(2, 8)) for loop in (ours, best, given)]
     assert late[0] <= 1.03 * late[1] and late[0] < 0.8 * late[2]
     (change,) = ours.record.reallocations
     assert change.step == 0 and change.realised is not None
     assert change.realised == pytest.approx(change.predicted, rel=0.1)
-    assert change.foretold == pytest.approx(ours.record.seconds(7), rel=0.05)
+    assert change.predicted_step == pytest.approx(ours.record.seconds(7), rel=0.05)
     assert not in_two_roles(ours.roles.tenures)
 
 
@@ -290,10 +290,10 @@ def test_no_layout_is_offered_that_the_longest_sequence_would_not_fit() -> None:
 
 def test_plans_wait_for_a_whole_batch() -> None:
     """Of two batches that began together the short ones end first; they say nothing of the rest."""
-    seen: list[State] = []
+    seen: list[PlannerState] = []
 
     class Spy:
-        def plan(self, state: State) -> None:
+        def plan(self, state: PlannerState) -> None:
             seen.append(state)
 
     foresight, core = Foresight(any_setup()), core_settings(any_setup()).core()
@@ -318,12 +318,12 @@ def measured(median: float, count: int = 64, seed: int = 0) -> Measured:
 
 def test_simulations_are_asked_for_when_something_is_new() -> None:
     plan = Foresight(any_setup()).written
-    last = State(1, measured(500), plan, seen=64)
-    due = Moved().due
-    assert due(State(1, measured(500), None), None) and due(State(2, measured(500), plan), None)
-    assert not due(State(9, measured(510, seed=1), plan, seen=100), last)
-    assert due(State(2, measured(500), plan, seen=128), last)
-    assert due(State(2, measured(1000), plan, seen=64), last)
+    last = PlannerState(1, measured(500), plan, seen=64)
+    due = LengthsChanged().due
+    assert due(PlannerState(1, measured(500), None), None) and due(PlannerState(2, measured(500), plan), None)
+    assert not due(PlannerState(9, measured(510, seed=1), plan, seen=100), last)
+    assert due(PlannerState(2, measured(500), plan, seen=128), last)
+    assert due(PlannerState(2, measured(1000), plan, seen=64), last)
 
 
 def test_answers_to_the_same_prompts_are_one_draw() -> None:
@@ -336,8 +336,8 @@ def test_answers_to_the_same_prompts_are_one_draw() -> None:
         return Measured(tokens, np.ones(64), ones, ones, tokens + 1, tokens, group)
 
     for group, news in ((16, False), (1, True)):
-        last = State(1, batch(1.0, group), plan, seen=64)
-        assert Moved().due(State(2, batch(2.0, group), plan, seen=64), last) is news
+        last = PlannerState(1, batch(1.0, group), plan, seen=64)
+        assert LengthsChanged().due(PlannerState(2, batch(2.0, group), plan, seen=64), last) is news
 
 
 def test_other_draws_of_the_same_prompts_are_no_news() -> None:
@@ -347,13 +347,13 @@ def test_other_draws_of_the_same_prompts_are_no_news() -> None:
     foresight = Foresight(setup)
     drawn = [foresight.measured(list(setup.tasks.step(step, 0.0))) for step in range(30)]
     pairs = list(combinations(drawn, 2))
-    assert not any(Moved().apart(*pair) for pair in pairs)
-    assert sum(Moved(sigmas=3.0).apart(*pair) for pair in pairs) > 1
+    assert not any(LengthsChanged().apart(*pair) for pair in pairs)
+    assert sum(LengthsChanged(sigmas=3.0).apart(*pair) for pair in pairs) > 1
 
 
 def test_a_change_is_not_made_for_steps_that_never_come() -> None:
-    state = State(0, measured(500), None, left=2)
-    assert Payback(switch=15.0).pays(100.0, 90.0, State(0, measured(500), None))
+    state = PlannerState(0, measured(500), None, left=2)
+    assert Payback(switch=15.0).pays(100.0, 90.0, PlannerState(0, measured(500), None))
     assert not Payback(switch=15.0).pays(100.0, 93.0, state)
     assert not Payback(switch=15.0).pays(100.0, 90.0, state, change=60.0)
 
@@ -420,7 +420,7 @@ def test_a_trial_that_is_gone_on_with_says_what_a_longer_one_does() -> None:
     assert gone_on.seconds(6) == at_once.seconds(6) == gone_on.seconds(2) != short
 
 
-def test_engines_that_fall_behind_are_foretold_to_hold_training_up() -> None:
+def test_engines_that_fall_behind_are_predicted_to_hold_training_up() -> None:
     """They have a start of three batches, so training does not wait for them in the steps that are simulated."""
     said = {
         "model": "qwen3-14b",

@@ -8,7 +8,7 @@ from itertools import takewhile
 
 import numpy as np
 
-from steelyard.balance.plan import CLEAR, Measured, Moved, Plan, Simulated, State, World
+from steelyard.balance.plan import CLEAR, LengthsChanged, Measured, Plan, PlannerState, Simulated, World
 from steelyard.posttrain.planning import Training, as_written, buckets_of, planner_mode, world_of
 from steelyard.posttrain.recent import Batch
 from steelyard.posttrain.record import StepRecord
@@ -72,7 +72,7 @@ class Foresight:
     def alike(self, batches: Sequence[Batch]) -> list[Batch]:
         """The newest, which is the first, and those before it up to where trajectories were longer or shorter."""
         newest = self.measured(batches[0])
-        return list(takewhile(lambda batch: not Moved().apart(self.measured(batch), newest), batches))
+        return list(takewhile(lambda batch: not LengthsChanged().apart(self.measured(batch), newest), batches))
 
     def step_seconds(self, plan: Plan, batches: Sequence[Batch], known: Batch, measured: int = SIMULATED) -> float:
         """A step once the loop has settled, in the mean over batches; the estimator has learnt from ``known`` before.
@@ -125,7 +125,7 @@ class Foresight:
         train = [seconds(plan.training, self.measured(each).context, packing) for each in batches]
         return float(np.mean(train)) + self.world.sync(plan.training, plan.buckets)
 
-    def planner(self, batches: Callable[[State], Sequence[Batch]], known: Callable[[], Batch]) -> Simulated:
+    def planner(self, batches: Callable[[PlannerState], Sequence[Batch]], known: Callable[[], Batch]) -> Simulated:
         """A planner that tries plans on some batches, with an estimator that has learnt from what is known."""
         return Simulated(
             self.world,
@@ -186,6 +186,6 @@ def best_plan(foresight: Foresight, batches: Sequence[Batch], *, confirm: bool =
     lengths = [foresight.measured(batch) for batch in batches]
     planner = foresight.planner(lambda _: batches, lambda: batches[0][:TAUGHT])
     planner = replace(planner, look=lambda _: lengths, confirm=planner.confirm if confirm else None)
-    plan = planner.plan(State(0, lengths[0]))
+    plan = planner.plan(PlannerState(0, lengths[0]))
     assert plan is not None, "there was none before it"
     return plan

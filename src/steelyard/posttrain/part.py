@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from steelyard.balance.plan import Plan, State
+from steelyard.balance.plan import Plan, PlannerState
 from steelyard.balance.plan.by_name import MODEL_PLANNERS
 from steelyard.errors import UserError
 from steelyard.posttrain.foresight import Foresight, best_plan
@@ -84,7 +84,7 @@ def recommended(
 def _best(all_of_it: Foresight, enough: int, watch: Callable[[int], None]) -> Plan:
     scenario, batch = all_of_it.setup.scenario, list(all_of_it.setup.tasks.step(0))
     if scenario.planner in MODEL_PLANNERS:
-        plan = MODEL_PLANNERS[scenario.planner](all_of_it.world).plan(State(0, all_of_it.measured(batch)))
+        plan = MODEL_PLANNERS[scenario.planner](all_of_it.world).plan(PlannerState(0, all_of_it.measured(batch)))
         assert plan is not None, "there was none before it"
         return plan
     for times in _parts(scenario, enough):

@@ -65,7 +65,7 @@ def world_of(setup: PosttrainSetup, training: Training, gpus: int, mode: Mode = 
         list(training.layouts),
         training.seconds,
         training.sync,
-        ahead=max(1, setup.scenario.behind),  # batches under way when neither stage waits for the other
+        batches_at_once=max(1, setup.scenario.behind),  # batches under way when neither stage waits for the other
         by_length=setup.scenario.router in _BY_LENGTH,
     )
 
@@ -81,7 +81,7 @@ def planner_settings(scenario: PosttrainScenario, world: World, written: Plan) -
         tuple(sorted(world.replicas.items())),
         tuple(world.options),
         written,
-        world.ahead,
+        world.batches_at_once,
         world.by_length,
     )
 

@@ -41,7 +41,7 @@ class Reallocation:
     predicted: float
     seconds: float  # until all were at work again
     before: float  # seconds of the step before
-    foretold: float  # and of a step since, as expected
+    predicted_step: float  # and of a step since, as predicted
     after: list[float] = field(default_factory=list)  # and of those since
     outcome: str = "done"  # or under way, or rolled back
 

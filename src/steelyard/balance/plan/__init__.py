@@ -1,15 +1,15 @@
 """Planners split GPUs between training and rollout, choose the training layout and the rollout replicas."""
 
 from steelyard.balance.plan.buckets import ByLength, Frontier, Rollout
-from steelyard.balance.plan.change import Moved, Payback, Trigger, Triggers
-from steelyard.balance.plan.forecast import foretold
+from steelyard.balance.plan.change import LengthsChanged, Payback, Trigger, Triggers
+from steelyard.balance.plan.forecast import predicted
 from steelyard.balance.plan.libra import libra
 from steelyard.balance.plan.makespan import Classes, ReplicaModel, makespans
 from steelyard.balance.plan.measured import Measured
-from steelyard.balance.plan.plain import OneAtATime, Proportional, Searching, Static
+from steelyard.balance.plan.plain import OneAtATime, ProportionalPlanner, Searching, Static
 from steelyard.balance.plan.search import Search, StageFactors
 from steelyard.balance.plan.simulated import CLEAR, Simulate, Simulated, oracle
-from steelyard.balance.plan.world import Bucket, Mode, Plan, Planner, State, TrainOption, World
+from steelyard.balance.plan.world import Bucket, Mode, Plan, Planner, PlannerState, TrainOption, World
 
 __all__ = [
     "CLEAR",
@@ -17,14 +17,15 @@ __all__ = [
     "ByLength",
     "Classes",
     "Frontier",
+    "LengthsChanged",
     "Measured",
     "Mode",
-    "Moved",
     "OneAtATime",
     "Payback",
     "Plan",
     "Planner",
-    "Proportional",
+    "PlannerState",
+    "ProportionalPlanner",
     "ReplicaModel",
     "Rollout",
     "Search",
@@ -32,14 +33,13 @@ __all__ = [
     "Simulate",
     "Simulated",
     "StageFactors",
-    "State",
     "Static",
     "TrainOption",
     "Trigger",
     "Triggers",
     "World",
-    "foretold",
     "libra",
     "makespans",
     "oracle",
+    "predicted",
 ]

@@ -137,8 +137,8 @@ class ByLength:
         classes, model = self._classes, self._world.replicas[tp]
         self.evaluations += len(replicas)
         below = np.concatenate([[0.0], np.cumsum(classes.count)])
-        load = self._world.ahead * (below[last] - below[first]) / replicas
-        seconds = makespans(model, classes, load, first, last, self._world.sticky) / self._world.ahead
+        load = self._world.batches_at_once * (below[last] - below[first]) / replicas
+        seconds = makespans(model, classes, load, first, last, self._world.sticky) / self._world.batches_at_once
         largest = np.maximum.accumulate(classes.largest)[last - 1]  # of shorter ranges too, which are rarely larger
         return np.where(largest > model.capacity, inf, seconds)
 
@@ -177,7 +177,7 @@ class Frontiers:
 
     def of(self, world: World, measured: Measured) -> ByLength:
         """The frontier of a world, whatever its training."""
-        asked = world.gpus, tuple(world.replicas.items()), world.ahead, world.by_length, world.sticky
+        asked = world.gpus, tuple(world.replicas.items()), world.batches_at_once, world.by_length, world.sticky
         known = self._known.setdefault(measured, {})
         if asked not in known:
             known[asked] = ByLength(replace(world, train=_untimed), measured)

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from steelyard.balance.plan.buckets import Frontier
-from steelyard.balance.plan.change import Moved, Payback
+from steelyard.balance.plan.change import LengthsChanged, Payback
 from steelyard.balance.plan.libra import libra
 from steelyard.balance.plan.makespan import ReplicaModel
 from steelyard.balance.plan.measured import Measured
-from steelyard.balance.plan.plain import OneAtATime, Proportional, Searching
+from steelyard.balance.plan.plain import OneAtATime, ProportionalPlanner, Searching
 from steelyard.balance.plan.planning import Planning
 from steelyard.balance.plan.questions import PlanAnswers
 from steelyard.balance.plan.search import Search
@@ -22,7 +22,7 @@ PlannerName = Literal[
     "proportional", "one-at-a-time", "libra-published", "libra", "search", "simulated", "oracle"
 ]  # those that plan anew while a run goes on
 MODEL_PLANNERS: Mapping[str, Callable[[World], Planner]] = {
-    "proportional": Proportional,
+    "proportional": ProportionalPlanner,
     "one-at-a-time": OneAtATime,
     "libra-published": lambda world: Searching(libra(world, published=True)),
     "libra": lambda world: Searching(libra(world)),
@@ -43,7 +43,7 @@ class PlannerSettings:
     replicas: tuple[tuple[int, ReplicaModel], ...]  # by degree
     options: tuple[TrainOption, ...]
     written: Plan  # that is in force when the run begins
-    ahead: int = 1
+    batches_at_once: int = 1
     by_length: bool = True
 
     def planning(self, forms_pool: bool) -> Planning:
@@ -56,7 +56,7 @@ class PlannerSettings:
             self.options,
             answers.train,
             answers.sync,
-            ahead=self.ahead,
+            batches_at_once=self.batches_at_once,
             by_length=self.by_length,
         )
         shared: list[object] = []
@@ -78,7 +78,7 @@ class PlannerSettings:
             glance=answers.rollout,
             least=answers.least,
             change=answers.switch,
-            triggers=Moved(),
+            triggers=LengthsChanged(),
             payback=SIMULATED_PAYBACK,
             look=answers.look,
         )

@@ -9,14 +9,14 @@ from typing import Protocol
 
 from steelyard.balance.plan.measured import Measured
 from steelyard.balance.plan.search import StageFactors
-from steelyard.balance.plan.world import Plan, State, World
+from steelyard.balance.plan.world import Plan, PlannerState, World
 from steelyard.balance.pool.learnt import Learnt
 
 
 class Trigger(Protocol):
     """Says when to plan again."""
 
-    def due(self, state: State, last: State | None) -> bool:
+    def due(self, state: PlannerState, last: PlannerState | None) -> bool:
         """Whether to plan now; ``last`` is the state of the last time."""
 
 
@@ -29,7 +29,7 @@ class Triggers:
     active: float = 0.85
     ratio: float = 1.25
 
-    def due(self, state: State, last: State | None) -> bool:
+    def due(self, state: PlannerState, last: PlannerState | None) -> bool:
         if last is None or state.plan is None or state.step - last.step >= self.every:
             return True
         slow, fast = max(state.train, state.rollout), min(state.train, state.rollout)
@@ -38,7 +38,7 @@ class Triggers:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class LengthsChanged:
     """Ours, where planning takes simulations: at first, when twice as many trajectories are known as the last time, and
     when lengths have changed by a share of their mean that chance does not explain.
 
@@ -49,7 +49,7 @@ class Moved:
     share: float = 0.05
     sigmas: float = 4.0
 
-    def due(self, state: State, last: State | None) -> bool:
+    def due(self, state: PlannerState, last: PlannerState | None) -> bool:
         if last is None or state.plan is None or 0 < 2 * last.seen <= state.seen:
             return True
         return self.apart(state.measured, last.measured)
@@ -81,13 +81,13 @@ class Payback:
     horizon: int = 10  # steps for which lengths are expected to stay about the same
     switch: float = 15.0  # seconds of a change before any was measured: a guess, which the first measurement replaces
 
-    def pays(self, now: float, then: float, state: State, change: float | None = None) -> bool:
+    def pays(self, now: float, then: float, state: PlannerState, change: float | None = None) -> bool:
         """Whether a change from steps of ``now`` seconds to ``then`` pays. ``change`` is its cost, by those measured if
         not given."""
         gain, steps = now - then, self.horizon if state.left is None else min(self.horizon, state.left)
         return gain >= self.margin * now and steps * gain > (self.seconds(state) if change is None else change)
 
-    def seconds(self, state: State) -> float:
+    def seconds(self, state: PlannerState) -> float:
         """The seconds of a change, by those measured."""
         learnt = Learnt(self.switch)
         for measured in state.switches:
@@ -102,7 +102,7 @@ class Experience:
     _train: Learnt = field(default_factory=lambda: Learnt(1.0))
     _rollout: Learnt = field(default_factory=lambda: Learnt(1.0))
 
-    def take(self, state: State, bare: Plan) -> None:
+    def take(self, state: PlannerState, bare: Plan) -> None:
         """``bare`` is the prediction for the plan in force and the measured trajectories, uncorrected."""
         if state.train > 0 and bare.train > 0:
             self._train.take(state.train / bare.train)
@@ -114,7 +114,7 @@ class Experience:
         return StageFactors(self._train.mean, self._rollout.mean)
 
 
-def step_seconds(world: World, plan: Plan, state: State) -> float:
+def step_seconds(world: World, plan: Plan, state: PlannerState) -> float:
     """A step by its measured stages; as predicted if none were measured."""
     if state.train <= 0 or state.rollout <= 0:
         return plan.step

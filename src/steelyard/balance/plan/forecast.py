@@ -14,7 +14,7 @@ from steelyard.balance.plan.search import StageFactors
 from steelyard.balance.plan.world import Bucket, Plan, TrainOption, World, rounded
 
 
-def foretold(world: World, plan: Plan, measured: Measured, factors: StageFactors | None = None) -> Plan:
+def predicted(world: World, plan: Plan, measured: Measured, factors: StageFactors | None = None) -> Plan:
     """The same plan with stage times predicted for these trajectories."""
     factors = factors or StageFactors()
     train = rounded(world.train_seconds(plan.training, measured.context) * factors.train)
@@ -29,7 +29,7 @@ def simple(world: World, option: TrainOption, tp: int, measured: Measured) -> Pl
     if not replicas:
         return None
     plan = Plan(option, (Bucket(tp, replicas, int(measured.generated.max())),), 0.0, 0.0, 0.0)
-    return foretold(world, plan, measured)
+    return predicted(world, plan, measured)
 
 
 def rollout_seconds(world: World, buckets: tuple[Bucket, ...], measured: Measured) -> float:
@@ -43,10 +43,12 @@ def rollout_seconds(world: World, buckets: tuple[Bucket, ...], measured: Measure
     best = np.where(cuts > 0, inf if world.by_length else 0.0, 0.0)
     order = {tp: place for place, tp in enumerate(by_speed(world))}
     for bucket in sorted(buckets, key=lambda each: (order[each.tp], each.upto)):
-        load = world.ahead * (below[last] - below[first]) / (bucket.replicas if world.by_length else replicas)
+        load = world.batches_at_once * (below[last] - below[first]) / (bucket.replicas if world.by_length else replicas)
         table = np.full((len(cuts), len(cuts)), inf)
         model = world.replicas[bucket.tp]
-        table[first, last] = makespans(model, classes, load, cuts[first], cuts[last], world.sticky) / world.ahead
+        table[first, last] = (
+            makespans(model, classes, load, cuts[first], cuts[last], world.sticky) / world.batches_at_once
+        )
         reached = np.maximum(best[:, None], table).min(axis=0)
         best = np.minimum(best, reached) if world.by_length else np.maximum(best, np.where(cuts > 0, reached, 0.0))
     return float(best[-1])

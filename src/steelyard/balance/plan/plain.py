@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from steelyard.balance.plan.change import Experience, Payback, Triggers, step_seconds
-from steelyard.balance.plan.forecast import foretold, simple
+from steelyard.balance.plan.forecast import predicted, simple
 from steelyard.balance.plan.measured import Measured
 from steelyard.balance.plan.search import Search
-from steelyard.balance.plan.world import Plan, Planner, State, World
+from steelyard.balance.plan.world import Plan, Planner, PlannerState, World
 from steelyard.errors import UserError
 
 
@@ -19,7 +19,7 @@ class Static:
     planner: Planner
     _asked: bool = False
 
-    def plan(self, state: State) -> Plan | None:
+    def plan(self, state: PlannerState) -> Plan | None:
         if self._asked:
             return None
         self._asked = True
@@ -34,12 +34,12 @@ class Searching:
     triggers: Triggers = field(default_factory=Triggers)
     payback: Payback = field(default_factory=Payback)
     _experience: Experience = field(default_factory=Experience)
-    _last: State | None = None
+    _last: PlannerState | None = None
 
-    def plan(self, state: State) -> Plan | None:
+    def plan(self, state: PlannerState) -> Plan | None:
         world = self.search.world
         if state.plan is not None:
-            self._experience.take(state, foretold(world, state.plan, state.measured))
+            self._experience.take(state, predicted(world, state.plan, state.measured))
         if not self.triggers.due(state, self._last):
             return None
         self._last = state
@@ -47,23 +47,23 @@ class Searching:
         best = self.search.best(state.measured, factors)
         if state.plan is None:
             return best
-        now = foretold(world, state.plan, state.measured, factors)
+        now = predicted(world, state.plan, state.measured, factors)
         if best.layout == now.layout or not self.payback.pays(now.step, best.step, state):
             return None
         return replace(best, instead=now.step)
 
 
 @dataclass
-class Proportional:
+class ProportionalPlanner:
     """Gives each stage GPUs in proportion to its measured GPU-seconds; rollout has one degree."""
 
     world: World
     tp: int | None = None  # degree of rollout; the least that holds the longest trajectory if not given
     triggers: Triggers = field(default_factory=Triggers)
     payback: Payback = field(default_factory=Payback)
-    _last: State | None = None
+    _last: PlannerState | None = None
 
-    def plan(self, state: State) -> Plan | None:
+    def plan(self, state: PlannerState) -> Plan | None:
         if not self.triggers.due(state, self._last):
             return None
         self._last = state
@@ -95,7 +95,7 @@ class OneAtATime:
     every: int = 1
     _last: int | None = None
 
-    def plan(self, state: State) -> Plan | None:
+    def plan(self, state: PlannerState) -> Plan | None:
         world, now = self.world, state.plan
         degree = least_degree(world, state.measured) if self.tp is None else self.tp
         if now is None:
@@ -115,7 +115,7 @@ class OneAtATime:
         if wanted is None:
             return None
         then = split_at(world, wanted, degree, state.measured)
-        return replace(then, instead=foretold(world, now, state.measured).step)
+        return replace(then, instead=predicted(world, now, state.measured).step)
 
 
 def split_at(world: World, wanted: float, tp: int, measured: Measured) -> Plan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from dataclasses import dataclass, field
 
-from steelyard.balance.plan.forecast import foretold
+from steelyard.balance.plan.forecast import predicted
 from steelyard.balance.plan.measured import Measured
 from steelyard.balance.plan.questions import (
     ChangePlan,
@@ -76,7 +76,7 @@ class Planning:
         assert wanted is not None and newest is not None, "answers come after questions"
         planner = deepcopy(self.planner, {id(each): each for each in (self.world, self.answers, *self.shared)})
         try:
-            now = self._now = self._now or foretold(self.world, self.plan, newest)
+            now = self._now = self._now or predicted(self.world, self.plan, newest)
             plan = planner.plan(wanted.state(newest, now, self._switches))
         except Unanswered as missing:
             self._ask += 1

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from steelyard.balance.plan.measured import Measured
-from steelyard.balance.plan.world import Bucket, Plan, State, TrainOption
+from steelyard.balance.plan.world import Bucket, Plan, PlannerState, TrainOption
 from steelyard.balance.pool.commands import FormPool
 from steelyard.records import Ints
 
@@ -58,7 +58,7 @@ class Columns:
 @dataclass(frozen=True, slots=True)
 class PlanWanted:
     """A step is over: shall the layout change? ``batches`` are those that the planner may look at, of which
-    ``newest`` is the place of the newest that has ended; other fields as in `State`."""
+    ``newest`` is the place of the newest that has ended; other fields as in `PlannerState`."""
 
     at: float
     step: int
@@ -73,9 +73,9 @@ class PlanWanted:
     left: int | None = None
     took: float | None = None
 
-    def state(self, measured: Measured, plan: Plan, switches: Sequence[float]) -> State:
+    def state(self, measured: Measured, plan: Plan, switches: Sequence[float]) -> PlannerState:
         """As planners take it."""
-        return State(
+        return PlannerState(
             self.step,
             measured,
             plan,
@@ -222,22 +222,22 @@ class PlanAnswers:
     def sync(self, option: TrainOption, buckets: Sequence[Bucket]) -> float:
         return self._answer(SyncSeconds(option, tuple(buckets)))
 
-    def step(self, plan: Plan, _: State) -> float:
+    def step(self, plan: Plan, _: PlannerState) -> float:
         return self._answer(StepSeconds(plan.training, plan.buckets))
 
-    def longer_step(self, plan: Plan, _: State) -> float:
+    def longer_step(self, plan: Plan, _: PlannerState) -> float:
         return self._answer(StepSeconds(plan.training, plan.buckets, longer=True))
 
-    def rollout(self, plan: Plan, _: State) -> float:
+    def rollout(self, plan: Plan, _: PlannerState) -> float:
         return self._answer(RolloutSeconds(plan.training, plan.buckets))
 
-    def least(self, plan: Plan, _: State) -> float:
+    def least(self, plan: Plan, _: PlannerState) -> float:
         return self._answer(LeastSeconds(plan.training, plan.buckets))
 
-    def switch(self, plan: Plan, _: State) -> float | None:
+    def switch(self, plan: Plan, _: PlannerState) -> float | None:
         return self._answer(SwitchSeconds(plan.training, plan.buckets))
 
-    def look(self, _: State) -> Sequence[Measured]:
+    def look(self, _: PlannerState) -> Sequence[Measured]:
         """The batches that the planner's model is asked about."""
         return self._batches
 

@@ -10,11 +10,11 @@ from math import inf
 
 from steelyard.balance.plan.buckets import Frontiers
 from steelyard.balance.plan.change import Payback, Trigger, Triggers
-from steelyard.balance.plan.forecast import foretold
+from steelyard.balance.plan.forecast import predicted
 from steelyard.balance.plan.measured import Measured
 from steelyard.balance.plan.search import Search, nothing_fits
 from steelyard.balance.plan.step_times import StepTimes
-from steelyard.balance.plan.world import Plan, State, TrainOption, World, rounded
+from steelyard.balance.plan.world import Plan, PlannerState, TrainOption, World, rounded
 from steelyard.records import Ints
 
 # Chosen by hand: they trade simulations for the quality of plans (`python -m bench.planner`).
@@ -26,23 +26,23 @@ CLEAR = 0.6  # of ``least``: a rollout beside training that takes no longer neve
 _REACH = 4  # numbers of training GPUs considered for the next one to try
 _STRIDE = 24  # numbers of training GPUs that are tried in turn differ by one in so many of all GPUs
 
-Simulate = Callable[[Plan, State], float]
+Simulate = Callable[[Plan, PlannerState], float]
 """Seconds of the next step with a plan, or the mean of some steps, by simulation."""
 
 
-def _by_model(plan: Plan, state: State) -> float:
+def _by_model(plan: Plan, state: PlannerState) -> float:
     return plan.step
 
 
-def _nothing(plan: Plan, state: State) -> float:
+def _nothing(plan: Plan, state: PlannerState) -> float:
     return 0.0
 
 
-def _unknown(plan: Plan, state: State) -> float | None:
+def _unknown(plan: Plan, state: PlannerState) -> float | None:
     return None
 
 
-def _of_late(state: State) -> Sequence[Measured]:
+def _of_late(state: PlannerState) -> Sequence[Measured]:
     return [state.measured]
 
 
@@ -70,16 +70,16 @@ class Simulated:
     shortlist: int = 2  # plans that are simulated with each number of training GPUs
     glance: Simulate = _by_model
     least: Simulate = _nothing
-    change: Callable[[Plan, State], float | None] = _unknown
+    change: Callable[[Plan, PlannerState], float | None] = _unknown
     triggers: Trigger = field(default_factory=Triggers)
     payback: Payback = field(default_factory=Payback)
-    look: Callable[[State], Sequence[Measured]] = _of_late
+    look: Callable[[PlannerState], Sequence[Measured]] = _of_late
     simulations: int = 0
-    _last: State | None = None
+    _last: PlannerState | None = None
     _times: StepTimes = field(default_factory=StepTimes)
     _frontiers: Frontiers = field(default_factory=Frontiers)
 
-    def plan(self, state: State) -> Plan | None:
+    def plan(self, state: PlannerState) -> Plan | None:
         self._times.take(state)
         if self.triggers.due(state, self._last):
             self._times.forget()
@@ -104,17 +104,17 @@ class Simulated:
             return plan
         if plan.layout == state.plan.layout:
             return None
-        now = now or self._as_sure(foretold(self.world, state.plan, looked[0]), state)
+        now = now or self._as_sure(predicted(self.world, state.plan, looked[0]), state)
         if not self.payback.pays(now.step, plan.step, state, self.change(plan, state)):
             self._times.chosen(now.step, plan.step)
             return None
         return replace(plan, instead=now.step)
 
-    def _in_force(self, measured: Measured, state: State) -> Plan | None:
+    def _in_force(self, measured: Measured, state: PlannerState) -> Plan | None:
         """The plan in force, by prediction and measured steps; None before a step was measured."""
         if state.plan is None or not self._times.run(state.plan):
             return None
-        plan = foretold(self.world, state.plan, measured)
+        plan = predicted(self.world, state.plan, measured)
         return self._times.in_force(plan, self._said(plan, state, self.confirm))
 
     def candidates(self, looked: Sequence[Measured], gpus: int | None = None) -> list[Plan]:
@@ -129,7 +129,7 @@ class Simulated:
                     found.setdefault(plan.layout, plan)
         return sorted(found.values(), key=_order)
 
-    def _tried(self, gpus: int, now: Plan | None, looked: Sequence[Measured], state: State) -> list[Plan]:
+    def _tried(self, gpus: int, now: Plan | None, looked: Sequence[Measured], state: PlannerState) -> list[Plan]:
         """Simulated plans, the chosen one first, ``now`` among them. With ``confirm``, only confirmed plans compete:
         those close to the best by short simulations, and others while they seem better than the best confirmed one."""
         tried: dict[object, Plan] = {} if now is None else {now.layout: now}
@@ -149,7 +149,7 @@ class Simulated:
         return [*_safest_first(sure.values()), *sorted(rest, key=_order)]
 
     def _climb(
-        self, gpus: int, tried: dict[object, Plan], looked: Sequence[Measured], state: State, best: float
+        self, gpus: int, tried: dict[object, Plan], looked: Sequence[Measured], state: PlannerState, best: float
     ) -> None:
         """Simulate plans with so many training GPUs, then with more and with fewer than the best has, as long as that
         gains. ``best`` is the best step so far."""
@@ -164,7 +164,7 @@ class Simulated:
                 return
             before, beside = best, self._beside(min(tried.values(), key=_order).training.gpus)
 
-    def _may_gain(self, plan: Plan, best: float, state: State) -> bool:
+    def _may_gain(self, plan: Plan, best: float, state: PlannerState) -> bool:
         return self._least(plan, state) < best * (1 - _NOTHING)
 
     def _beside(self, gpus: int) -> list[list[int]]:
@@ -177,7 +177,7 @@ class Simulated:
             [each for each in reversed(numbers) if each < gpus and each <= gpus - apart][:_REACH],
         ]
 
-    def _worth(self, gpus: int, best: float, looked: Sequence[Measured], state: State) -> list[Plan]:
+    def _worth(self, gpus: int, best: float, looked: Sequence[Measured], state: PlannerState) -> list[Plan]:
         """Plans with so many training GPUs that are worth a simulation: the layout with the ``least`` of those that the
         model finds best, with the rollouts that are best by ``glance``, or the first that is clearly fast enough."""
         measured = state.measured
@@ -197,22 +197,22 @@ class Simulated:
                 return [plan]
         return [plan for _, _, plan in sorted(seen)[: self.shortlist]]
 
-    def _at_least(self, plan: Plan, state: State) -> Plan:
+    def _at_least(self, plan: Plan, state: PlannerState) -> Plan:
         """A plan that was not worth a simulation, with its bound."""
         return replace(plan, step=max(plan.step, self._least(plan, state)))
 
-    def _as_sure(self, plan: Plan, state: State) -> Plan:
+    def _as_sure(self, plan: Plan, state: PlannerState) -> Plan:
         """A plan with its confirmed step time."""
         return self._times.of(plan, self._said(plan, state, self.confirm))
 
-    def _simulated(self, plan: Plan, state: State) -> Plan:
+    def _simulated(self, plan: Plan, state: PlannerState) -> Plan:
         return self._times.of(plan, self._said(plan, state))
 
-    def _said(self, plan: Plan, state: State, simulate: Simulate | None = None) -> float:
+    def _said(self, plan: Plan, state: PlannerState, simulate: Simulate | None = None) -> float:
         self.simulations += 1
         return rounded((simulate or self.simulate)(plan, state))
 
-    def _least(self, plan: Plan, state: State) -> float:
+    def _least(self, plan: Plan, state: PlannerState) -> float:
         return rounded(self.least(plan, state))
 
 
@@ -249,7 +249,7 @@ def _timed_once(world: World, measured: Measured) -> Callable[[TrainOption, Ints
     return lambda option, _: timed(option)
 
 
-def oracle(planner: Simulated, truth: Callable[[State], Measured]) -> Simulated:
+def oracle(planner: Simulated, truth: Callable[[PlannerState], Measured]) -> Simulated:
     """The bound: knows the next trajectories beside the recent ones (``planner`` has to simulate the next ones), plans
     after every step and with more simulations. A change still has to pay."""
     return replace(
@@ -266,7 +266,7 @@ def oracle(planner: Simulated, truth: Callable[[State], Measured]) -> Simulated:
 class _TruthFirst:
     """Looks at the next trajectories and at recent ones."""
 
-    truth: Callable[[State], Measured]
+    truth: Callable[[PlannerState], Measured]
 
-    def __call__(self, state: State) -> Sequence[Measured]:
+    def __call__(self, state: PlannerState) -> Sequence[Measured]:
         return [self.truth(state), state.measured]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import fsum, inf
 
-from steelyard.balance.plan.world import Plan, State, rounded
+from steelyard.balance.plan.world import Plan, PlannerState, rounded
 
 _COUNTS = 4  # steps that a prediction counts for beside measured ones
 
@@ -22,7 +22,7 @@ class StepTimes:
     _chosen: tuple[float, float] = (0.0, inf)  # seconds of a step with the plan in force, and with the next best
     _late: tuple[int, float] = (0, 0.0)  # GPUs that roll out now, and seconds that a step is late with them
 
-    def take(self, state: State) -> None:
+    def take(self, state: PlannerState) -> None:
         if state.plan is not None and state.took is not None:
             self._taken.setdefault(state.plan.layout, []).append(state.took)
             self._new.append(state.took)

@@ -89,9 +89,9 @@ class World:
     """What does not change from step to step.
 
     ``train`` gives the seconds of a layout for sequences of some lengths, ``sync`` those of moving weights to replicas.
-    ``ahead`` is the number of batches that are rolled out at the same time, which staleness allows: the makespan of one
-    is then spread over as many steps. ``by_length``: the router sends long trajectories to fast buckets; if not, each
-    replica gets as many of any length.
+    ``batches_at_once`` is the number of batches that are rolled out at the same time, which staleness allows: the
+    makespan of one is then spread over as many steps. ``by_length``: the router sends long trajectories to fast
+    buckets; if not, each replica gets as many of any length.
     """
 
     gpus: int
@@ -100,7 +100,7 @@ class World:
     options: Sequence[TrainOption]
     train: Callable[[TrainOption, Ints], float]
     sync: Callable[[TrainOption, Sequence[Bucket]], float] = _no_sync
-    ahead: int = 1
+    batches_at_once: int = 1
     by_length: bool = True
     sticky: bool = True  # turns run where their cache is
 
@@ -128,7 +128,7 @@ class World:
 
 
 @dataclass(frozen=True)
-class State:
+class PlannerState:
     """What a planner knows after a step."""
 
     step: int
@@ -148,5 +148,5 @@ class State:
 class Planner(Protocol):
     """Asked after each step."""
 
-    def plan(self, state: State) -> Plan | None:
+    def plan(self, state: PlannerState) -> Plan | None:
         """What to change to; None: leave everything as it is."""
