@@ -6,6 +6,7 @@ import io
 import pickle
 from typing import Any
 
+from steelyard.balance import rollouts
 from steelyard.balance.core import Core
 from steelyard.errors import UserError
 
@@ -27,6 +28,8 @@ _OTHERS = {
 
 def snapshot(core: Core) -> bytes:
     """All of a core's state. `restore` makes a core of it that decides as this one would."""
+    if not (rollouts.__file__ or "").endswith(".py"):
+        raise UserError("modules compiled by `make fast` cannot be saved; restore the core by replaying its log")
     return _MARK + pickle.dumps(core, protocol=5)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,7 +10,6 @@ from pathlib import Path
 
 from steelyard.balance.log import Header, Replayed, Row, read_header, replay
 from steelyard.errors import UserError
-from steelyard.records.lines import text_lines
 
 _EVERY = 1000  # events between two reports of progress
 
@@ -39,32 +39,47 @@ def replay_log(path: Path, progress: Callable[[int], None] = lambda events: None
     last: Replayed | None = None
     for each in replay(rows, core):
         if last is not None and last.logged != last.decided:
-            break
+            return ReplayVerdict(header, events, commands, dict(core.dropped), last, cut=False)
         events, commands, last = events + 1, commands + len(each.decided), each
         if events % _EVERY == 0:
             progress(events)
     same = last is None or last.logged == last.decided
-    cut = not same and last is not None and last.decided[: len(last.logged)] == last.logged and _is_last(path, last)
+    cut = not same and last is not None and last.decided[: len(last.logged)] == last.logged
     return ReplayVerdict(header, events, commands, dict(core.dropped), None if same or cut else last, cut)
 
 
-def _is_last(path: Path, event: Replayed) -> bool:
-    """Whether nothing but an event's own commands comes after it."""
-    numbers = [number for number, text in text_lines(path) if text.startswith('{"id":')]
-    return event.where == f"{path}:{numbers[-1]}"
-
-
 def _rows(path: Path) -> Iterator[Row]:
-    """Lines of a log. A last one that was only written in part is left out."""
-    lines = list(text_lines(path))
-    for place, (number, text) in enumerate(lines):
+    """Lines of a log, as they are read: logs are large. A last one that was only written in part is left out."""
+    broken: UserError | None = None
+    number = 0
+    for number, text in _lines(path):
+        if broken is not None:
+            raise broken
         where = f"{path}:{number}"
         try:
             row = json.loads(text)
         except json.JSONDecodeError as error:
-            if place and place == len(lines) - 1:
-                return
-            raise UserError(f"{where}: not valid JSON: {error.msg} at column {error.colno}") from None
+            broken = UserError(f"{where}: not valid JSON: {error.msg} at column {error.colno}")
+            continue
         if not isinstance(row, dict):
             raise UserError(f"{where}: must be a JSON object (found {text[:40]!r})")
         yield where, row
+    if broken is not None and number == 1:
+        raise broken
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Lines that are not blank, with their numbers."""
+    try:
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+        with gzip.open(path, "rt", encoding="utf-8") if packed else path.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                if text := line.strip():
+                    yield number, text
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: not UTF-8 text; a log of the decision core is JSON lines") from None
+    except (OSError, EOFError) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Protocol
@@ -11,7 +11,7 @@ import numpy as np
 
 from steelyard.balance.plan.makespan import Classes, ReplicaModel, makespans
 from steelyard.balance.plan.measured import Measured
-from steelyard.balance.plan.world import Bucket, TrainOption, World
+from steelyard.balance.plan.world import Bucket, Plan, TrainOption, World
 from steelyard.records import Floats, Ints
 
 # With these, plans are within 2 % of an exhaustive search (tests/balance/test_plan.py).
@@ -167,13 +167,22 @@ class Frontiers:
 
     def __init__(self) -> None:
         self._known: dict[Measured, dict[_Asked, ByLength]] = {}
+        self._plans: dict[Measured, dict[object, list[Plan]]] = {}
 
     def __getstate__(self) -> dict[str, object]:
-        return {"_known": {}}
+        return {"_known": {}, "_plans": {}}
 
     def keep(self, some: Sequence[Measured]) -> None:
         """Forget all trajectories but these."""
         self._known = {measured: self._known.get(measured, {}) for measured in some}
+        self._plans = {measured: self._plans.get(measured, {}) for measured in some}
+
+    def plans(self, measured: Measured, key: object, search: Callable[[Measured], list[Plan]]) -> list[Plan]:
+        """What a search found for these trajectories: a planner that begins again asks for the same."""
+        known = self._plans.setdefault(measured, {})
+        if key not in known:
+            known[key] = search(measured)
+        return known[key]
 
     def of(self, world: World, measured: Measured) -> ByLength:
         """The frontier of a world, whatever its training."""

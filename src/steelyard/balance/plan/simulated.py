@@ -125,7 +125,8 @@ class Simulated:
             world = replace(self.world, train=_timed_once(self.world, measured), options=options)
             alone = [replace(world, replicas={tp: model}, by_length=False) for tp, model in world.replicas.items()]
             for each in (world, *alone):
-                for plan in Search(each, self._frontiers.of).plans(measured):
+                search, key = Search(each, self._frontiers.of), (gpus, each.by_length, *each.replicas)
+                for plan in self._frontiers.plans(measured, key, search.plans):
                     found.setdefault(plan.layout, plan)
         return sorted(found.values(), key=_order)
 
