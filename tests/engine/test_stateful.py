@@ -16,8 +16,8 @@ from steelyard.balance.route.serving import serving_router
 from steelyard.engine import Engine, Limits
 from steelyard.errors import UserError
 from steelyard.fleet import Desk, run_fleet
+from steelyard.fleet.driver import FleetDriver
 from steelyard.fleet.fleet import _Meter, _run_apart
-from steelyard.fleet.together import Together
 from steelyard.report.verdict import metrics
 from steelyard.scenario import load_scenario, scenario_from_dict
 from steelyard.sim import simulate
@@ -415,7 +415,7 @@ def test_engines_apart_do_what_they_do_on_one_clock(spec: dict[str, Any], seed: 
     if apart.desk.refused:
         return
     _run_apart(apart.engines, apart.desk, serving_router("sticky", 2, seed), _Meter(None, 0))
-    Together(together.engines, together.desk, serving_router("sticky", 2, seed), None, _Meter(None, 0).ended).run()
+    FleetDriver(together.engines, together.desk, serving_router("sticky", 2, seed), None, _Meter(None, 0).ended).run()
     assert apart.desk.arrival.tolist() == together.desk.arrival.tolist()
     for one, other in zip(apart.engines, together.engines, strict=True):
         assert_same_records(one.log, other.log)

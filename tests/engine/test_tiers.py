@@ -20,7 +20,7 @@ from steelyard.engine.scheduler import Scheduler
 from steelyard.engine.tiers import Tier, TierLink, Tiers
 from steelyard.errors import UserError
 from steelyard.fleet import Desk, run_fleet
-from steelyard.fleet.together import Together
+from steelyard.fleet.driver import FleetDriver
 from steelyard.scenario import load_scenario, scenario_from_dict
 from steelyard.sim import simulate
 from support.engine_worlds import (
@@ -281,7 +281,7 @@ class Fleet:
         if self.apart:
             run_fleet(self.served, self.desk, router)
         else:
-            Together(self.served, self.desk, router, None, lambda count: None).run()
+            FleetDriver(self.served, self.desk, router, None, lambda count: None).run()
         return self
 
     def digest(self) -> list[bytes]:

@@ -19,10 +19,10 @@ from steelyard.cost.step import StepTime
 from steelyard.engine import FINISHED, LOST, Engine, Limits, Request
 from steelyard.errors import UserError
 from steelyard.fleet import Desk, run_fleet
-from steelyard.fleet.dynamics import Changing, Crash, Dynamics, Narrow, Pool, Slow
+from steelyard.fleet.dynamics import Crash, DynamicFleet, Dynamics, ReplicaPool, SlowGpu, SlowLink
 from steelyard.fleet.handover import Handover, Transfers
 from steelyard.fleet.links import Link, Port, Ports
-from steelyard.fleet.uptime import COMES_OR_IS, HELD, SERVES, State
+from steelyard.fleet.uptime import HELD, PRESENT_OR_COMING, SERVES, ReplicaState
 from steelyard.scenario import Scenario, load_scenario, scenario_from_dict
 from steelyard.sim import simulate
 from steelyard.sim.attempts import Part, gaps_between
@@ -45,7 +45,7 @@ class Fleet:
 
     world: World
     replicas: int = 1
-    changes: Sequence[Crash | Slow] = ()
+    changes: Sequence[Crash | SlowGpu] = ()
     narrow: tuple[float, float, float] | None = None  # of the first port out: from, until, factor
     decodes: int = 0
     begins: int | None = None
@@ -71,7 +71,7 @@ class Fleet:
             for k in range(n)
         ]
         handover = None
-        changes: list[Crash | Slow | Narrow] = list(self.changes)
+        changes: list[Crash | SlowGpu | SlowLink] = list(self.changes)
         if self.decodes:
             ends = [
                 [Port(Link(self.bandwidth), Link(inf), node) for _ in range(count)]
@@ -81,16 +81,16 @@ class Fleet:
             handover = Handover(serving_router("least-outstanding", self.decodes, 1), transfers)
             if self.narrow is not None:
                 begin, until, factor = self.narrow
-                changes.append(Narrow(begin, until, ends[0][0].nic, factor))
-        pools = [Pool(range(self.replicas), self.replicas if self.begins is None else self.begins, self.scaling)]
+                changes.append(SlowLink(begin, until, ends[0][0].nic, factor))
+        pools = [ReplicaPool(range(self.replicas), self.replicas if self.begins is None else self.begins, self.scaling)]
         if self.decodes:
-            pools.append(Pool(range(self.replicas, n), self.decodes))
+            pools.append(ReplicaPool(range(self.replicas, n), self.decodes))
         self.dynamics = Dynamics(pools, changes)
         router = serving_router(self.router, self.replicas, 0)
-        changing = Changing(self.engines, self.desk, router, handover, lambda done: None, self.dynamics)
-        changing.run()
-        assert not any(changing.places.there) and not changing.places.where
-        assert not changing.presence.nowhere and not changing.presence.unplaced
+        fleet = DynamicFleet(self.engines, self.desk, router, handover, lambda done: None, self.dynamics)
+        fleet.run()
+        assert not any(fleet.placements.count) and not fleet.placements.where
+        assert not fleet.presence.waiting and not fleet.presence.unplaced
         for each in (router, handover.router if handover else None):
             if isinstance(each, CountedLoads):
                 assert not any(each.counts), "routers know of every end"
@@ -222,12 +222,12 @@ def test_what_has_been_fetched_outlives_its_prefill_engine() -> None:
 @pytest.mark.parametrize("plain", [False, True])
 def test_steps_decided_meanwhile_take_longer(plain: bool) -> None:
     """Prompt until 4, tokens at 5 and 6; those decided from 6 to 10 take 2 s: 8, 10; then 11, 12."""
-    fleet = Fleet(asks(10, output=7), changes=[Slow(5.5, 10.0, 0, 2.0)], plain=plain).run()
+    fleet = Fleet(asks(10, output=7), changes=[SlowGpu(5.5, 10.0, 0, 2.0)], plain=plain).run()
     assert fleet.engines[0].log.ends.tolist() == [4.0, 5.0, 6.0, 8.0, 10.0, 11.0, 12.0]
 
 
 def test_factors_on_one_gpu_multiply() -> None:
-    changes = [Slow(4.0, 100.0, 0, 2.0), Slow(4.0, 10.0, 0, 1.5)]
+    changes = [SlowGpu(4.0, 100.0, 0, 2.0), SlowGpu(4.0, 10.0, 0, 1.5)]
     fleet = Fleet(asks(10, output=5), changes=changes).run()
     assert fleet.engines[0].log.ends.tolist() == [4.0, 7.0, 10.0, 12.0, 14.0]
 
@@ -235,7 +235,7 @@ def test_factors_on_one_gpu_multiply() -> None:
 def test_an_end_is_known_in_time_when_a_gpu_is_fast_again() -> None:
     """The second would end at 16 if it stayed slow; tokens at 8, 10, 11, 12, 13 free its replica for the third."""
     world = World(PLAIN, HAND, (Ask(10, 40), Ask(10, 5), Ask(10, 3, at=14.0)))
-    table = Fleet(world, 2, [Slow(0.0, 8.5, 1, 2.0)]).run().table()
+    table = Fleet(world, 2, [SlowGpu(0.0, 8.5, 1, 2.0)]).run().table()
     assert (table["finish"][1], table["replica"]) == (13.0, [0, 1, 1])
 
 
@@ -363,8 +363,8 @@ def random_fleet(
 ) -> Fleet:
     replicas, decodes, bandwidth, first = shape
     n = replicas + decodes
-    changes: list[Crash | Slow] = [Crash(at, replica % n, back) for at, replica, back in crashes]
-    changes += [Slow(float(at), float(at + takes), replica % n, 1.7) for at, takes, replica in slow]
+    changes: list[Crash | SlowGpu] = [Crash(at, replica % n, back) for at, replica, back in crashes]
+    changes += [SlowGpu(float(at), float(at + takes), replica % n, 1.7) for at, takes, replica in slow]
     return Fleet(world, replicas, changes, None, decodes, None, None, router, bandwidth, first, plain).run()
 
 
@@ -438,12 +438,12 @@ def test_short_cuts_change_nothing(
 @settled(40)
 @given(ORDINARY, st.integers(1, 3), st.sampled_from(ROUTERS))
 def test_without_changes_all_is_as_ever(world: World, replicas: int, router: str) -> None:
-    changing = Fleet(world, replicas, router=router).run()
+    fleet = Fleet(world, replicas, router=router).run()
     desk = Desk(world.workload(), [world.limits])
     engines = [Engine(world.limits, world.cost, desk.names, reactive=world.reactive) for _ in range(replicas)]
     run_fleet(engines, desk, serving_router(router, replicas, 0))
     still = [each for engine in engines for each in (engine.log.ends.tobytes(), engine.log.requests.tobytes())]
-    assert changing.digest() == still and changing.desk.replica.tolist() == desk.replica.tolist()
+    assert fleet.digest() == still and fleet.desk.replica.tolist() == desk.replica.tolist()
 
 
 @settled(60)
@@ -473,15 +473,15 @@ def test_a_pool_keeps_its_bounds_and_drains_before_it_stops(
     changes = [Crash(at, replica % most, back) for at, replica, back in crashes]
     fleet = Fleet(world, most, changes, begins=least, scaling=scaling, router=router).run()
     check(fleet)
-    now = [State.OFF] * most
+    now = [ReplicaState.OFF] * most
     crashed = {change.at for change in changes}
     changes_at = fleet.dynamics.uptime.changes
     for k, (at, replica, state) in enumerate(changes_at):
-        if state is State.OFF and at not in crashed:
-            assert now[replica] is not State.UP, "stopped without draining"
+        if state is ReplicaState.OFF and at not in crashed:
+            assert now[replica] is not ReplicaState.UP, "stopped without draining"
         now[replica] = state
         if k + 1 == len(changes_at) or changes_at[k + 1][0] > at:
-            assert least <= sum(each in COMES_OR_IS for each in now) <= most
+            assert least <= sum(each in PRESENT_OR_COMING for each in now) <= most
     for replica, engine in enumerate(fleet.engines):
         serving = _serving(fleet, replica)
         steps = engine.log.steps()

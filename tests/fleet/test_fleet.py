@@ -21,8 +21,8 @@ from steelyard.balance.route.serving import CountedLoads, serving_router
 from steelyard.cost.host import NO_HOST, HostTerms
 from steelyard.engine import FINISHED, BlockNames, Engine, Limits, Request
 from steelyard.fleet import Desk, run_fleet
+from steelyard.fleet.driver import FleetDriver
 from steelyard.fleet.fleet import _Meter, _run_apart
-from steelyard.fleet.together import Together
 from steelyard.validate.parity import LinearCost
 from support.engine_worlds import RISING_COSTS, Ask, Seer, World, assert_same_records, settled, worlds
 from support.fleet_worlds import BLIND, ROUTERS, Fleet, busy_world, patient
@@ -226,7 +226,9 @@ def test_engines_apart_do_what_they_do_on_one_clock(
     if world.reactive and (router != "sticky" or apart.desk.refused):
         return  # a follower's replica depends on who else arrives meanwhile
     _run_apart(apart.engines, apart.desk, serving_router(router, replicas, seed), _Meter(None, 0))
-    Together(together.engines, together.desk, serving_router(router, replicas, seed), None, _Meter(None, 0).ended).run()
+    FleetDriver(
+        together.engines, together.desk, serving_router(router, replicas, seed), None, _Meter(None, 0).ended
+    ).run()
     assert apart.desk.replica.tolist() == together.desk.replica.tolist()
     assert apart.desk.arrival.tolist() == together.desk.arrival.tolist()
     assert np.array_equal(apart.desk.taken, together.desk.taken, equal_nan=True)

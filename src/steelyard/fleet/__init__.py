@@ -1,4 +1,4 @@
-"""Many engines, and the driver that runs a workload through them."""
+"""Many engines, and the drivers that run a workload through them."""
 
 from steelyard.fleet.desk import Desk, Models
 from steelyard.fleet.fleet import run_fleet

@@ -1,4 +1,4 @@
-"""The front desk: turns a workload's rows into requests that engines understand."""
+"""The front desk: turns rows of a workload into requests for engines."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _REST = {"kept": KEPT, "held": HELD, "dropped": DROPPED}
 
 
 class Models(NamedTuple):
-    """Who asks for which model and who serves it, where there are several."""
+    """Which model each workload asks for, and which model each kind of engine serves. For fleets of several models."""
 
-    asked: Sequence[str]  # by label of the workload
-    served: Sequence[Sequence[str]]  # by stage and kind of engine
+    by_label: Sequence[str]  # by label of the workload
+    by_stage: Sequence[Sequence[str]]  # by stage and kind of engine
 
 
 class Desk:
-    """Makes requests when they are due, and notes when each was submitted and where it went.
+    """Makes requests when they are due. Records when each was submitted and which replica got it.
 
-    ``arrival`` is when the client sent a request, ``taken`` when the front end of its replica took it up. Where
-    requests pass from one kind of engine to another, each ``stage`` has its kinds of engines, any of which may serve
-    who asks for its model. ``output`` are the tokens that requests get, as long as their model allows.
+    ``arrival`` is when the client sent a request. ``taken`` is when the front end of its replica took it up.
+    ``stages`` are the limits of each kind of engine: one stage, or prefill and decode. Any kind of a stage may serve
+    the requests for its model. ``output`` is the output length of each request, cut at the model's longest context.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class Desk:
         self.followers: dict[int, list[int]] = defaultdict(list)
         for child in np.flatnonzero(workload.after >= 0).tolist():
             self.followers[int(workload.after[child])].append(child)
-        self.holding: dict[int, Request] = {}  # by row: they have ended, and hold their blocks for who follows
-        self._joins: dict[int, dict[int, float]] = {}  # by row that waits for several: the pause after each of them
-        self._ready: dict[int, list[float]] = {}  # by such a row: when it could come, for those that have ended
+        self.holding: dict[int, Request] = {}  # by row: ended requests that hold blocks for a follower
+        self._joins: dict[int, dict[int, float]] = {}  # by row that follows several: pause after each
+        self._ready: dict[int, list[float]] = {}  # by such a row: earliest arrivals, one per ended request
         self._round: list[tuple[int, int, int]] | None = None  # by row: phase, rest, opening
         if workload.rounds is not None:
             self._read_rounds(workload.rounds)
@@ -80,12 +80,12 @@ class Desk:
 
     @cached_property
     def session(self) -> Ints:
-        """The first request of each one's session, by which a session is known."""
+        """By row: the first row of its session, which identifies the session."""
         return root_of(self.workload.after)
 
     def model_of(self, i: int) -> str:
-        """The model that row ``i`` asks for; no name where there is only one."""
-        return "" if self.models is None else self.models.asked[self.workload.label[i]]
+        """The model that row ``i`` asks for; empty in a fleet of one model."""
+        return "" if self.models is None else self.models.by_label[self.workload.label[i]]
 
     def request(self, i: int, at: float) -> Request:
         """Row ``i`` as a request submitted at ``at``."""
@@ -93,7 +93,7 @@ class Desk:
         return self._make(i, at, int(work.prompt[i]), int(self.output[i]), int(work.priority[i]))
 
     def requests(self, rows: Ints) -> Iterator[tuple[Request, float]]:
-        """Rows with a time of their own, all for one replica and none refused, as requests; and when it sees each."""
+        """Requests of one replica, and when its engine sees each. No row may be a follower or refused."""
         work = self.workload
         frontend = Frontend(self.host)
         columns = (rows, work.at[rows], work.prompt[rows], self.output[rows], work.priority[rows])
@@ -124,8 +124,9 @@ class Desk:
             r.keys = self.names.names(content, r.prompt)
 
     def take(self, r: Request, frontend: Frontend, now: float) -> float:
-        """A replica's front end takes a request up, perhaps not the first one to do so; the second at which the engine
-        sees it."""
+        """A replica's front end takes a request up. Returns the second at which the engine sees it.
+
+        ``taken`` keeps the first time if the request starts over."""
         self.arrival[r.index] = r.arrival
         taken, seen = frontend.take(now, r.prompt)
         if isnan(self.taken[r.index]):
@@ -133,7 +134,7 @@ class Desk:
         return seen
 
     def ends(self, engine: Engine) -> Callable[[Request], float]:
-        """When a client knows that its request has ended, for those that an engine ends one after the other."""
+        """A function: when the client learns that its request has ended. Call it in the order in which requests end."""
         shown = Shown(self.host, engine.log)
         return lambda r: shown.at(r.last) if r.status == FINISHED else engine.end_of(r)
 
@@ -145,7 +146,7 @@ class Desk:
         return float(submitted + self.workload.abort[r.index])
 
     def follow(self, i: int, now: float) -> list[tuple[float, int]]:
-        """Whom the end of row ``i`` brings, and when each comes: who waits for several, after the last of them."""
+        """(arrival, row) of the rows that the end of row ``i`` releases. A row that follows several waits for all."""
         found = []
         for child in self.followers.get(i, ()):
             pauses = self._joins.get(child)
@@ -159,16 +160,16 @@ class Desk:
         return found
 
     def think(self, i: int) -> float:
-        """Seconds between the end of the request that row ``i`` is after and its submission."""
+        """Seconds between the end of the request that row ``i`` follows and its submission."""
         return float(self.workload.think[i])
 
     def note_holding(self, r: Request) -> None:
-        """A request has ended; if it holds its blocks, `held_for` tells those who follow."""
+        """A request has ended. If it holds its blocks, `held_for` returns it for its follower."""
         if r.rest == HELD:
             self.holding[r.index] = r
 
     def held_for(self, i: int) -> list[Request]:
-        """The requests that hold blocks for row ``i``; of several rows that follow one, the first to ask has it."""
+        """Take the requests that hold blocks for row ``i``. The first of several followers gets them."""
         if not self.holding:
             return []
         before = self._joins.get(i) or (int(self.workload.after[i]),)
@@ -181,21 +182,21 @@ _Rows = NDArray[np.bool_]
 def _by_model(
     workload: Workload, stages: Sequence[Sequence[Limits]], models: Models | None
 ) -> Iterator[tuple[_Rows, Sequence[Sequence[Limits]]]]:
-    """The requests for each model, and the engines that serve them, stage by stage."""
+    """For each model: its rows, and the limits of the engines that serve it, by stage."""
     if models is None:
         yield np.ones(len(workload), dtype=np.bool_), stages
         return
-    asked = np.array(models.asked, dtype=object)[workload.label]
-    for model in dict.fromkeys(models.asked):
+    requested = np.array(models.by_label, dtype=object)[workload.label]
+    for model in dict.fromkeys(models.by_label):
         serving = [
             [limits for limits, name in zip(stage, names, strict=True) if name == model]
-            for stage, names in zip(stages, models.served, strict=True)
+            for stage, names in zip(stages, models.by_stage, strict=True)
         ]
-        yield asked == model, serving
+        yield requested == model, serving
 
 
 def _refusals(workload: Workload, rows: _Rows, stages: Sequence[Sequence[Limits]]) -> dict[int, str]:
-    """Those of some requests that no engine of some stage could ever serve, and why."""
+    """Requests that no engine of some stage can serve, and why."""
     found: dict[int, str] = {}
     for stage in stages:
         first, *others = (_refused(workload, rows, limits) for limits in stage)

@@ -1,5 +1,6 @@
-"""Fleets that change while they serve. Each part of that has a module: what goes wrong (`faults`), requests that start
-over (`retries`), pools that grow and shrink (`scaler`), who is there (`presence`) and who has what (`whereabouts`)."""
+"""Fleets that change while they serve. Each part has a module: crashes and slow hardware (`faults`), requests that
+start over (`retries`), autoscaling (`scaler`), which replicas are up (`presence`), and which request is where
+(`placements`)."""
 
 from __future__ import annotations
 
@@ -15,23 +16,23 @@ from steelyard.balance.route import Router
 from steelyard.engine import Engine, Request
 from steelyard.errors import UserError
 from steelyard.fleet.desk import Desk
-from steelyard.fleet.faults import Crash, Fault, Faults, Narrow, Slow
+from steelyard.fleet.driver import FleetDriver
+from steelyard.fleet.faults import Crash, Fault, Faults, SlowGpu, SlowLink
 from steelyard.fleet.handover import Handover
-from steelyard.fleet.presence import Pool, Presence
+from steelyard.fleet.placements import Placements
+from steelyard.fleet.presence import Presence, ReplicaPool
 from steelyard.fleet.retries import Retries
 from steelyard.fleet.scaler import Scaler
-from steelyard.fleet.together import Together
 from steelyard.fleet.uptime import Uptime
-from steelyard.fleet.whereabouts import Whereabouts
 
-__all__ = ["Changing", "Crash", "Dynamics", "Narrow", "Pool", "Slow"]
+__all__ = ["Crash", "DynamicFleet", "Dynamics", "ReplicaPool", "SlowGpu", "SlowLink"]
 
 
 @dataclass
 class Dynamics:
-    """What is to happen to a fleet, and afterwards what did."""
+    """What will happen to a fleet and, after the run, what happened."""
 
-    pools: Sequence[Pool]
+    pools: Sequence[ReplicaPool]
     changes: Sequence[Fault] = ()
     uptime: Uptime = field(init=False)
     crashed: int = 0
@@ -48,13 +49,13 @@ class Dynamics:
 
     @property
     def awaits_first_tokens(self) -> bool:
-        """Whether a rule of some pool goes by them."""
+        """Whether an autoscaling rule of any pool needs times of first tokens."""
         rules = (pool.scaling.rule for pool in self.pools if pool.scaling is not None)
         return any(isinstance(rule, BySlo) and "ttft" in rule.limits for rule in rules)
 
 
-class Changing:
-    """Engines on one clock, some of which come and go."""
+class DynamicFleet:
+    """A driver with replicas that come and go."""
 
     def __init__(
         self,
@@ -66,28 +67,28 @@ class Changing:
         dynamics: Dynamics,
     ) -> None:
         self.dynamics = dynamics
-        self.together = Together(engines, desk, router, handover, ended, self, dynamics.awaits_first_tokens)
-        self.presence = Presence(self.together, dynamics.pools, dynamics.uptime)
-        self.places = Whereabouts(self.together)
-        self.retries = Retries(self.together, self.presence, self.places)
-        self.faults = Faults(self.together, self.presence, self.retries, dynamics.changes)
-        self.scaler = Scaler(self.together, self.presence, self.places)
+        self.driver = FleetDriver(engines, desk, router, handover, ended, self, dynamics.awaits_first_tokens)
+        self.presence = Presence(self.driver, dynamics.pools, dynamics.uptime)
+        self.placements = Placements(self.driver)
+        self.retries = Retries(self.driver, self.presence, self.placements)
+        self.faults = Faults(self.driver, self.presence, self.retries, dynamics.changes)
+        self.scaler = Scaler(self.driver, self.presence, self.placements)
 
     def run(self, until: float = inf) -> None:
-        """Everything that happens, in order."""
+        """Handle all events up to a second."""
         self.presence.begin()
         self.faults.announce()
         self.scaler.announce()
-        self.together.run(until)
+        self.driver.run(until)
         self.dynamics.crashed, self.dynamics.retries = self.faults.crashed, self.retries.count
-        waiting = len(self.together.asked)
-        if waiting and not self.together.clock.agenda:
+        waiting = len(self.driver.in_flight)
+        if waiting and not self.driver.clock.agenda:
             raise UserError(
                 f"{waiting} requests wait for a replica that never comes up again; "
                 "give crashes a restart_after, or leave a replica to serve"
             )
 
-    # -- what the clock asks and tells --------------------------------------------------------------------------
+    # -- the `Changes` protocol, as the driver calls it ---------------------------------------------------------
 
     def has_replica(self, model: str, answering: bool) -> bool:
         return self.presence.has_replica(model, answering)
@@ -99,7 +100,7 @@ class Changing:
         self.presence.unplaced[i] = replica
 
     def placed(self, r: Request, replica: int) -> None:
-        self.places.placed(r, replica)
+        self.placements.placed(r, replica)
 
     def undone(self, replica: int) -> list[Request]:
         return self.faults.undone(replica)
@@ -108,7 +109,7 @@ class Changing:
         self.scaler.first_token(i, replica, now)
 
     def ends(self, i: int, replica: int, now: float) -> None:
-        self.scaler.ended(self.places.ended(i), replica, now)
+        self.scaler.ended(self.placements.ended(i), replica, now)
 
     def left(self, replica: int, now: float) -> None:
         self.scaler.left(replica, now)

@@ -1,7 +1,7 @@
 """Virtual time: a clock that goes from event to event, after SimPy's environment.
 
-Events that fall on the same second happen in order of their priority, then of the numbers and names they carry. So a
-run is the same every time, in whatever order its events were scheduled.
+Events at the same second are handled by priority, then by the numbers and names they carry. So the order in which they
+were scheduled does not change a run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Event = TypeVar("Event", bound=tuple[Any, ...])
 
 
 class Environment(Generic[Event]):
-    """Events to come, and who handles each kind: an event's priority is the index of its handler."""
+    """Pending events and their handlers. An event's priority is the index of its handler."""
 
     def __init__(self, handlers: Sequence[Callable[[Event], None]]) -> None:
         self.now = 0.0  # second of the last event
@@ -32,7 +32,7 @@ class Environment(Generic[Event]):
 
     @property
     def horizon(self) -> float:
-        """The second up to which nothing else can happen: of the next event, or of the end of the run."""
+        """The second of the next event, or of the end of the run if that comes first."""
         agenda, until = self.agenda, self.until
         return agenda[0][0] if agenda and agenda[0][0] < until else until
 
@@ -43,8 +43,9 @@ class Environment(Generic[Event]):
         self._handlers[event[1]](event)
 
     def run(self, until: float = inf, enough: Callable[[], bool] | None = None) -> None:
-        """Handle events up to and including a second, until there are none, until `stop`, or until it is ``enough``,
-        which is asked before each of them."""
+        """Handle events up to and including a second.
+
+        Ends earlier when no event is left, after `stop`, or when ``enough``, called before each event, is true."""
         before, self.until = self.until, until
         agenda, handlers = self.agenda, self._handlers
         while agenda and agenda[0][0] <= self.until and not (enough is not None and enough()):
@@ -54,7 +55,7 @@ class Environment(Generic[Event]):
         self.until = before
 
     def stop(self) -> None:
-        """End the run after the event that is being handled."""
+        """End the run after the current event."""
         self.until = -inf
 
     def drop(self, outdated: Callable[[Event], bool]) -> None:

@@ -1,9 +1,9 @@
-"""What goes wrong with a fleet: crashes, slow GPUs, narrow links.
+"""Faults of a fleet: crashes, slow GPUs, slow links.
 
-When an engine crashes, all that is on it is lost, down to the tokens of steps that had not ended. Its requests start
-over: they go back to the router, prompt and all, and find no more of their work done than the prefix cache of their
-new place happens to hold. Their clients keep what they have seen: tokens that come again are not shown again, so the
-first token stays the first one, and the next new one ends a long gap. While no replica is there requests wait for one.
+A crash loses everything on an engine, including steps that have not ended. Its requests go back to the router and start
+over from the prompt; only the prefix cache of their new replica can save work. Clients keep the tokens they have seen,
+and do not see them again. So the first token keeps its time, and the next new token ends a long gap. While no replica
+is up, requests wait.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import numpy as np
 
 from steelyard.cost.step import StepTime
 from steelyard.engine import FINISHED, Request, StepCost
+from steelyard.fleet.driver import FleetDriver
 from steelyard.fleet.links import Link
 from steelyard.fleet.presence import Presence
 from steelyard.fleet.retries import Retries
-from steelyard.fleet.together import Together
-from steelyard.fleet.uptime import SERVES, State
+from steelyard.fleet.uptime import SERVES, ReplicaState
 
 
 @dataclass(frozen=True)
 class Crash:
-    """An engine dies, and comes back empty; or never, with an infinite ``back_after``."""
+    """An engine crashes and restarts empty after ``back_after`` seconds; never if that is infinite."""
 
     at: float
     replica: int
@@ -33,8 +33,8 @@ class Crash:
 
 
 @dataclass(frozen=True)
-class Slow:
-    """Steps that an engine decides upon meanwhile take longer on the GPU."""
+class SlowGpu:
+    """Steps scheduled between ``at`` and ``until`` take longer on the GPU."""
 
     at: float
     until: float
@@ -43,8 +43,8 @@ class Slow:
 
 
 @dataclass(frozen=True)
-class Narrow:
-    """A link gives less than its bandwidth."""
+class SlowLink:
+    """A link has less than its bandwidth between ``at`` and ``until``."""
 
     at: float
     until: float
@@ -52,12 +52,12 @@ class Narrow:
     factor: float  # on bandwidth
 
 
-Fault = Crash | Slow | Narrow
+Fault = Crash | SlowGpu | SlowLink
 
 
 @dataclass(frozen=True)
-class Slowed:
-    """A step's cost on a GPU that takes longer for everything."""
+class SlowedCost:
+    """The cost of steps on a GPU that is slower by a factor."""
 
     cost: StepCost
     factor: float
@@ -76,78 +76,78 @@ class Slowed:
 
 
 class Faults:
-    """Has faults happen when they are due."""
+    """Schedules faults and applies them."""
 
-    def __init__(self, together: Together, presence: Presence, retries: Retries, faults: Sequence[Fault]) -> None:
-        self._together, self._presence, self._retries = together, presence, retries
+    def __init__(self, driver: FleetDriver, presence: Presence, retries: Retries, faults: Sequence[Fault]) -> None:
+        self._driver, self._presence, self._retries = driver, presence, retries
         self._faults = faults
         self.crashed = 0
-        self._dies = [inf] * len(together.engines)  # when each crashes next
-        self._costs = [engine.cost for engine in together.engines]
-        self._slowed: list[dict[int, float]] = [{} for _ in together.engines]  # factors on each, by fault
-        self._narrowed: dict[int, list[float]] = {}  # factors on each link, by its id
+        self._next_crash = [inf] * len(driver.engines)  # by replica: second of its next crash
+        self._costs = [engine.cost for engine in driver.engines]
+        self._gpu_factors: list[dict[int, float]] = [{} for _ in driver.engines]  # by replica: factor of each fault
+        self._link_factors: dict[int, list[float]] = {}  # by id of a link: its factors
 
     def announce(self) -> None:
-        """Put all of them on the clock."""
+        """Schedule all faults."""
         for k, fault in enumerate(self._faults):
             if isinstance(fault, Crash):
                 self._announce_crash(fault)
-            elif isinstance(fault, Slow):
-                self._announce_slow(fault, k)
+            elif isinstance(fault, SlowGpu):
+                self._announce_slow_gpu(fault, k)
             else:
-                self._announce_narrow(fault)
+                self._announce_slow_link(fault)
 
     def undone(self, replica: int) -> list[Request]:
-        """Of the requests that an engine has finished, those whose last step the next crash cuts short."""
-        engine, dies = self._together.engines[replica], self._dies[replica]
-        if not engine.finished or not engine.log.ends or engine.log.ends[-1] <= dies:
+        """Finished requests whose last step ends after the engine's next crash."""
+        engine, crash_at = self._driver.engines[replica], self._next_crash[replica]
+        if not engine.finished or not engine.log.ends or engine.log.ends[-1] <= crash_at:
             return []
-        return [r for r in engine.finished if r.status == FINISHED and engine.end_of(r) > dies]
+        return [r for r in engine.finished if r.status == FINISHED and engine.end_of(r) > crash_at]
 
     def _announce_crash(self, crash: Crash) -> None:
-        self._dies[crash.replica] = min(self._dies[crash.replica], crash.at)
-        self._together.at(crash.at, lambda now: self._crash(crash, now))
+        self._next_crash[crash.replica] = min(self._next_crash[crash.replica], crash.at)
+        self._driver.at(crash.at, lambda now: self._crash(crash, now))
 
-    def _announce_slow(self, slow: Slow, k: int) -> None:
-        self._together.at(slow.at, lambda now: self._slow(slow.replica, k, slow.factor, now))
+    def _announce_slow_gpu(self, slow: SlowGpu, k: int) -> None:
+        self._driver.at(slow.at, lambda now: self._slow_gpu(slow.replica, k, slow.factor, now))
         if slow.until < inf:
-            self._together.at(slow.until, lambda now: self._slow(slow.replica, k, 1.0, now))
+            self._driver.at(slow.until, lambda now: self._slow_gpu(slow.replica, k, 1.0, now))
 
-    def _announce_narrow(self, narrow: Narrow) -> None:
-        self._together.at(narrow.at, lambda now: self._narrow(narrow, True, now))
-        if narrow.until < inf:
-            self._together.at(narrow.until, lambda now: self._narrow(narrow, False, now))
+    def _announce_slow_link(self, fault: SlowLink) -> None:
+        self._driver.at(fault.at, lambda now: self._slow_link(fault, True, now))
+        if fault.until < inf:
+            self._driver.at(fault.until, lambda now: self._slow_link(fault, False, now))
 
     def _crash(self, crash: Crash, now: float) -> None:
         replica, uptime = crash.replica, self._presence.uptime
-        self._together.run_to(replica, now)
+        self._driver.run_to(replica, now)
         later = (each.at for each in self._faults if isinstance(each, Crash) and each.replica == replica)
-        self._dies[replica] = min((at for at in later if at > now), default=inf)
+        self._next_crash[replica] = min((at for at in later if at > now), default=inf)
         state = uptime.states[replica]
         if state not in SERVES:
             return
         self.crashed += 1
-        lost = self._retries.lose_all(replica, now)
-        if state is State.UP:
+        lost = self._retries.empty(replica, now)
+        if state is ReplicaState.UP:
             self._presence.close(replica)
-        back = state is State.UP and crash.back_after < inf
-        uptime.set(replica, State.DOWN if back else State.OFF, now)
+        back = state is ReplicaState.UP and crash.back_after < inf
+        uptime.set(replica, ReplicaState.DOWN if back else ReplicaState.OFF, now)
         if back:
-            self._presence.expect(replica, now + crash.back_after)
-        self._together.sleep(replica)
+            self._presence.start_at(replica, now + crash.back_after)
+        self._driver.sleep(replica)
         self._retries.send_again(lost, now)
 
-    def _slow(self, replica: int, fault: int, factor: float, now: float) -> None:
-        engine = self._together.run_to(replica, now)
-        factors = self._slowed[replica]
+    def _slow_gpu(self, replica: int, fault: int, factor: float, now: float) -> None:
+        engine = self._driver.run_to(replica, now)
+        factors = self._gpu_factors[replica]
         factors[fault] = factor
         total = float(np.prod([factors[k] for k in sorted(factors)]))
-        engine.cost = self._costs[replica] if total == 1.0 else Slowed(self._costs[replica], total)
-        self._together.sleep(replica)
+        engine.cost = self._costs[replica] if total == 1.0 else SlowedCost(self._costs[replica], total)
+        self._driver.sleep(replica)
 
-    def _narrow(self, narrow: Narrow, begins: bool, now: float) -> None:
-        assert self._together.handover is not None
-        factors = self._narrowed.setdefault(id(narrow.link), [])
-        (factors.append if begins else factors.remove)(narrow.factor)
-        self._together.handover.network.change(narrow.link, float(np.prod(sorted(factors))), now)
-        self._together.await_transfer()
+    def _slow_link(self, fault: SlowLink, begins: bool, now: float) -> None:
+        assert self._driver.handover is not None
+        factors = self._link_factors.setdefault(id(fault.link), [])
+        (factors.append if begins else factors.remove)(fault.factor)
+        self._driver.handover.network.change(fault.link, float(np.prod(sorted(factors))), now)
+        self._driver.await_transfer()

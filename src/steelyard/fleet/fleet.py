@@ -1,7 +1,7 @@
 """Many engines behind a router, driven through a workload in virtual time.
 
-Where the router needs no look at their load and no request passes from one to another, engines do not interact, and
-each runs through its own requests alone. Otherwise they run on one clock (`together.py`).
+If the router does not look at load and no request passes from one engine to another, engines do not interact, and each
+runs its own requests alone. Otherwise they run on one clock (`driver.py`).
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from numpy.typing import NDArray
 from steelyard.balance.route import RoutedRequest, Router
 from steelyard.engine import Engine, Request
 from steelyard.fleet.desk import Desk
-from steelyard.fleet.dynamics import Changing, Dynamics
+from steelyard.fleet.driver import FleetDriver
+from steelyard.fleet.dynamics import DynamicFleet, Dynamics
 from steelyard.fleet.frontend import Frontend
 from steelyard.fleet.handover import Handover
 from steelyard.fleet.lockstep import Rank
-from steelyard.fleet.together import Together
 
 Progress = Callable[[int], None]
 _REPORT_EVERY = 64  # requests
-_LOOKS = 32  # at a run that may be stopped
+_LOOKS = 32  # checks of ``hopeless`` in a run, about
 
 
 class _Meter:
-    """Counts ended requests; tells the progress, and asks whether to stop, now and then."""
+    """Counts ended requests. Every few of them it reports progress and checks whether to stop."""
 
     def __init__(
         self, progress: Progress | None, done: int, total: int = 0, hopeless: Callable[[], bool] | None = None
     ) -> None:
         self._progress, self._hopeless = progress, hopeless
-        self._done = self._told = done
+        self._done = self._reported = done
         self.every = _REPORT_EVERY if hopeless is None else max(1, min(_REPORT_EVERY, total // _LOOKS))
         self.stopped = False
 
     def ended(self, count: int) -> bool:
-        """So many more have ended; whether that is enough."""
+        """``count`` more requests have ended. Returns whether to stop."""
         self._done += count
-        if self._done - self._told >= self.every:
-            self._told = self._done
+        if self._done - self._reported >= self.every:
+            self._reported = self._done
             if self._progress is not None:
                 self._progress(self._done)
             if self._hopeless is not None and not self.stopped:
@@ -61,11 +61,10 @@ def run_fleet(
     until: float = inf,
     hopeless: Callable[[], bool] | None = None,
 ) -> None:
-    """Serve the workload, at most up to a second; engines' logs and the desk's columns then tell what happened.
+    """Serve the workload, at most up to second ``until``. The engines' logs and the desk's columns hold the result.
 
-    With a ``handover``, the first engines compute prompts and the others answer. ``dynamics`` say what happens to the
-    fleet meanwhile, and are told what did. ``hopeless`` is asked now and then, when requests have ended; the run ends
-    when it says so.
+    With a ``handover``, the first engines prefill and the others decode. ``dynamics`` say what happens to the fleet,
+    and record what happened. ``hopeless`` is called every few ended requests; the run stops when it returns true.
     """
     meter = _Meter(progress, len(desk.refused), len(desk.workload), hopeless)
     homes_known = router.keeps_sessions and not desk.refused
@@ -73,11 +72,11 @@ def run_fleet(
     lone = lone and not (len(engines) > 1 and any(each.tiers and each.tiers.shared for each in engines))
     stays_apart = lone and not router.looks_at_load and (not desk.followers or homes_known)
     if dynamics is not None:
-        Changing(engines, desk, router, handover, meter.ended, dynamics).run(until)
+        DynamicFleet(engines, desk, router, handover, meter.ended, dynamics).run(until)
     elif stays_apart and handover is None:
         _run_apart(engines, desk, router, meter, until)
     else:
-        Together(engines, desk, router, handover, meter.ended).run(until)
+        FleetDriver(engines, desk, router, handover, meter.ended).run(until)
 
 
 def _run_apart(engines: Sequence[Engine], desk: Desk, router: Router, meter: _Meter, until: float = inf) -> None:
@@ -122,7 +121,7 @@ def _run_with_followers(engine: Engine, rows: NDArray[np.int64], desk: Desk, met
     frontend, end_of = Frontend(desk.host), desk.ends(engine)
     pending = list(zip(desk.workload.at[rows].tolist(), rows.tolist(), strict=True))
     heapify(pending)
-    waiting: deque[tuple[float, Request]] = deque()  # taken up, and not yet seen by the engine
+    waiting: deque[tuple[float, Request]] = deque()  # taken up, not yet seen by the engine
     while pending or waiting or not engine.idle:
         arrives, seen = pending[0][0] if pending else inf, waiting[0][0] if waiting else inf
         engine.advance(min(arrives, seen, until))

@@ -1,4 +1,4 @@
-"""The process between clients and an engine: it takes up requests one at a time, and hands out tokens."""
+"""The API server of an engine: it takes up requests one at a time, and sends tokens to clients."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ class Frontend:
 
 
 class Shown:
-    """When clients see the tokens of an engine's steps, asked for in order.
+    """When clients see the tokens of an engine's steps. Steps must be asked for in order.
 
-    A large step takes longer to hand out than a small one, and no token overtakes those of an earlier step.
+    Tokens of a large step take longer to send than those of a small one. No token overtakes those of an earlier step.
     """
 
     def __init__(self, terms: HostTerms, log: EngineLog) -> None:
         self._terms = terms
         self._log = log
-        self._row = 0  # of the log: the stretch that was last asked about
-        self._latest = float("-inf")  # when everything before it has been shown
+        self._row = 0  # of the log: the stretch of the last step asked for
+        self._latest = float("-inf")  # when all tokens of earlier steps have been seen
 
     def at(self, step: int) -> float:
-        """When the tokens of a step are shown."""
+        """When clients see the tokens of a step."""
         rows, ends = self._log.rows, self._log.ends
         after = self._row + FIELDS
         while after < len(rows) and rows[after] <= step:
@@ -56,7 +56,7 @@ class Shown:
 
 
 def shown(terms: HostTerms, log: EngineLog, steps: Ints) -> Floats:
-    """The same afterwards, for any steps at once."""
+    """When clients see the tokens of these steps, after the run and vectorised."""
     rows = log.stretches()
     takes = terms.output + (rows["n_decode"] + rows["prefill_requests"]) * terms.output_request
     last = rows["step"] + rows["steps"] - 1

@@ -1,7 +1,7 @@
-"""Links that transfers share: each gets an equal part of every link on its way, and goes at the rate of the narrowest.
+"""Links shared by transfers: each gets an equal share of every link on its path, and runs at the rate of the slowest.
 
-Only transfers that share a link with one that starts or ends change their rate, so a fleet of any size costs what
-happens on the links concerned.
+When a transfer starts or ends, only transfers that share a link with it change their rate. So the cost of an update
+does not grow with the fleet.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from heapq import heappop, heappush
 
 @dataclass
 class Link:
-    """One direction of a port or a trunk, and what it has carried."""
+    """One direction of a port or an uplink, and its traffic so far."""
 
     bandwidth: float  # bytes per second
-    factor: float = 1.0  # what it gives of that now
-    transfers: dict[int, None] = field(default_factory=dict)  # under way
+    factor: float = 1.0  # share of the bandwidth available now
+    transfers: dict[int, None] = field(default_factory=dict)  # active
     carried: float = 0.0  # bytes
-    busy: float = 0.0  # seconds with anything under way
+    busy: float = 0.0  # seconds with an active transfer
     _since: float = 0.0
 
     def enter(self, transfer: int, now: float) -> None:
@@ -35,7 +35,7 @@ class Link:
 
     @property
     def share(self) -> float:
-        """Bytes per second for each transfer under way."""
+        """Bytes per second for each active transfer."""
         return self.bandwidth * self.factor / len(self.transfers)
 
 
@@ -44,13 +44,13 @@ class _Transfer:
     path: Sequence[Link]
     size: float
     left: float
-    since: float  # when ``left`` was reckoned
+    since: float  # when ``left`` was computed
     rate: float = 0.0
     version: int = 0  # of its entry in the heap
 
 
 class Network:
-    """All transfers under way. ``next_end`` tells when the first of them will be through, if none starts before."""
+    """All active transfers. ``next_end`` is when the first of them ends, if none starts before."""
 
     def __init__(self) -> None:
         self._transfers: dict[int, _Transfer] = {}
@@ -58,13 +58,13 @@ class Network:
         self._started = 0
 
     def start(self, size: float, path: Sequence[Link], now: float, left: float | None = None) -> int:
-        """Send ``size`` bytes along links, of which ``left`` are still to go; returns the transfer's number."""
+        """Start a transfer of ``size`` bytes, of which ``left`` are still to be sent. Returns its number."""
         number = self._started
         self._started += 1
         self._transfers[number] = _Transfer(path, size, size if left is None else left, now)
         for link in path:
             link.enter(number, now)
-        self._share_anew(path, now)
+        self._update_rates(path, now)
         if not path:
             heappush(self._heap, (now, number, 0))
         return number
@@ -78,34 +78,34 @@ class Network:
         return heap[0][0] if heap else float("inf")
 
     def end_next(self) -> tuple[float, int]:
-        """Take the next transfer off its links: when it ended, and its number."""
+        """End the next transfer: when it ended, and its number."""
         now = self.next_end
         number = heappop(self._heap)[1]
         transfer = self._transfers.pop(number)
         for link in transfer.path:
             link.leave(number, now, transfer.size)
-        self._share_anew(transfer.path, now)
+        self._update_rates(transfer.path, now)
         return now, number
 
     def cancel(self, number: int, now: float) -> None:
-        """A transfer is given up; its links have carried what had been sent."""
+        """Cancel a transfer. What had been sent counts as carried."""
         transfer = self._transfers.pop(number)
         left = max(0.0, transfer.left - transfer.rate * (now - transfer.since))
         for link in transfer.path:
             link.leave(number, now, transfer.size - left)
-        self._share_anew(transfer.path, now)
+        self._update_rates(transfer.path, now)
 
     def change(self, link: Link, factor: float, now: float) -> None:
-        """A link gives so much of its bandwidth from now on."""
+        """Set the share of its bandwidth that a link has from now on."""
         link.factor = factor
-        self._share_anew((link,), now)
+        self._update_rates((link,), now)
 
     def _valid(self, entry: tuple[float, int, int]) -> bool:
         transfer = self._transfers.get(entry[1])
         return transfer is not None and transfer.version == entry[2]
 
-    def _share_anew(self, path: Sequence[Link], now: float) -> None:
-        """Rates of everybody on these links, from now on."""
+    def _update_rates(self, path: Sequence[Link], now: float) -> None:
+        """Recompute the rates of all transfers on these links."""
         for number in {each: None for link in path for each in link.transfers}:
             transfer = self._transfers[number]
             rate = min(link.share for link in transfer.path)
@@ -119,13 +119,13 @@ class Network:
 
 @dataclass(frozen=True)
 class Port:
-    """One replica's way to others, in one direction: through its node's links, or its NICs and its leaf's uplinks."""
+    """One replica's links in one direction: within its node, or its NICs and its leaf switch's uplinks."""
 
     nic: Link
     peer: Link
     node: int = 0
     leaf: int = 0
-    uplink: Link | None = None  # shared by the leaf; None: as wide as all its ports
+    uplink: Link | None = None  # shared by the leaf; None: not oversubscribed
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Ports:
     into: Sequence[Port]
 
     def path(self, source: int, target: int) -> tuple[Link, ...]:
-        """From one replica to another, each counted among those of its side."""
+        """Links from a sending to a receiving replica, each by its index on its own side."""
         here, there = self.out[source], self.into[target]
         if here.node == there.node:
             return here.peer, there.peer

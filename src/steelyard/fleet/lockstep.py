@@ -1,8 +1,8 @@
 """Data-parallel ranks of one engine, which step together.
 
-Each rank has a scheduler, a cache and requests of its own, and looks to the fleet like an engine. But the experts of
-every layer work on the tokens of all of them, so as vLLM does it no rank runs a step without the others: their hosts
-meet before each one, the slowest rank governs its time, and a rank without work takes part with a dummy batch.
+Each rank has its own scheduler, KV cache and requests, and is an engine to the fleet. The experts of every layer
+process the tokens of all ranks. So, as in vLLM, all ranks run each step together: their hosts synchronise before it,
+the slowest rank determines its time, and a rank without work runs a dummy batch.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from steelyard.engine.steps import decide, delay_of, run_step
 from steelyard.engine.stretch import book
 
 _NEVER = 1 << 60
-_SURELY = 0.9  # of a step's time alone: with other ranks it takes longer, but for steps in tables of measured times
+# Of a rank's step time alone, as a lower bound. With other ranks a step takes longer, up to errors of measured tables.
+_LOWER_BOUND_SHARE = 0.9
 
 
-class TogetherCost(StepCost, Protocol):
+class LockstepCost(StepCost, Protocol):
     """How long a step of all ranks takes."""
 
     def together(self, batches: Sequence[RankBatch | None]) -> StepTime:
@@ -40,39 +41,39 @@ class TogetherCost(StepCost, Protocol):
 
 
 class Rank(Engine):
-    """One rank. Whoever runs it up to a second runs all of them."""
+    """One rank. Running one up to a second runs all of them."""
 
-    company: LockStep
+    lockstep: LockStep
 
     def submit(self, r: Request, at: float, abort_at: float = inf) -> None:
-        """Hand over a request; ranks that run do not have to be woken."""
-        running, clock = self.company.running, self.clock
+        """Submit a request. Wakes all ranks if they are idle."""
+        running, clock = self.lockstep.running, self.clock
         super().submit(r, at, abort_at)
         if running:
             self.clock = clock
         else:
-            self.company.wake(self.clock)
+            self.lockstep.wake(self.clock)
 
     def advance(self, until: float, pause_after: int = _NEVER) -> None:
-        """Take every decision of any rank that falls before ``until``, or until so many requests of one have ended."""
-        self.company.advance(until, 1 if self.reactive else pause_after)
+        """Run all ranks up to ``until``, or until ``pause_after`` requests of one have ended."""
+        self.lockstep.advance(until, 1 if self.reactive else pause_after)
 
     def next_end_bound(self) -> float:
         """No request of this rank ends before this second, if nothing is submitted to any."""
-        if not self.outstanding or not self.company.running:
+        if not self.outstanding or not self.lockstep.running:
             return inf
-        clock = max(rank.clock for rank in self.company.ranks)
+        clock = max(rank.clock for rank in self.lockstep.ranks)
         steps = self.decodes_ahead()
         if steps > 1:
-            clock = max(clock, self.gpu_free + _SURELY * steps * self.company.alone(self))
+            clock = max(clock, self.gpu_free + _LOWER_BOUND_SHARE * steps * self.lockstep.alone(self))
         if self.aborts:
             clock = min(clock, max(self.clock, self.aborts[0][0]))
-        if not self.to_load and any(rank.to_load for rank in self.company.ranks):
-            clock = nextafter(clock, inf)  # all wait until that is asked for, so whoever has it goes first
+        if not self.to_load and any(rank.to_load for rank in self.lockstep.ranks):
+            clock = nextafter(clock, inf)  # all ranks wait for this decision, so it comes first
         return nextafter(clock, inf)
 
     def decodes_ahead(self) -> int:
-        """Steps before the next that is anything but one token for each of its requests; 0 if that one is not."""
+        """Number of coming steps that decode one token for each of its requests and do nothing else."""
         scheduler, group, flight = self.scheduler, self.scheduler.group, self.flight
         if flight is None or flight.entries or self.late or not scheduler.only_decodes():
             return 0
@@ -84,12 +85,13 @@ class Rank(Engine):
         return steps
 
     def decodes(self) -> tuple[int, int, int]:
-        """Its part in the next such step: how many, their cached tokens after it, and those of the longest."""
+        """Its batch in the next such step: decodes, their cached tokens after it, and the longest one's."""
         group = self.scheduler.group
         return group.size, group.tokens + group.size, group.longest(self.step) + 1
 
     def ran_decodes(self, ends: array[float], late: float, clock: float) -> None:
-        """Such steps have been run, by these ends; the first was launched ``late``, when the one before had ended."""
+        """Such steps have run and ended at ``ends``. ``late`` is when the first was launched, which may delay the
+        result of the step before."""
         first, begun, flight = self.step, self.clock, self.flight
         assert flight is not None
         if late > self.log.ends[-1]:
@@ -104,7 +106,7 @@ class Rank(Engine):
             self.scheduler.await_last_token(left, flight)
 
     def ran_dummies(self, ends: array[float], launched: float) -> None:
-        """The same with dummy batches."""
+        """Such steps have run with dummy batches on this rank."""
         self.clock, self.gpu_free = launched, ends[-1]
 
     @property
@@ -114,17 +116,17 @@ class Rank(Engine):
 
     @property
     def active(self) -> bool:
-        """Whether it has anything to run or to wait for on the GPU."""
+        """Whether it has a request, or a step on the GPU."""
         return self.flight is not None or (self.outstanding > 0 and not self.stuck)
 
     def decide(self) -> Batch | None:
-        """The rank's part in the next step, from what it knows at its clock; None if it has none."""
+        """The rank's batch in the next step; None for a dummy batch."""
         if self.aborts and self.aborts[0][0] <= self.clock:
             self._abort_due()
         return decide(self) if self.active else None
 
     def run(self, batch: Batch | None, clock: float, time: StepTime, delay: float) -> None:
-        """Take part in a step that all hosts have come to at ``clock``."""
+        """Run a step that all hosts have reached by ``clock``."""
         self.clock = clock
         if batch is not None:
             run_step(self, batch, time, delay)
@@ -134,32 +136,32 @@ class Rank(Engine):
         self.clock = launched if self.limits.async_scheduling else self.gpu_free
 
     def delay(self, batch: Batch | None) -> float:
-        """Seconds by which its host is late with the step."""
+        """Seconds by which its host delays the step."""
         return 0.0 if batch is None else delay_of(self, batch)
 
 
 class LockStep:
     """The ranks of one engine."""
 
-    def __init__(self, ranks: Sequence[Rank], cost: TogetherCost) -> None:
+    def __init__(self, ranks: Sequence[Rank], cost: LockstepCost) -> None:
         self.ranks = ranks
         self.cost = cost
-        self._decided: dict[Rank, Batch | None] = {}  # for the next step, by those ranks that have come so far
+        self._decided: dict[Rank, Batch | None] = {}  # for the next step, by the ranks that have decided so far
         for rank in ranks:
-            rank.company = self
+            rank.lockstep = self
 
     @property
     def running(self) -> bool:
-        """Whether any rank has something to do, so that all of them step."""
+        """Whether any rank is active, so that all of them step."""
         return bool(self._decided) or any(rank.active for rank in self.ranks)
 
     def wake(self, clock: float) -> None:
-        """All ranks were idle: they start together."""
+        """Start all ranks after they were idle."""
         for rank in self.ranks:
             rank.clock = max(rank.clock, clock)
 
     def advance(self, until: float, pause: int) -> None:
-        """Decide and run steps; ranks come to a decision at clocks of their own."""
+        """Decide and run steps. Each rank decides at its own clock."""
         ranks, decided = self.ranks, self._decided
         while self.running and not any(len(rank.finished) >= pause or rank.to_load for rank in ranks):
             for rank in ranks:
@@ -172,7 +174,7 @@ class LockStep:
                 self._stretch(until)
 
     def alone(self, rank: Rank) -> float:
-        """Seconds of a rank's next decode step if no other had anything to do."""
+        """Seconds of a rank's next decode step if all others were idle."""
         line = self.cost.decodes_together([rank.decodes() if other is rank else None for other in self.ranks])
         return line.a + line.b * line.kv
 
@@ -189,7 +191,7 @@ class LockStep:
             rank.run(batch, clock, time, delay)
 
     def _stretch(self, until: float) -> None:
-        """Run steps of nothing but decodes up to the next change on any rank; none if the next is not one."""
+        """Run decode-only steps up to the next change on any rank; none if the next step is not decode-only."""
         busy = [rank for rank in self.ranks if rank.active]
         count = min((rank.decodes_ahead() for rank in busy), default=0)
         if count < 2 or any(rank.outstanding for rank in self.ranks if not rank.active):
@@ -224,8 +226,8 @@ class LockStep:
                     self._decided[rank] = None
 
 
-def step_together(engines: Sequence[Engine], dp: int, cost: TogetherCost) -> None:
-    """Join the ranks of each engine of a pool, ``dp`` at a time; nothing to do for engines of one rank."""
+def step_together(engines: Sequence[Engine], dp: int, cost: LockstepCost) -> None:
+    """Group the ranks of each engine of a pool, ``dp`` at a time. Engines of one rank stay as they are."""
     ranks = [engine for engine in engines if isinstance(engine, Rank)]
     for first in range(0, len(ranks), dp):
         LockStep(ranks[first : first + dp], cost)

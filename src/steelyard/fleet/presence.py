@@ -1,4 +1,4 @@
-"""Which replicas are there for requests, and the requests that wait until one is."""
+"""Which replicas take requests, and the requests that wait until one does."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from math import inf
 
 from steelyard.balance.autoscale import Scaling
 from steelyard.engine import ABORTED, Request
+from steelyard.fleet.driver import FleetDriver
 from steelyard.fleet.frontend import Frontend
-from steelyard.fleet.together import Together
-from steelyard.fleet.uptime import State, Uptime
+from steelyard.fleet.uptime import ReplicaState, Uptime
 
 
 @dataclass(frozen=True)
-class Pool:
-    """Replicas that may ever be there, those that are when it begins first."""
+class ReplicaPool:
+    """A pool's replicas at its largest. The first ``begins`` of them are up at the start."""
 
     replicas: range
     begins: int
@@ -25,90 +25,90 @@ class Pool:
 
 
 class Presence:
-    """Opens replicas to new requests and closes them, and tells the routers."""
+    """Opens and closes replicas to new requests, and tells the routers."""
 
-    def __init__(self, together: Together, pools: Sequence[Pool], uptime: Uptime) -> None:
-        self._together = together
+    def __init__(self, driver: FleetDriver, pools: Sequence[ReplicaPool], uptime: Uptime) -> None:
+        self._driver = driver
         self.pools = pools
         self.uptime = uptime
         self.pool_of = {replica: k for k, pool in enumerate(pools) for replica in pool.replicas}
-        self._open = Counter(map(self._kind, self.pool_of))  # replicas there for new requests
-        self._starts = [0] * len(together.engines)  # times each was asked to come up: an outdated one does not count
-        self.nowhere: dict[int, Request] = {}  # requests that no replica is there for
-        self.unplaced: dict[int, int] = {}  # prompts computed while no decode replica is there, and where they are
+        self._open = Counter(map(self._kind, self.pool_of))  # replicas open to new requests, by kind
+        self._starts = [0] * len(driver.engines)  # by replica: number of its latest start; older ones are cancelled
+        self.waiting: dict[int, Request] = {}  # requests that arrived while no replica was up
+        self.unplaced: dict[int, int] = {}  # prompts computed while no decode replica was up: their prefill replica
 
     def begin(self) -> None:
-        """The replicas that are there when a run begins."""
+        """Open the replicas that are up at the start."""
         for pool in self.pools:
             for k, replica in enumerate(pool.replicas):
                 if k < pool.begins:
-                    self.uptime.set(replica, State.UP, 0.0)
+                    self.uptime.set(replica, ReplicaState.UP, 0.0)
                 else:
                     self.close(replica)
 
     def has_replica(self, model: str, answering: bool) -> bool:
-        """Whether any replica is there for a new request, or for a computed prompt."""
+        """Whether any replica takes new requests or, with ``answering``, computed prompts."""
         return self._open[answering, model] > 0
 
     def close(self, replica: int) -> None:
-        """Nothing new goes to a replica from now on."""
+        """Send nothing new to a replica."""
         self._tell_router(replica, up=False)
 
-    def expect(self, replica: int, at: float) -> None:
-        """A replica will be up then, unless it is given up before."""
+    def start_at(self, replica: int, at: float) -> None:
+        """Bring a replica up at a second, unless `cancel_start` is called before."""
         self._starts[replica] += 1
         number = self._starts[replica]
-        self._together.at(at, lambda now: self._come_up(replica, now) if number == self._starts[replica] else None)
+        self._driver.at(at, lambda now: self._come_up(replica, now) if number == self._starts[replica] else None)
 
-    def expect_no_more(self, replica: int) -> None:
-        """A replica that was to come up will not."""
+    def cancel_start(self, replica: int) -> None:
+        """Cancel the pending start of a replica."""
         self._starts[replica] += 1
 
     def await_replica(self, r: Request) -> None:
-        """A request waits for any replica, as long as its client does."""
-        self.nowhere[r.index] = r
-        patience = self._together.desk.abort_at(r)
-        if patience < inf:
-            self._together.at(patience, lambda now: self._give_up(r, now))
+        """A request waits for a replica until its client gives up."""
+        self.waiting[r.index] = r
+        abort_at = self._driver.desk.abort_at(r)
+        if abort_at < inf:
+            self._driver.at(abort_at, lambda now: self._give_up(r, now))
 
     def _give_up(self, r: Request, now: float) -> None:
-        """A client will not wait any longer; the log of the last replica it had, or of the first, tells."""
-        i, together = r.index, self._together
-        if self.nowhere.get(i) is not r:
+        """The client of a waiting request gives up. Logged by its last replica, or by the first one."""
+        i, driver = r.index, self._driver
+        if self.waiting.get(i) is not r:
             return
-        del self.nowhere[i]
+        del self.waiting[i]
         r.status = ABORTED
-        log = together.engines[max(int(together.desk.replica[i]), 0)].log
+        log = driver.engines[max(int(driver.desk.replica[i]), 0)].log
         log.given_up[i] = (now, "the client gave up")
         log.done(r)
-        del together.asked[i]
-        together.ended(1)
-        together.take_over(i, -1, now)
-        together.follow(now, i)
+        del driver.in_flight[i]
+        driver.ended(1)
+        driver.take_over(i, -1, now)
+        driver.follow(now, i)
 
     def _come_up(self, replica: int, now: float) -> None:
-        together = self._together
-        self.uptime.set(replica, State.UP, now)
-        together.frontends[replica] = Frontend(together.desk.host)
+        driver = self._driver
+        self.uptime.set(replica, ReplicaState.UP, now)
+        driver.frontends[replica] = Frontend(driver.desk.host)
         self._tell_router(replica, up=True)
-        if replica in together.taking:
-            waiting, self.nowhere = self.nowhere, {}
-            for r in waiting.values():
-                together.send(r, now)
+        if replica in driver.taking:
+            requests, self.waiting = self.waiting, {}
+            for r in requests.values():
+                driver.send(r, now)
         else:
             unplaced, self.unplaced = self.unplaced, {}
             for i, source in unplaced.items():
-                together.hand_over(i, source, now)
+                driver.hand_over(i, source, now)
 
     def _kind(self, replica: int) -> tuple[bool, str]:
-        """What a replica is there for: to answer or not, and for which model."""
-        return replica in self._together.answering, self.pools[self.pool_of[replica]].model
+        """(whether it is a decode replica, its model)."""
+        return replica in self._driver.answering, self.pools[self.pool_of[replica]].model
 
     def _tell_router(self, replica: int, up: bool) -> None:
         self._open[self._kind(replica)] += 1 if up else -1
-        together = self._together
-        if replica in together.taking:
-            together.router.available(replica, up)
+        driver = self._driver
+        if replica in driver.taking:
+            driver.router.available(replica, up)
         else:
-            assert together.handover is not None
-            together.handover.router.available(replica - together.handover.prefills, up)
+            assert driver.handover is not None
+            driver.handover.router.available(replica - driver.handover.prefills, up)

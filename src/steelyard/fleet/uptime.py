@@ -1,4 +1,4 @@
-"""Which replicas are there, and since when: states in virtual time, and how long each was in which."""
+"""States of replicas over virtual time, and how long each replica was in each state."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ from collections.abc import Collection, Sequence
 from enum import Enum
 
 
-class State(Enum):
-    """What a replica is doing, other than serving faster or slower."""
+class ReplicaState(Enum):
+    """Whether a replica exists and serves."""
 
-    OFF = "off"  # its GPUs are somebody else's
+    OFF = "off"  # its GPUs are free for others
     STARTING = "starting"
     UP = "up"
-    DRAINING = "draining"  # serves what it has, and gets nothing new
+    DRAINING = "draining"  # finishes its requests and gets no new ones
     DOWN = "down"  # crashed, and restarting
 
 
-COMES_OR_IS = (State.UP, State.STARTING, State.DOWN)
-SERVES = (State.UP, State.DRAINING)
-HELD = (State.STARTING, State.UP, State.DRAINING, State.DOWN)
+PRESENT_OR_COMING = (ReplicaState.UP, ReplicaState.STARTING, ReplicaState.DOWN)
+SERVES = (ReplicaState.UP, ReplicaState.DRAINING)
+HELD = (ReplicaState.STARTING, ReplicaState.UP, ReplicaState.DRAINING, ReplicaState.DOWN)
 
 
 class Uptime:
-    """The states of all replicas, and every change of them. All begin off."""
+    """The states of all replicas, and every change. All start off."""
 
     def __init__(self, replicas: int) -> None:
-        self.states = [State.OFF] * replicas
-        self.changes: list[tuple[float, int, State]] = []  # (second, replica, since then)
+        self.states = [ReplicaState.OFF] * replicas
+        self.changes: list[tuple[float, int, ReplicaState]] = []  # (second, replica, new state)
 
-    def set(self, replica: int, state: State, now: float) -> None:
-        """A replica is in another state from now on."""
+    def set(self, replica: int, state: ReplicaState, now: float) -> None:
+        """Change the state of a replica."""
         self.states[replica] = state
         self.changes.append((now, replica, state))
 
-    def among(self, replicas: Sequence[int], states: Collection[State]) -> list[int]:
-        """Those of some replicas that are in one of these states."""
+    def among(self, replicas: Sequence[int], states: Collection[ReplicaState]) -> list[int]:
+        """The given replicas that are in one of these states."""
         return [replica for replica in replicas if self.states[replica] in states]
 
-    def seconds(self, replicas: Collection[int], states: Collection[State], start: float, end: float) -> float:
-        """How long they were in one of these states between two moments, added up."""
+    def seconds(self, replicas: Collection[int], states: Collection[ReplicaState], start: float, end: float) -> float:
+        """Replica-seconds in these states between two moments."""
         total = 0.0
         since: dict[int, float] = {}
         for at, replica, state in self.changes:
@@ -50,8 +50,8 @@ class Uptime:
                 total += max(0.0, min(at, end) - max(since.pop(replica), start))
         return total + sum(max(0.0, end - max(at, start)) for at in since.values())
 
-    def counts(self, replicas: Collection[int], states: Collection[State]) -> list[tuple[float, int]]:
-        """How many of them were in one of these states, and since when each time that changed."""
+    def counts(self, replicas: Collection[int], states: Collection[ReplicaState]) -> list[tuple[float, int]]:
+        """(second, replicas in these states from then on), one entry per change."""
         found: list[tuple[float, int]] = []
         inside: set[int] = set()
         for at, replica, state in self.changes:

@@ -25,8 +25,8 @@ def figures_by_model(desk: Desk, requests: dict[str, Column], duration: float) -
     """How each model was served; nothing where there is one."""
     if desk.models is None:
         return {}
-    asked = np.array(desk.models.asked, dtype=object)[desk.workload.label]
-    return {model: _served(requests, asked == model, duration) for model in dict.fromkeys(desk.models.asked)}
+    asked = np.array(desk.models.by_label, dtype=object)[desk.workload.label]
+    return {model: _served(requests, asked == model, duration) for model in dict.fromkeys(desk.models.by_label)}
 
 
 def _served(requests: dict[str, Column], rows: Column, duration: float) -> ModelFigures:

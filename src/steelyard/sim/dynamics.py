@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterator
 from math import inf
 
 from steelyard.balance.autoscale import ByQueue, BySlo, Scaling, ScalingRule
-from steelyard.fleet.dynamics import Crash, Dynamics, Narrow, Pool, Slow
+from steelyard.fleet.dynamics import Crash, Dynamics, ReplicaPool, SlowGpu, SlowLink
 from steelyard.fleet.handover import Handover
 from steelyard.fleet.links import Link
-from steelyard.fleet.uptime import HELD, SERVES, State
+from steelyard.fleet.uptime import HELD, SERVES, ReplicaState
 from steelyard.scenario import AutoscaleSpec, ChangeSpec, CrashSpec, LinkSpec, SlowSpec
 from steelyard.sim import summary
 from steelyard.sim.setup import FleetSetup
@@ -21,19 +21,21 @@ def make_dynamics(setup: FleetSetup, handover: Handover | None) -> Dynamics | No
     wanted = {pool.name: pool for pool in scenario.fleet.pools}
     if not scenario.dynamics and not any(pool.autoscale for pool in wanted.values()):
         return None
-    pools: dict[str, Pool] = {}
+    pools: dict[str, ReplicaPool] = {}
     first = 0
     for each in setup.pools:
         spec = wanted[each.pool.name]
         begins = each.ranks if spec.autoscale is None else spec.replicas
         model = each.serves if len(setup.models) > 1 else ""
-        pools[spec.name] = Pool(range(first, first + each.ranks), begins, _scaling(spec.autoscale), model)
+        pools[spec.name] = ReplicaPool(range(first, first + each.ranks), begins, _scaling(spec.autoscale), model)
         first += each.ranks
     changes = [found for change in scenario.dynamics for found in _changes(change, pools, handover)]
     return Dynamics(list(pools.values()), changes)
 
 
-def _changes(change: ChangeSpec, pools: dict[str, Pool], handover: Handover | None) -> Iterator[Crash | Slow | Narrow]:
+def _changes(
+    change: ChangeSpec, pools: dict[str, ReplicaPool], handover: Handover | None
+) -> Iterator[Crash | SlowGpu | SlowLink]:
     until = inf if change.until is None else change.until
     for what in change.given().values():
         replicas = pools[what.pool].replicas
@@ -41,10 +43,10 @@ def _changes(change: ChangeSpec, pools: dict[str, Pool], handover: Handover | No
             if isinstance(what, CrashSpec):
                 yield Crash(change.at, replica, inf if what.restart_after is None else what.restart_after)
             elif isinstance(what, SlowSpec):
-                yield Slow(change.at, until, replica, what.factor)
+                yield SlowGpu(change.at, until, replica, what.factor)
             else:
                 assert handover is not None
-                yield Narrow(change.at, until, _link(what, replica, handover), what.factor)
+                yield SlowLink(change.at, until, _link(what, replica, handover), what.factor)
 
 
 def _link(what: LinkSpec, replica: int, handover: Handover) -> Link:
@@ -75,7 +77,7 @@ def shares_there(dynamics: Dynamics, start: float, end: float) -> list[float]:
     return [_share(dynamics, pool, HELD, start, end) for pool in dynamics.pools]
 
 
-def _share(dynamics: Dynamics, pool: Pool, states: Collection[State], start: float, end: float) -> float:
+def _share(dynamics: Dynamics, pool: ReplicaPool, states: Collection[ReplicaState], start: float, end: float) -> float:
     room = (end - start) * len(pool.replicas)
     return dynamics.uptime.seconds(pool.replicas, states, start, end) / room if room > 0 else 1.0
 

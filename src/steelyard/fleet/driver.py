@@ -1,6 +1,6 @@
-"""All engines on one clock, which orders submissions, completions and *wake-ups*.
+"""Drives engines that interact, on one clock that orders submissions, completions and *wake-ups*.
 
-An engine is only run when it might complete something before the next event, by a lower bound it gives itself.
+Each engine gives a lower bound on its next completion. It is run when that bound comes up before any other event.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from steelyard.fleet.environment import Environment
 from steelyard.fleet.frontend import Frontend
 from steelyard.fleet.handover import Handover, Waiting
 
-# In the order in which they happen when they fall together; engines decide after all else.
+# Priorities of events at the same second. Engines decide after all other events.
 END, CHANGE, HAND_OVER, FETCH, FETCHED, FIRST, SEE, ARRIVE, WAKE = range(9)
 _ROOT, _FOLLOWER = range(2)
 
@@ -29,26 +29,26 @@ Action = Callable[[float], None]
 
 
 class Changes(Protocol):
-    """What a clock asks and tells about a fleet whose replicas come and go. Requests are known by their index."""
+    """What the driver asks and reports in a fleet whose replicas come and go. Requests are given by index."""
 
     def has_replica(self, model: str, answering: bool) -> bool:
-        """Whether any replica is there for a new request, or, ``answering``, for a computed prompt."""
+        """Whether any replica takes new requests or, with ``answering``, computed prompts."""
         ...
 
     def await_replica(self, r: Request) -> None:
-        """No replica is there for a request."""
+        """A request waits, since no replica is up."""
         ...
 
     def await_decode_replica(self, i: int, replica: int) -> None:
-        """No replica is there for a prompt that this one has computed."""
+        """A prompt that this replica computed waits, since no decode replica is up."""
         ...
 
     def placed(self, r: Request, replica: int) -> None:
-        """A replica gets a request."""
+        """A request was sent to a replica."""
         ...
 
     def undone(self, replica: int) -> list[Request]:
-        """Of the requests that an engine has finished, those that it will not live to finish."""
+        """Finished requests whose last step ends after the engine's next crash."""
         ...
 
     def first_token(self, i: int, replica: int, now: float) -> None:
@@ -56,16 +56,16 @@ class Changes(Protocol):
         ...
 
     def ends(self, i: int, replica: int, now: float) -> None:
-        """A request has ended, and nobody else knows yet."""
+        """A request has ended. Called before routers are told."""
         ...
 
     def left(self, replica: int, now: float) -> None:
-        """A replica has nothing of one of its requests any more."""
+        """A replica no longer holds anything of one of its requests."""
         ...
 
 
-class Together:
-    """Engines that a router looks at, or that hand requests on to each other."""
+class FleetDriver:
+    """Engines behind a router that looks at their load, or engines that hand requests over to each other."""
 
     def __init__(
         self,
@@ -81,9 +81,11 @@ class Together:
         self.desk = desk
         self.router = router
         self.handover = handover
-        self.changes = changes  # None: all replicas are there all the time
-        self.taking = range(len(engines) if handover is None else handover.prefills)  # replicas that clients ask
-        self.answering = range(len(self.taking), len(engines))  # replicas that prompts are handed on to
+        self.changes = changes  # None: all replicas are up all the time
+        self.taking = range(
+            len(engines) if handover is None else handover.prefills
+        )  # replicas that get clients' requests
+        self.answering = range(len(self.taking), len(engines))  # replicas that get computed prompts
         self.ended = ended
         first_come = np.argsort(desk.workload.at[desk.roots], kind="stable")
         roots = desk.roots[first_come]
@@ -101,35 +103,37 @@ class Together:
                 self._on_wake,
             )
         )
-        self.schedule = self.clock.schedule  # of arrivals only the next, so that the agenda stays small
+        self.schedule = self.clock.schedule  # only the next arrival is on the agenda, so that it stays small
         self.version = [0] * len(engines)
         self.frontends = [Frontend(desk.host) for _ in engines]
         self.ends = [desk.ends(engine) for engine in engines]
-        self.taken: list[deque[Request]] = [deque() for _ in engines]  # and not yet seen by the engine
-        self.asked: dict[int, RoutedRequest] = {}  # of requests that have not ended
+        self.taken: list[deque[Request]] = [deque() for _ in engines]  # sent to a replica, not yet seen by its engine
+        self.in_flight: dict[int, RoutedRequest] = {}  # by index: requests that have not ended
         self.awaits_first_tokens = awaits_first_tokens or router.awaits_first_tokens
-        self.unanswered: list[list[Request]] = [[] for _ in engines]  # for routers and rules that go by first tokens
+        self.unanswered: list[list[Request]] = [
+            [] for _ in engines
+        ]  # without a first token; filled if anybody needs it
         self.handed: dict[int, Request] = {}  # by index: prompts that have been computed
-        self.fetches: dict[int, tuple[Request, int]] = {}  # by index: asked for, with their tokens
-        self.due = inf  # when the next of them is through
+        self.fetches: dict[int, tuple[Request, int]] = {}  # by index: transfers that engines asked for, and tokens
+        self.due = inf  # when the next transfer ends
         self.actions: dict[int, Action] = {}  # by number of the event
-        self.told = 0  # such events so far
+        self._next_action = 0  # number of the next one
 
     def run(self, until: float = inf) -> None:
-        """Everything that happens, in order."""
+        """Handle all events up to a second."""
         self._next_arrival()
         self.clock.run(until)
 
     @property
     def serving(self) -> bool:
-        """Whether any request has still to end or to come."""
-        return bool(self.asked) or any(event[1] == ARRIVE for event in self.clock.agenda)
+        """Whether any request has yet to arrive or to end."""
+        return bool(self.in_flight) or any(event[1] == ARRIVE for event in self.clock.agenda)
 
     def at(self, at: float, action: Action) -> None:
-        """Have something done at a second, if not all has been served by then."""
-        self.actions[self.told] = action
-        self.schedule((at, CHANGE, self.told, 0))
-        self.told += 1
+        """Run an action at a second, unless all requests have ended by then."""
+        self.actions[self._next_action] = action
+        self.schedule((at, CHANGE, self._next_action, 0))
+        self._next_action += 1
 
     def _on_change(self, event: FleetEvent) -> None:
         now, _, number, _ = event
@@ -155,12 +159,12 @@ class Together:
             self.follow(now, i)
             return
         r = desk.request(i, now)
-        self.asked[i] = RoutedRequest(i, int(desk.session[i]), r.keys, r.prompt, r.priority, now, desk.model_of(i))
+        self.in_flight[i] = RoutedRequest(i, int(desk.session[i]), r.keys, r.prompt, r.priority, now, desk.model_of(i))
         self.send(r, now)
 
     def send(self, r: Request, now: float) -> None:
-        """A request goes where the router wants it."""
-        asked, desk = self.asked[r.index], self.desk
+        """Send a request to the replica that the router chooses."""
+        asked, desk = self.in_flight[r.index], self.desk
         if self.changes is not None and not self.changes.has_replica(asked.model, answering=False):
             desk.arrival[r.index] = r.arrival
             self.changes.await_replica(r)
@@ -190,15 +194,15 @@ class Together:
         self.sleep(replica)
 
     def take_over(self, i: int, replica: int, now: float) -> list[Request]:
-        """What a replica holds for a row that it gets; what others hold for it they need not hold any longer."""
+        """Requests whose blocks a replica holds for row ``i``. Blocks that other replicas hold for it are released."""
         held = []
         for r in self.desk.held_for(i):
-            there = int(self.desk.replica[r.index])
-            if there == replica:
+            holder = int(self.desk.replica[r.index])
+            if holder == replica:
                 held.append(r)
             else:
-                self.run_to(there, now).release_held(r, now)
-                self.sleep(there)
+                self.run_to(holder, now).release_held(r, now)
+                self.sleep(holder)
         return held
 
     # -- from engines to clients --------------------------------------------------------------------------------
@@ -207,10 +211,10 @@ class Together:
         now, _, i, replica = event
         if self.changes is not None:
             self.changes.ends(i, replica, now)
-        asked = self.asked.pop(i)
+        asked = self.in_flight.pop(i)
         if self.handover is not None and replica >= self.handover.prefills:
             self.handover.router.ended(asked, replica - self.handover.prefills)
-            self.let_go(self.handover.unfetched(i), now)
+            self.release_prefill(self.handover.unfetched(i), now)
         else:
             self.router.ended(asked, replica)
         self.follow(now, i)
@@ -218,7 +222,7 @@ class Together:
             self.changes.left(replica, now)
 
     def follow(self, now: float, i: int) -> None:
-        """A request has ended: who waits for that comes next."""
+        """A request has ended: schedule the requests that follow it."""
         for at, child in self.desk.follow(i, now):
             self.schedule((at, ARRIVE, child, _FOLLOWER))
 
@@ -232,7 +236,7 @@ class Together:
         self.sleep(replica)
 
     def run_to(self, replica: int, now: float) -> Engine:
-        """An engine, run up to a second."""
+        """Run an engine up to a second, and return it."""
         engine = self.engines[replica]
         engine.advance(now)
         self._collect(replica)
@@ -264,10 +268,10 @@ class Together:
 
     def _on_first(self, event: FleetEvent) -> None:
         now, _, i, replica = event
-        if i in self.asked:
+        if i in self.in_flight:
             if self.changes is not None:
                 self.changes.first_token(i, replica, now)
-            self.router.first_token(self.asked[i], replica, now)
+            self.router.first_token(self.in_flight[i], replica, now)
 
     def _tell_first_tokens(self, replica: int) -> None:
         ends = self.engines[replica].log.ends
@@ -291,15 +295,15 @@ class Together:
         self.hand_over(i, replica, now)
 
     def hand_over(self, i: int, replica: int, now: float) -> None:
-        """A replica has computed a prompt; the decode router says who answers."""
+        """A replica has computed a prompt: send it to the decode replica that the decode router chooses."""
         assert self.handover is not None
-        asked = self.asked[i]
+        asked = self.in_flight[i]
         if self.changes is not None and not self.changes.has_replica(asked.model, answering=True):
             self.changes.await_decode_replica(i, replica)
             return
         self.router.ended(asked, replica)
-        r, there = self.handover.second_part(self.handed.pop(i), replica, asked, now)
-        self._hand(r, there, self.frontends[there].take(now, r.prompt)[1])
+        r, decode = self.handover.second_part(self.handed.pop(i), replica, asked, now)
+        self._hand(r, decode, self.frontends[decode].take(now, r.prompt)[1])
 
     def _on_fetch(self, event: FleetEvent) -> None:
         now, _, i, replica = event
@@ -309,22 +313,22 @@ class Together:
             self.handover.start(r, tokens, replica, now)
             self.await_transfer()
         else:
-            self.let_go(self.handover.unfetched(i), now)
+            self.release_prefill(self.handover.unfetched(i), now)
 
     def _on_fetched(self, event: FleetEvent) -> None:
         now, handover = event[0], self.handover
         assert handover is not None
         if now != self.due:
-            return  # it goes faster or slower since another began or ended
+            return  # outdated: its rate changed when another transfer began or ended
         r, replica, source = handover.ended()
         self.due = inf
         self.await_transfer()
-        self.let_go(source, now)
+        self.release_prefill(source, now)
         self.run_to(replica, now).loaded(r, now)
         self.sleep(replica)
 
-    def let_go(self, source: Waiting | None, now: float) -> None:
-        """Nobody needs what a prefill engine has kept any more."""
+    def release_prefill(self, source: Waiting | None, now: float) -> None:
+        """Release the blocks that a prefill engine kept for a request."""
         if source is None:
             return
         self.run_to(source.replica, now).let_go(source.prefill, now)
@@ -333,7 +337,7 @@ class Together:
             self.changes.left(source.replica, now)
 
     def await_transfer(self) -> None:
-        """Transfers have begun, ended or changed their rate: look again when the next one ends."""
+        """Schedule the end of the next transfer, after any has begun, ended or changed its rate."""
         assert self.handover is not None
         at = self.handover.network.next_end + self.handover.transfers.latency
         if at != self.due:
