@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 from random import Random
 from typing import Any
 
@@ -12,8 +14,13 @@ from hypothesis import strategies as st
 from steelyard.balance.core import Core
 from steelyard.balance.events import Generated
 from steelyard.balance.inbox import Envelope
+from steelyard.balance.kinds import Event
+from steelyard.balance.log import Journal, read_event, read_header, replay
+from steelyard.balance.pool import PoolFormed, StepBegan, StepEnded
 from steelyard.balance.settings import TailSettings
 from steelyard.balance.tail import Divided, OverSampling, PartialRollout, Repacking, TailBatching
+from steelyard.posttrain.run import posttrain
+from steelyard.scenario import posttrain_from_dict
 from support.cluster import Cluster, check_loads, settings
 from support.engine_worlds import settled
 from support.states import state
@@ -129,3 +136,35 @@ def test_a_run_with_losses_ends_with_nothing_lost_and_no_seat_taken(tail: str, m
 def known(core: Core) -> object:
     """All that a core decides by."""
     return state((core.placement, core.rounds, core.pool, core.planning))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"planner": "simulated", "pool": "payoff", "steps": 6},
+        {"planner": "search", "pool": "thresholds", "steps": 6, "mode": "asynchronous"},
+        {"pool": "payoff", "steps": 8, "training": {"dp": 1}, "trajectories": {"preset": "search", "prompts": 16}},
+    ],
+    ids=str,
+)
+def test_a_run_with_planner_and_pool_is_decided_the_same_among_old_reports(changes: dict[str, Any]) -> None:
+    """Every kind of event of a whole run, each followed by some that were reported before."""
+    small = {
+        "model": "qwen2.5-0.5b",
+        "gpu": "a800",
+        "trajectories": {"preset": "search", "prompts": 8, "group": 4},
+        "mode": "one-step-off",
+        "rollout": [{"tp": 1, "replicas": 4}, {"tp": 2, "replicas": 1}],
+        "training": {"dp": 2},
+    }
+    file = io.StringIO()
+    posttrain(posttrain_from_dict({**small, **changes}), journal=Journal(file))
+    rows = [("log", json.loads(line)) for line in file.getvalue().splitlines()]
+    core = read_header(rows[0][1], "log").settings.core()
+    dice, past = Random(1), list[Event]()
+    for replayed in replay(rows[1:], core):
+        assert replayed.logged == replayed.decided, replayed.event
+        past.append(read_event(json.loads(replayed.event), "log").event)
+        for old in dice.choices(past, k=2):
+            assert core.apply(old) == [], old
+    assert {PoolFormed, StepBegan, StepEnded} <= set(map(type, past))

@@ -69,6 +69,7 @@ class HybridPool:
         hybrid = {n: tuple(gpu for gpus in unit for gpu in gpus) for n, unit in self._units.items()}
         self._gpus = hybrid
         self._lent: list[int] = []
+        self._epochs: dict[int, int] = {}  # of the last command to each replica
         self._syncing: dict[int, Sync] = {}
         self._ended = EndedBatches(loop)
         self._cost = cache(self._compile)
@@ -94,7 +95,7 @@ class HybridPool:
 
     def ends(self, at: float, step: int) -> None:
         """Gradients are in; those that only went along hold what the others hold."""
-        lent = {number: self.pool.members[number].epoch for number in self._lent}
+        lent = {number: self._epochs[number] for number in self._lent}
         for replica, epoch in {**dict.fromkeys(range(self._layout.replicas), 0), **lent}.items():
             self._tell(Gradient(at, replica, epoch, step, step, 1))
         for command in list(self._syncing.values()):
@@ -157,6 +158,7 @@ class HybridPool:
             return
         reason = self._failing(command)
         number, epoch = command.replica, command.epoch
+        self._epochs[number] = epoch
         if reason is not None and not isinstance(command, RollBack):
             if isinstance(command, Drain):
                 self._stop(number, at)
@@ -198,7 +200,7 @@ class HybridPool:
         self._stage.later(at + seconds, partial(self._serve, number, command.epoch))
 
     def _serve(self, number: int, epoch: int, at: float) -> None:
-        if self.pool.members[number].epoch != epoch:
+        if self._epochs[number] != epoch:  # it was commanded otherwise meanwhile
             return
         for gpus in self._units[number]:
             self._loop.roles.start_engine(gpus, at)
