@@ -42,16 +42,16 @@ def end(admission: Admission, *names: str) -> list[AdmissionCommand]:
 
 
 @pytest.mark.parametrize(
-    ("concurrency", "eta", "version", "accepted", "running", "expected"),
+    ("concurrency", "staleness", "version", "accepted", "running", "expected"),
     [(100, 0, 0, 0, 0, 8), (100, 1, 0, 0, 0, 16), (100, 1, 3, 20, 4, 16), (6, 4, 0, 0, 2, 4), (100, 0, 0, 6, 2, 0)],
 )
 def test_the_published_capacity(
-    concurrency: int, eta: int, version: int, accepted: int, running: int, expected: int
+    concurrency: int, staleness: int, version: int, accepted: int, running: int, expected: int
 ) -> None:
-    admission = Admission(concurrency, 8, eta)
+    admission = Admission(concurrency, 8, staleness)
     admission.version, admission.accepted, admission.running = version, accepted, running
     assert admission.capacity == expected
-    published = min(concurrency - running, (eta + version + 1) * 8 - accepted - running)
+    published = min(concurrency - running, (staleness + version + 1) * 8 - accepted - running)
     assert admission.capacity == published
 
 
@@ -189,8 +189,8 @@ def test_what_cannot_be() -> None:
 
 @given(st.integers(0, 2**32), st.integers(0, 3), st.integers(1, 3))
 @settings(max_examples=40, deadline=None)
-def test_the_bound_holds_in_any_order_and_no_sample_is_lost(seed: int, eta: int, size: int) -> None:
-    world = World(Random(seed), eta, size)
+def test_the_bound_holds_in_any_order_and_no_sample_is_lost(seed: int, staleness: int, size: int) -> None:
+    world = World(Random(seed), staleness, size)
     for _ in range(200):
         world.happen(faults=True)
         world.check()

@@ -22,13 +22,13 @@ from steelyard.balance.pool import (
     Fetch,
     Fetched,
     Gradient,
+    HybridPool,
     Join,
     JoinAccepted,
     Leave,
     MemberState,
     Patience,
     Payoff,
-    Pool,
     ProportionalStep,
     Reduce,
     RollBack,
@@ -59,7 +59,7 @@ class Scripted:
         return max(-view.lent, min(wish, view.idle))
 
 
-def joined(pool: Pool, script: Scripted) -> int:
+def joined(pool: HybridPool, script: Scripted) -> int:
     """Lend one replica, the plain way; it is active from step 2 on."""
     pool.decide(StepBegan(0.0, 0, 0))
     script.wish = 1
@@ -157,7 +157,7 @@ def test_a_replica_that_was_rolled_back_is_left_alone_for_a_while_and_told_again
         def change(self, view: View) -> int:
             return view.idle
 
-    pool = Pool({0: (0,)}, {1: (1,)}, engines=1, rule=Eager(), patience=Patience(draining=10.0, rolled_back=20.0))
+    pool = HybridPool({0: (0,)}, {1: (1,)}, engines=1, rule=Eager(), patience=Patience(draining=10.0, rolled_back=20.0))
     pool.decide(StepBegan(0.0, 0, 0))
     assert pool.decide(ended(0)) == [Drain(1, 1)]
     assert pool.decide(Tick(9.9)) == []
@@ -282,13 +282,13 @@ def test_weights_add_up_and_every_token_counts_the_same(tokens: dict[int, int]) 
 
 def test_what_a_pool_cannot_be_made_of() -> None:
     with pytest.raises(UserError, match="GPU 1 is in replica 0 and in replica 2"):
-        Pool({0: (0, 1)}, {2: (1, 2)})
+        HybridPool({0: (0, 1)}, {2: (1, 2)})
     with pytest.raises(UserError, match=r"one size, found \[1, 2\] GPUs"):
-        Pool({0: (0, 1)}, {2: (2,)})
+        HybridPool({0: (0, 1)}, {2: (2,)})
     with pytest.raises(UserError, match="no core"):
-        Pool({}, {2: (2,)})
+        HybridPool({}, {2: (2,)})
     with pytest.raises(UserError, match="both core and hybrid"):
-        Pool({0: (0, 1)}, {0: (2, 3)})
+        HybridPool({0: (0, 1)}, {0: (2, 3)})
 
 
 # A world in which anything can be late, lost or told twice

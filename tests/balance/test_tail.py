@@ -23,7 +23,6 @@ from steelyard.balance.tail import (
     Cap,
     Defer,
     Divided,
-    Move,
     OverSampling,
     PartialRollout,
     Paused,
@@ -38,6 +37,7 @@ from steelyard.balance.tail import (
     TailBatching,
     TailCommand,
     Train,
+    TrajectoryMove,
     gather,
 )
 from steelyard.records import Turn
@@ -202,7 +202,7 @@ def test_survivors_are_gathered_on_the_fast_replica_and_others_are_freed() -> No
     rollouts = engines(1, 4, 1, 1)
     for replica in range(3):
         put(rollouts, f"t{replica}", replica)
-    assert gather(rollouts, 0.5) == Repack((Move("t0", 0, 1), Move("t2", 2, 1)), freed=(0, 2, 3))
+    assert gather(rollouts, 0.5) == Repack((TrajectoryMove("t0", 0, 1), TrajectoryMove("t2", 2, 1)), freed=(0, 2, 3))
 
 
 @pytest.mark.parametrize(("seats", "left"), [(2, 0.0), (8, 450.0)])
@@ -212,7 +212,7 @@ def test_nobody_is_moved_where_there_is_no_room(seats: int, left: float) -> None
     put(rollouts, "a", 0, left=left)
     put(rollouts, "b", 1, left=left)
     assert gather(rollouts, 0.5) is None
-    assert gather(rollouts, 1.0) == Repack((Move("b", 1, 0),), freed=(1,))
+    assert gather(rollouts, 1.0) == Repack((TrajectoryMove("b", 1, 0),), freed=(1,))
 
 
 def test_nobody_is_moved_while_somebody_waits() -> None:

@@ -11,7 +11,7 @@ import steelyard
 
 PACKAGE = Path(steelyard.__file__).parent
 # Still to be renamed. Take a name off this list as soon as it is unique; add none.
-REPEATED = {"Move", "Outlook", "Part", "Pool", "Reallocation", "Rollouts"}
+REPEATED = {"Part"}
 
 
 def public_classes() -> Iterator[tuple[str, str]]:

@@ -173,9 +173,9 @@ def test_a_scale_is_for_all_or_one_for_each() -> None:
 def test_all_who_are_asynchronous_have_the_same_bound_on_staleness() -> None:
     for scenario, bound in ((tiny(), 2), (tiny(mode="asynchronous", staleness=4), 4)):
         cases = Cases(scenario)
-        assert {cases.of(Choice(tail=tail)).behind for tail in ("none", "over-sampling", "partial")} == {bound}
+        assert {cases.of(Choice(tail=tail)).staleness_bound for tail in ("none", "over-sampling", "partial")} == {bound}
     synchronous = Choice("split", streaming=False, tail="over-sampling")
-    assert Cases(tiny()).of(synchronous).behind == 1  # what is carried over must be
+    assert Cases(tiny()).of(synchronous).staleness_bound == 1  # what is carried over must be
 
 
 def test_a_result_is_of_the_files_that_its_scenario_names(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from steelyard.balance.pool import Activate, Drain, Fetch, Join, Leave, PoolCommand, Sync, View
 from steelyard.posttrain.changes import replica_to_training
 from steelyard.posttrain.core import core_settings
-from steelyard.posttrain.hybrid import HybridPool
+from steelyard.posttrain.hybrid import PoolDriver
 from steelyard.posttrain.loop import Loop
 from steelyard.posttrain.run import drive
 from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
@@ -50,9 +50,9 @@ class Told:
 
 def run(
     changes: list[int], failing: Callable[[PoolCommand], str | None] = lambda _: None, setup: PosttrainSetup = ONLY
-) -> tuple[Loop, HybridPool]:
+) -> tuple[Loop, PoolDriver]:
     loop = Loop(setup, core_settings(setup).core())
-    hybrid = HybridPool(loop, failing=failing)
+    hybrid = PoolDriver(loop, failing=failing)
     hybrid.pool._rule = Told(changes)
     loop.manager = loop.trainer.gate = hybrid
     loop.run()

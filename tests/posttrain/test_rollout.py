@@ -335,11 +335,11 @@ def loop(**more: object) -> LoopRecord:
     ).run()
 
 
-@pytest.mark.parametrize(("mode", "behind"), [("split", 0), ("one-step-off", 1), ("asynchronous", 2)])
-def test_samples_are_never_older_than_allowed(mode: str, behind: int) -> None:
+@pytest.mark.parametrize(("mode", "bound"), [("split", 0), ("one-step-off", 1), ("asynchronous", 2)])
+def test_samples_are_never_older_than_allowed(mode: str, bound: int) -> None:
     record = loop(mode=mode)
     assert len(record.samples) == 4 * 32 and len({each.trajectory.id for each in record.samples}) == 4 * 32
-    assert max(age for step in record.steps for age in step.staleness) == behind
+    assert max(age for step in record.steps for age in step.staleness) == bound
     for before, after in zip(record.steps, record.steps[1:], strict=False):
         assert before.begun < before.trained < before.synced <= after.begun
 

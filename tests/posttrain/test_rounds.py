@@ -149,7 +149,7 @@ def check(run: Ran) -> None:
         assert not any(count % size for count in groups.values()), "part of a group"
         assert record.steps[step].samples == len(batch) <= size * scenario.trajectories.prompts
         for each in batch:
-            assert 0 <= step - each.version <= scenario.behind, "too old"
+            assert 0 <= step - each.version <= scenario.staleness_bound, "too old"
             assert each.version <= each.oldest <= max(each.versions) <= step
             assert each.generated == each.trajectory.generated, "tokens lost or made twice"
             turns = each.trajectory.turns
@@ -181,7 +181,7 @@ def test_nobody_is_lost_trained_on_twice_or_too_old(mode: str, tail: str, stream
 def test_books_are_right_in_small_worlds(mode: str, tail: str, prompts: int, group: int, slack: int, seed: int) -> None:
     asked = written(mode=mode, tail=TAILS[tail], seed=seed, trajectories={**HEAVY, "prompts": prompts, "group": group})
     usual = posttrain_from_dict(asked)
-    wider = usual.behind + slack if usual.tail.carried or not usual.synchronous else None
+    wider = usual.staleness_bound + slack if usual.tail.carried or not usual.synchronous else None
     check(ran(**{**asked, "staleness": wider, "steps": 5}))
 
 
@@ -485,7 +485,7 @@ def test_mistakes_are_named(more: dict[str, Any], said: str) -> None:
 
 def test_staleness_follows_from_mode_and_policy() -> None:
     found = {
-        (mode, tail): (scenario.behind, scenario.ahead)
+        (mode, tail): (scenario.staleness_bound, scenario.lead)
         for mode in MODES
         for tail in ("none", "over-sampling", "divided")
         for scenario in [posttrain_from_dict(written(mode=mode, tail=tail))]

@@ -14,7 +14,7 @@ from steelyard.model import Layout, load_model, parameters, weight_bytes
 from steelyard.posttrain.changes import engines_begin, relayout, replica_to_rollout, replica_to_training
 from steelyard.posttrain.sync import (
     Disk,
-    Rollouts,
+    RolloutEngines,
     Startup,
     broadcast,
     checkpoint_bytes,
@@ -37,33 +37,33 @@ DISK = Disk(write=2e9, read=8e9)
 
 
 def test_a_broadcast_takes_at_least_the_weights_over_one_network_link() -> None:
-    found = broadcast(MODEL, NODES, TRAINING, [Rollouts(4, Layout(tp=2))])
+    found = broadcast(MODEL, NODES, TRAINING, [RolloutEngines(4, Layout(tp=2))])
     least = 2 * parameters(MODEL).total / NIC
     assert least < found.parts["broadcast"] < 1.2 * least
     assert found.bytes == 8 * whole_weights(MODEL)
 
 
 def test_a_broadcast_hardly_cares_how_many_listen() -> None:
-    few, many = (broadcast(MODEL, NODES, TRAINING, [Rollouts(n)]) for n in (8, 64))
+    few, many = (broadcast(MODEL, NODES, TRAINING, [RolloutEngines(n)]) for n in (8, 64))
     assert few.seconds <= many.seconds < 1.2 * few.seconds
 
 
 def test_fsdp_and_tensor_parallel_ranks_gather_first() -> None:
-    alone = broadcast(MODEL, NODES, TrainLayout(zero=1), [Rollouts(8)]).parts["gather"]
-    tensor = broadcast(MODEL, NODES, TrainLayout(tp=8, zero=1), [Rollouts(8)]).parts["gather"]
-    sharded = broadcast(MODEL, NODES, TrainLayout(dp=8, zero=3), [Rollouts(8)]).parts["gather"]
+    alone = broadcast(MODEL, NODES, TrainLayout(zero=1), [RolloutEngines(8)]).parts["gather"]
+    tensor = broadcast(MODEL, NODES, TrainLayout(tp=8, zero=1), [RolloutEngines(8)]).parts["gather"]
+    sharded = broadcast(MODEL, NODES, TrainLayout(dp=8, zero=3), [RolloutEngines(8)]).parts["gather"]
     assert alone == 0.0 < tensor == pytest.approx(sharded, rel=0.01)
 
 
 def test_fetching_shards_is_bound_by_the_side_with_fewer_links() -> None:
-    one = point_to_point(MODEL, NODES, TRAINING, [Rollouts(1, Layout(tp=4))])
+    one = point_to_point(MODEL, NODES, TRAINING, [RolloutEngines(1, Layout(tp=4))])
     assert one.parts["transfer"] == pytest.approx(weight_bytes(MODEL, tp=4) / NIC, rel=0.01)
-    many = point_to_point(MODEL, NODES, TRAINING, [Rollouts(32, Layout(tp=4))])
+    many = point_to_point(MODEL, NODES, TRAINING, [RolloutEngines(32, Layout(tp=4))])
     assert many.parts["transfer"] == pytest.approx(128 * weight_bytes(MODEL, tp=4) / 16 / NIC, rel=0.01)
 
 
 def test_shards_beat_a_broadcast_and_the_disk() -> None:
-    rollouts = [Rollouts(4, Layout(tp=4)), Rollouts(8, Layout(tp=2))]
+    rollouts = [RolloutEngines(4, Layout(tp=4)), RolloutEngines(8, Layout(tp=2))]
     fetched = point_to_point(MODEL, NODES, TRAINING, rollouts).seconds
     sent = broadcast(MODEL, NODES, TRAINING, rollouts).seconds
     assert fetched < sent < via_disk(MODEL, NODES, TRAINING, rollouts, DISK).seconds
@@ -71,17 +71,19 @@ def test_shards_beat_a_broadcast_and_the_disk() -> None:
 
 def test_narrow_uplinks_slow_shards_down() -> None:
     narrow = replace(NODES, oversubscription=4.0)
-    wide, slow = (point_to_point(MODEL, each, TRAINING, [Rollouts(16)]).parts["transfer"] for each in (NODES, narrow))
+    wide, slow = (
+        point_to_point(MODEL, each, TRAINING, [RolloutEngines(16)]).parts["transfer"] for each in (NODES, narrow)
+    )
     assert slow == pytest.approx(4 * wide, rel=0.01)
 
 
 def test_a_disk_is_written_once_and_read_by_every_node() -> None:
-    found = via_disk(MODEL, NODES, TRAINING, [Rollouts(32)], replace(DISK, latency=3.0))
+    found = via_disk(MODEL, NODES, TRAINING, [RolloutEngines(32)], replace(DISK, latency=3.0))
     size = whole_weights(MODEL)
     assert found.parts["write"] == pytest.approx(size / 2e9 + 3.0)
     assert found.parts["read"] == pytest.approx(size / (8e9 / 4))
     assert found.bytes == 5 * size
-    limited = via_disk(MODEL, NODES, TRAINING, [Rollouts(8)], replace(DISK, node_read=1e9))
+    limited = via_disk(MODEL, NODES, TRAINING, [RolloutEngines(8)], replace(DISK, node_read=1e9))
     assert limited.parts["read"] == pytest.approx(size / 1e9)
 
 
@@ -155,7 +157,7 @@ def test_nobody_to_send_to_is_a_mistake() -> None:
 @settings(max_examples=40, deadline=None)
 def test_more_bandwidth_is_never_slower_and_more_engines_never_faster(more: float, replicas: int, tp: int) -> None:
     faster = replace(NODES, nic=replace(NODES.nic, rated=more * NODES.nic.rated))
-    engines, further = [Rollouts(replicas, Layout(tp=tp))], [Rollouts(replicas + 1, Layout(tp=tp))]
+    engines, further = [RolloutEngines(replicas, Layout(tp=tp))], [RolloutEngines(replicas + 1, Layout(tp=tp))]
     for way in (broadcast, point_to_point):
         assert way(MODEL, faster, TRAINING, engines).seconds <= way(MODEL, NODES, TRAINING, engines).seconds
         assert way(MODEL, NODES, TRAINING, engines).seconds <= way(MODEL, NODES, TRAINING, further).seconds + 1e-9
@@ -178,7 +180,7 @@ def _kept(layout: TrainLayout) -> float:
 
 
 def test_experts_that_are_spread_over_ranks_are_gathered_before_they_are_sent() -> None:
-    model, engines = load_model("qwen3-30b-a3b"), [Rollouts(4, Layout(tp=2))]
+    model, engines = load_model("qwen3-30b-a3b"), [RolloutEngines(4, Layout(tp=2))]
     found = broadcast(model, NODES, TrainLayout(dp=8, ep=8), engines).parts["gather"]
     experts = 2 * 48 * 128 * 3 * 2048 * 768
     assert found == pytest.approx(7 / 8 * experts / NODES.peer.rate, rel=0.1)

@@ -20,8 +20,8 @@ from steelyard.records import Turn
 class World:
     """Engines that lag behind the trainer, samples that end in any order, are stopped, come back or are replaced."""
 
-    def __init__(self, dice: Random, eta: int, size: int) -> None:
-        self.dice, self.eta, self.size = dice, eta, size
+    def __init__(self, dice: Random, staleness: int, size: int) -> None:
+        self.dice, self.staleness, self.size = dice, staleness, size
         self.batch = 2 * size
         self.concurrency = dice.randint(1, 6) * size
         self.admission = self.fresh()
@@ -36,7 +36,7 @@ class World:
         self.tell(WeightsPublished(0.0, 0))
 
     def fresh(self) -> Admission:
-        return Admission(self.concurrency, self.batch, self.eta, size=self.size)
+        return Admission(self.concurrency, self.batch, self.staleness, size=self.size)
 
     def tell(self, event: AdmissionEvent) -> None:
         commands = self.admission.decide(event)
@@ -63,7 +63,7 @@ class World:
         assert len(groups) == self.batch and all(groups.count(group) == self.size for group in groups)
         for name in command.trajectories:
             assert self.state[name] == "ended", "trained on twice, or before its end"
-            assert command.version - self.start[name] <= self.eta, "the bound is broken"
+            assert command.version - self.start[name] <= self.staleness, "the bound is broken"
             self.state[name] = "trained"
 
     def begin(self, group: str) -> None:
@@ -113,8 +113,8 @@ class World:
         assert admission.running == states.count("running")
         assert admission.stopped == states.count("stopped")
         assert admission.accepted == states.count("trained") + states.count("ended")
-        ahead = (self.eta + admission.version + 1) * self.batch
-        assert admission.accepted + admission.running + admission.stopped <= ahead
+        allowed = (self.staleness + admission.version + 1) * self.batch
+        assert admission.accepted + admission.running + admission.stopped <= allowed
         assert sum(admission.trained.values()) == states.count("trained")
         assert sum(admission.dropped.values()) <= states.count("discarded")  # late ones are in no histogram
-        assert max(admission.trained, default=0) <= self.eta
+        assert max(admission.trained, default=0) <= self.staleness

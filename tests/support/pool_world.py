@@ -16,12 +16,12 @@ from steelyard.balance.pool import (
     Fetch,
     Fetched,
     Gradient,
+    HybridPool,
     Join,
     JoinAccepted,
     Leave,
     MemberState,
     Patience,
-    Pool,
     PoolCommand,
     PoolEvent,
     Reduce,
@@ -60,8 +60,8 @@ def ended(
     return StepEnded(at, step, train, rollout, max(train, rollout) if seconds is None else seconds, pressure, longest)
 
 
-def make(rule: Rule, **more: object) -> Pool:
-    return Pool(CORE, HYBRID, engines=4, rule=rule, **more)  # type: ignore[arg-type]
+def make(rule: Rule, **more: object) -> HybridPool:
+    return HybridPool(CORE, HYBRID, engines=4, rule=rule, **more)  # type: ignore[arg-type]
 
 
 @dataclass
@@ -87,7 +87,7 @@ class World:
         self.redone = 0
 
     @staticmethod
-    def fresh_pool() -> Pool:
+    def fresh_pool() -> HybridPool:
         return make(Told(), patience=Patience(*(100.0,) * 8, rest=1))
 
     def tell(self, event: PoolEvent) -> None:

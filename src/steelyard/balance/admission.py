@@ -1,9 +1,9 @@
 """How many trajectories may begin, and which of those that have ended are still fresh enough to train on.
 
-The bound is eta versions: who begins at version v is to be trained on by version v + eta at the latest. Up to then the
-trainer takes eta + v + 1 batches, so over all time no more than those are let in. That would do if all ended in the
-order they began in. But one that takes long is overtaken by others, however few were let in; so the bound is looked at
-once more whenever there are new weights, and whoever has missed it goes.
+The bound is ``staleness`` versions: a trajectory that begins at version v must be trained on by version v + staleness.
+Until then the trainer takes staleness + v + 1 batches, so no more than those may begin over all time. That would be
+enough if trajectories ended in the order in which they began. But others overtake a long one, however few may begin. So
+the bound is checked again whenever there are new weights, and trajectories beyond it are discarded.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Admission:
         self,
         concurrency: int,
         batch: int,
-        eta: int,
+        staleness: int,
         *,
         size: int = 1,
         measure: Measure = "start",
@@ -112,7 +112,7 @@ class Admission:
                 f"admission: batch ({batch}) must be a multiple of the group size ({size}), "
                 f"and concurrency ({concurrency}) at least that"
             )
-        self._concurrency, self._batch, self._eta, self._size = concurrency, batch, eta, size
+        self._concurrency, self._batch, self._staleness, self._size = concurrency, batch, staleness, size
         self._measure: Measure = measure
         self._late: Late = late
         self.version = 0
@@ -132,8 +132,8 @@ class Admission:
     def capacity(self) -> int:
         """Samples that may begin now, as in AReaL and Libra. Those that were stopped for a while still count for the
         staleness of others, though they take up no engine."""
-        ahead = (self._eta + self.version + 1) * self._batch - self.accepted - self.stopped
-        return min(self._concurrency, ahead) - self.running
+        allowed = (self._staleness + self.version + 1) * self._batch - self.accepted - self.stopped
+        return min(self._concurrency, allowed) - self.running
 
     def versions(self, trajectory: str) -> Versions:
         """Of one that has not been handed out yet."""
@@ -235,7 +235,7 @@ class Admission:
         late: list[str] = []
         for group in groups if self._late == "drop" else []:
             staleness = group.staleness(self._due, self._measure)
-            if staleness <= self._eta:
+            if staleness <= self._staleness:
                 continue
             self._drop(group)
             self.dropped[staleness] += len(group.running) + group.missing + len(group.done)

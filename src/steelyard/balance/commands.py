@@ -87,7 +87,7 @@ class Abort:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class TrajectoryMove:
     """A trajectory and its cache go from one replica to another."""
 
     trajectory: str
@@ -99,7 +99,7 @@ class Move:
 class Repack:
     """Gather the trajectories that are left; replicas in ``freed`` are empty then, and closed until `Reopen`."""
 
-    moves: tuple[Move, ...]
+    moves: tuple[TrajectoryMove, ...]
     freed: tuple[int, ...]
 
 

@@ -25,7 +25,7 @@ from steelyard.balance.kinds import Command, Event
 from steelyard.balance.placement import Placement
 from steelyard.balance.plan.planning import Planning
 from steelyard.balance.plan.questions import PlanEvent
-from steelyard.balance.pool import Pool, PoolEvent, PoolFormed, PoolRules, Tick, WakeAt
+from steelyard.balance.pool import HybridPool, PoolEvent, PoolFormed, PoolRules, Tick, WakeAt
 from steelyard.balance.rollouts import Reason
 from steelyard.balance.rounds import Rounds
 
@@ -46,7 +46,7 @@ class Core:
         self.placement = placement
         self.rounds = rounds
         self.planning = planning
-        self.pool: Pool | None = None
+        self.pool: HybridPool | None = None
         self._pool_rules = pool_rules
         self._wake_at = inf  # when the driver was asked to send a tick
         self._inbox = Inbox()

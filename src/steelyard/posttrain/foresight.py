@@ -81,7 +81,7 @@ class Foresight:
         one is trained on, it waits, and training alone counts. Otherwise batches share engines, and only the loop
         itself can tell.
         """
-        if not self.setup.scenario.behind:
+        if not self.setup.scenario.staleness_bound:
             self._count()
             fixed = self._fixed(plan)
             return float(np.mean([_alone(fixed, self._replay([batch]), known).synced for batch in batches[:measured]]))

@@ -18,10 +18,10 @@ from steelyard.balance.pool import (
     Fetch,
     Fetched,
     Gradient,
+    HybridPool,
     Join,
     JoinAccepted,
     Leave,
-    Pool,
     PoolCommand,
     PoolFormed,
     Reduce,
@@ -38,17 +38,17 @@ from steelyard.model import Layout
 from steelyard.posttrain.changes import engines_begin, replica_to_rollout, replica_to_training
 from steelyard.posttrain.loop import Loop
 from steelyard.posttrain.recent import EndedBatches, Recent
-from steelyard.posttrain.record import Reallocation, StepRecord
+from steelyard.posttrain.record import RoleChange, StepRecord
 from steelyard.posttrain.roles import Gpus
 from steelyard.posttrain.setup import Job, train_settings, weight_seconds
-from steelyard.posttrain.sync import Rollouts
+from steelyard.posttrain.sync import RolloutEngines
 from steelyard.posttrain.training import TrainingCost, TrainLayout
 
 Failing = Callable[[PoolCommand], str | None]
 """Why a command cannot be carried out; for tests of what happens then."""
 
 
-class HybridPool:
+class PoolDriver:
     """A loop's manager and its trainer's gate.
 
     Engines of one degree that together have as many GPUs as a training replica make a hybrid one. Some always roll
@@ -80,7 +80,7 @@ class HybridPool:
         self._tell(PoolFormed(at, tuple(core.items()), tuple(hybrid.items()), engines))
 
     @property
-    def pool(self) -> Pool:
+    def pool(self) -> HybridPool:
         """The core's."""
         pool = self._loop.driver.core.pool
         assert pool is not None, "the core was told of it"
@@ -127,7 +127,7 @@ class HybridPool:
         self._loop.record.reallocations = [
             *self._before,
             *(
-                Reallocation(
+                RoleChange(
                     each.step,
                     f"replica {each.replica} to {each.to}",
                     each.predicted,
@@ -238,7 +238,7 @@ class HybridPool:
     def _job(self) -> Job:
         setup, lent = self._setup, len(self._lent)
         degrees = list(self._loop.stage.tp.values())
-        engines = [Rollouts(degrees.count(tp), Layout(tp=tp)) for tp in sorted(set(degrees))]
+        engines = [RolloutEngines(degrees.count(tp), Layout(tp=tp)) for tp in sorted(set(degrees))]
         before, sync = weight_seconds(setup.scenario, setup.model, setup.topology, self._with(lent), engines)
         return Job(self._cost(lent) if lent else self._own, before, sync)
 

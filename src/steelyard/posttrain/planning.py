@@ -20,7 +20,7 @@ from steelyard.balance.plan.world import Mode
 from steelyard.model import Layout
 from steelyard.posttrain.engines import EngineKind
 from steelyard.posttrain.setup import DEGREES, Job, PosttrainSetup, train_settings, weight_seconds
-from steelyard.posttrain.sync import Rollouts
+from steelyard.posttrain.sync import RolloutEngines
 from steelyard.posttrain.training import (
     Answers,
     Packing,
@@ -65,7 +65,7 @@ def world_of(setup: PosttrainSetup, training: Training, gpus: int, mode: Mode = 
         list(training.layouts),
         training.seconds,
         training.sync,
-        batches_at_once=max(1, setup.scenario.behind),  # batches under way when neither stage waits for the other
+        batches_at_once=max(1, setup.scenario.staleness_bound),  # when neither stage waits for the other
         by_length=setup.scenario.router in _BY_LENGTH,
     )
 
@@ -144,7 +144,7 @@ class Training:
         return Job(self._compiled(option, self._settings.packing), *self._weights(option, buckets))
 
     def _weights(self, option: TrainOption, buckets: Sequence[Bucket]) -> tuple[float, float]:
-        setup, engines = self._setup, [Rollouts(bucket.replicas, Layout(tp=bucket.tp)) for bucket in buckets]
+        setup, engines = self._setup, [RolloutEngines(bucket.replicas, Layout(tp=bucket.tp)) for bucket in buckets]
         return weight_seconds(setup.scenario, setup.model, setup.topology, self.layouts[option], engines)
 
     def _fitting(self, gpus: int) -> Iterator[TrainLayout]:

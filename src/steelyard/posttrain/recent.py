@@ -37,7 +37,7 @@ class EndedBatches:
         self._loop = loop
         self._asked = loop.setup.scenario.trajectories
         self._size = self._asked.prompts * self._asked.group
-        self._behind = loop.setup.scenario.behind
+        self._staleness_bound = loop.setup.scenario.staleness_bound
         self._ended: dict[float, list[Attempt]] = defaultdict(list)  # by when they began
         self._looked = 0  # at so many samples
 
@@ -51,7 +51,7 @@ class EndedBatches:
             self._ended[attempt.begun].append(attempt)
         self._looked = len(samples)
         found = self._whole(self._ended)
-        if not found and step.step >= self._behind:
+        if not found and step.step >= self._staleness_bound:
             found = [samples[-self._size :]]
         return self._recent(found, len(self._ended[found[0][0].begun])) if found else None
 
@@ -75,11 +75,11 @@ class EndedBatches:
         tools = float(Measured.of(trajectories[0]).tools.sum())
         seats = sum(self._loop.setup.kinds[tp].limits.max_num_seqs for tp in stage.tp.values())
         waited = sum(attempt.ended - attempt.begun for attempt in newest) - tools
-        steps = self._loop.record.steps[-2 - self._behind :]  # as long as a batch is under way, at most
+        steps = self._loop.record.steps[-2 - self._staleness_bound :]  # as long as a batch is under way, at most
         a_step = (steps[-1].synced - steps[0].synced) / (len(steps) - 1) if len(steps) > 1 else steps[0].synced
         return Recent(
             trajectories,
             self._asked.group,
-            seconds=spent / max(1, self._behind, together / self._size),
+            seconds=spent / max(1, self._staleness_bound, together / self._size),
             wanted=waited / (a_step * seats),
         )

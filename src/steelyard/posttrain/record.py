@@ -32,7 +32,7 @@ class StepRecord:
 
 
 @dataclass
-class Reallocation:
+class RoleChange:
     """GPUs that changed their roles: what it was to bring, what it brought and how long they took. Gains are seconds of
     a step, before against after: where lengths drift meanwhile, that is in it, too."""
 
@@ -59,7 +59,7 @@ class LoopRecord:
     samples: list[Attempt] = field(default_factory=list)  # in the order in which they ended
     batches: list[list[Attempt]] = field(default_factory=list)  # what each step was trained on
     thrown: list[Attempt] = field(default_factory=list)  # stopped for ever, or ended and not trained on
-    reallocations: list[Reallocation] = field(default_factory=list)
+    reallocations: list[RoleChange] = field(default_factory=list)
 
     def seconds(self, step: int) -> float:
         """From the end of the step before to the end of this one."""

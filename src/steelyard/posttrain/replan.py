@@ -28,10 +28,10 @@ from steelyard.balance.plan.questions import (
 )
 from steelyard.balance.pool import FormPool
 from steelyard.posttrain.foresight import CONFIRMED, SIMULATED, TAUGHT, Foresight
-from steelyard.posttrain.hybrid import HybridPool
+from steelyard.posttrain.hybrid import PoolDriver
 from steelyard.posttrain.loop import Loop
 from steelyard.posttrain.recent import Batch, EndedBatches
-from steelyard.posttrain.record import Reallocation, StepRecord
+from steelyard.posttrain.record import RoleChange, StepRecord
 from steelyard.posttrain.switch import Switch
 from steelyard.workload.trajectories.drift import Learning
 
@@ -51,9 +51,9 @@ class Replanner:
         self._tried_on: Sequence[Batch] = ()  # that plans are simulated with
         self._looked_at: list[Measured] = []  # that the planner's model is asked about
         self._told: tuple[int, list[Batch]] = -1, []
-        self._changed: Reallocation | None = None  # last
+        self._changed: RoleChange | None = None  # last
         self._wanted: ChangePlan | None = None  # to be carried out
-        self._pool: HybridPool | None = None
+        self._pool: PoolDriver | None = None
         loop.driver.on(Simulate, self._simulate)
         loop.driver.on(ChangePlan, self._note_change)
         loop.driver.on(FormPool, self._form_pool)
@@ -97,13 +97,13 @@ class Replanner:
         ready, done = self._switch.carry_out(plan, now, at)
         gain = (now.step if plan.instead is None else plan.instead) - plan.step
         before = record.seconds(command.step)
-        self._changed = Reallocation(command.step, f"{now} -> {plan}", gain, done - at, before, plan.step)
+        self._changed = RoleChange(command.step, f"{now} -> {plan}", gain, done - at, before, plan.step)
         record.reallocations.append(self._changed)
         self._loop.driver.tell(PlanChanged(done, command.step, done - at))
         return ready
 
     def _form_pool(self, _: FormPool, at: float) -> None:
-        self._pool = self._loop.trainer.gate = HybridPool(self._loop, at)
+        self._pool = self._loop.trainer.gate = PoolDriver(self._loop, at)
 
     def _simulate(self, command: Simulate, at: float) -> None:
         """Answer the planner's questions, at once: virtual time does not pass meanwhile."""
@@ -155,7 +155,7 @@ class Replanner:
     def _took(self, step: int) -> float | None:
         """Seconds of a step, if all that it was trained on has been rolled out since roles last changed."""
         changed = -1 if self._changed is None else self._changed.step
-        return self._loop.record.seconds(step) if step > changed + 1 + self._scenario.behind else None
+        return self._loop.record.seconds(step) if step > changed + 1 + self._scenario.staleness_bound else None
 
     def _longest(self) -> list[Measured]:
         """Of the batches before the newest one, that with the longest trajectory."""
@@ -169,7 +169,7 @@ class Replanner:
         if spec is not None:
             learnt = sum(Learning(spec).effective(each.staleness) for each in self._loop.record.steps)
         last = self._scenario.steps - 1
-        steps = range(min(step + 1, last), min(step + 1 + self._scenario.behind, last) + 1)
+        steps = range(min(step + 1, last), min(step + 1 + self._scenario.staleness_bound, last) + 1)
         if self._told[0] != step:  # the same objects each time, so that what was run with them is known
             self._told = step, [list(tasks.step(each, learnt)) for each in steps]
         return self._told[1]

@@ -10,7 +10,7 @@ from steelyard.balance.log import Journal
 from steelyard.collector import collector_off
 from steelyard.posttrain.core import core_settings
 from steelyard.posttrain.foresight import Foresight, best_in_hindsight
-from steelyard.posttrain.hybrid import HybridPool
+from steelyard.posttrain.hybrid import PoolDriver
 from steelyard.posttrain.loop import Loop, Progress
 from steelyard.posttrain.planning import planner_settings
 from steelyard.posttrain.record import LoopRecord
@@ -73,7 +73,7 @@ def _run(
     if foresight is not None:
         loop.manager = Replanner(loop, foresight)
     elif scenario.pool != "none":
-        loop.manager = loop.trainer.gate = HybridPool(loop)
+        loop.manager = loop.trainer.gate = PoolDriver(loop)
     with collector_off():
         loop.run(progress)
     summary = summarise_posttrain(setup, loop) | {"gpus": scenario.gpus}  # of which a plan may leave some unused

@@ -13,7 +13,7 @@ from steelyard.errors import UserError, blaming
 from steelyard.hardware import Gpu, Topology, find_gpu, topology_of
 from steelyard.model import Layout, ModelSpec, weight_bytes
 from steelyard.posttrain.engines import EngineKind
-from steelyard.posttrain.sync import Disk, Rollouts, broadcast, point_to_point, reshard, sleep, via_disk, wake
+from steelyard.posttrain.sync import Disk, RolloutEngines, broadcast, point_to_point, reshard, sleep, via_disk, wake
 from steelyard.posttrain.training import Answers, TrainingCost, TrainLayout, TrainSettings, compile_training
 from steelyard.scenario.posttrain import PosttrainScenario, TrainingSpec
 from steelyard.sim.models import Served, find_served
@@ -82,7 +82,7 @@ def set_up_posttrain(scenario: PosttrainScenario, any_degree: bool = False) -> P
     sources = _training_sources(scenario, model, gpu, topology)
     with blaming(source):
         training = compile_training(model, gpu, topology, layout, train_settings(scenario), sources)
-        rollouts = [Rollouts(bucket.replicas, Layout(tp=bucket.tp)) for bucket in scenario.rollout]
+        rollouts = [RolloutEngines(bucket.replicas, Layout(tp=bucket.tp)) for bucket in scenario.rollout]
         before, sync = weight_seconds(scenario, model, topology, layout, rollouts)
     tasks = trajectories_of(scenario.trajectories, scenario.seed, scenario.base_dir)
     return PosttrainSetup(scenario, model, gpu, topology, sources, kinds, Job(training, before, sync), tasks)
@@ -154,7 +154,7 @@ def weight_seconds(
     model: ModelSpec,
     topology: Topology,
     layout: TrainLayout,
-    rollouts: Sequence[Rollouts],
+    rollouts: Sequence[RolloutEngines],
 ) -> tuple[float, float]:
     """What it takes these engines to give their GPUs up before training, and to have the new weights after it."""
     if scenario.mode == "colocated":

@@ -25,7 +25,7 @@ BUCKET_SECONDS = 2e-3  # to put a bucket together, tell engines of it and load w
 
 
 @dataclass(frozen=True)
-class Rollouts:
+class RolloutEngines:
     """Engines of one kind that want the weights."""
 
     replicas: int
@@ -77,7 +77,9 @@ class MoveTime:
         return sum(self.parts.values())
 
 
-def broadcast(model: ModelSpec, topology: Topology, layout: TrainLayout, rollouts: Sequence[Rollouts]) -> MoveTime:
+def broadcast(
+    model: ModelSpec, topology: Topology, layout: TrainLayout, rollouts: Sequence[RolloutEngines]
+) -> MoveTime:
     """One training replica gathers the weights bucket by bucket, and its first rank of each stage sends every bucket to
     all rollout GPUs, stage after stage; each of them keeps its shard.
 
@@ -97,7 +99,9 @@ def broadcast(model: ModelSpec, topology: Topology, layout: TrainLayout, rollout
     )
 
 
-def point_to_point(model: ModelSpec, topology: Topology, layout: TrainLayout, rollouts: Sequence[Rollouts]) -> MoveTime:
+def point_to_point(
+    model: ModelSpec, topology: Topology, layout: TrainLayout, rollouts: Sequence[RolloutEngines]
+) -> MoveTime:
     """Every rollout GPU fetches its own shard, from whichever training replicas have it.
 
     Training GPUs share the sending evenly; the fuller side's links govern, and uplinks where the network is narrow
@@ -114,7 +118,7 @@ def point_to_point(model: ModelSpec, topology: Topology, layout: TrainLayout, ro
 
 
 def via_disk(
-    model: ModelSpec, topology: Topology, layout: TrainLayout, rollouts: Sequence[Rollouts], disk: Disk
+    model: ModelSpec, topology: Topology, layout: TrainLayout, rollouts: Sequence[RolloutEngines], disk: Disk
 ) -> MoveTime:
     """One training replica writes the weights, every rollout node reads them once and its GPUs load their shards."""
     size = whole_weights(model)
@@ -194,7 +198,7 @@ def plain_weights(model: ModelSpec) -> ModelSpec:
     return replace(model, quantization=None)
 
 
-def _receivers(rollouts: Sequence[Rollouts]) -> int:
+def _receivers(rollouts: Sequence[RolloutEngines]) -> int:
     receivers = sum(group.gpus for group in rollouts)
     if not receivers:
         raise UserError("weight sync: there are no rollout engines to send weights to")

@@ -21,7 +21,7 @@ class Trial:
     most ``most`` steps, by whoever wants to be surer."""
 
     def __init__(self, setup: PosttrainSetup, known: Batch, most: int) -> None:
-        self._first = setup.scenario.behind + 1
+        self._first = setup.scenario.staleness_bound + 1
         going_on = setup.scenario.replace(steps=2 * self._first + most)
         self._loop = loop_of(replace(setup, scenario=going_on), known)
         self._now, self._steps = 0.0, 0

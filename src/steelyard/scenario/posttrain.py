@@ -150,7 +150,7 @@ class PosttrainScenario(Written):
         return max(both) if self.mode == "colocated" else sum(both)
 
     @property
-    def behind(self) -> int:
+    def staleness_bound(self) -> int:
         """Weight versions that samples may be behind."""
         usual = USUAL_STALENESS[self.mode]
         return usual + self.tail.carried if self.staleness is None else self.staleness
@@ -161,10 +161,10 @@ class PosttrainScenario(Written):
         return self.mode in ("colocated", "split")
 
     @property
-    def ahead(self) -> int:
+    def lead(self) -> int:
         """Steps whose rollout may begin before the weights they would have in turn: what is carried over later must
         not have become too old by then."""
-        return 0 if self.synchronous else self.behind - self.tail.carried
+        return 0 if self.synchronous else self.staleness_bound - self.tail.carried
 
     @model_validator(mode="after")
     def _coherent(self) -> PosttrainScenario:
@@ -178,10 +178,10 @@ class PosttrainScenario(Written):
                 f"{self.training.gpus}; make them equal",
                 "rollout",
             )
-        if self.synchronous and self.behind and not self.tail.carried:
+        if self.synchronous and self.staleness_bound and not self.tail.carried:
             raise mistake(f"{self.mode} is synchronous; leave it out, or use mode asynchronous", "staleness")
         least = self.tail.carried + (not self.synchronous)
-        if self.tail.carried and self.behind < least:
+        if self.tail.carried and self.staleness_bound < least:
             raise mistake(
                 f"tail {self.tail.kind} carries samples over to later steps, which in mode {self.mode} may "
                 f"put them {least} behind; give {least} or more, or leave it out",

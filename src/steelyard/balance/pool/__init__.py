@@ -30,7 +30,7 @@ from steelyard.balance.pool.events import (
 from steelyard.balance.pool.exchange import contributions
 from steelyard.balance.pool.ledger import Ledger, Reallocation
 from steelyard.balance.pool.member import Member, MemberState, Patience, Role
-from steelyard.balance.pool.pool import Pool, PoolRules, RuleName
+from steelyard.balance.pool.pool import HybridPool, PoolRules, RuleName
 from steelyard.balance.pool.rules import (
     Payoff,
     ProportionalStep,
@@ -51,6 +51,7 @@ __all__ = [
     "Fetched",
     "FormPool",
     "Gradient",
+    "HybridPool",
     "Join",
     "JoinAccepted",
     "Leave",
@@ -59,7 +60,6 @@ __all__ = [
     "MemberState",
     "Patience",
     "Payoff",
-    "Pool",
     "PoolCommand",
     "PoolEvent",
     "PoolFormed",

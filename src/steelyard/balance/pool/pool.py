@@ -45,7 +45,7 @@ from steelyard.balance.pool.rules import (
 from steelyard.errors import UserError
 
 
-class Pool:
+class HybridPool:
     """Replicas by number with their GPUs: ``core`` ones train for ever, ``hybrid`` ones start in rollout, or in
     training if ``lent`` names them. ``engines`` counts the GPUs of engines that only ever serve."""
 
@@ -256,9 +256,9 @@ class PoolRules:
     rule: RuleName
     overlapped: bool  # whether rollout goes on while training works
 
-    def form(self, event: PoolFormed) -> Pool:
+    def form(self, event: PoolFormed) -> HybridPool:
         """A pool of these replicas."""
-        return Pool(
+        return HybridPool(
             dict(event.core),
             dict(event.hybrid),
             engines=event.engines,

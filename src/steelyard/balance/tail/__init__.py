@@ -1,6 +1,6 @@
 """Tail policies: what to do about the few trajectories that everybody else would wait for."""
 
-from steelyard.balance.commands import Cap, Move, Repack, Resume
+from steelyard.balance.commands import Cap, Repack, Resume, TrajectoryMove
 from steelyard.balance.events import Paused
 from steelyard.balance.tail.commands import (
     AbortRest,
@@ -30,7 +30,6 @@ __all__ = [
     "Defer",
     "Divided",
     "Group",
-    "Move",
     "Opening",
     "OverSampling",
     "PartialRollout",
@@ -50,5 +49,6 @@ __all__ = [
     "TailEvent",
     "TailPolicy",
     "Train",
+    "TrajectoryMove",
     "gather",
 ]

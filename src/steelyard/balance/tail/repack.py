@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isfinite
 
-from steelyard.balance.commands import Move, Repack
+from steelyard.balance.commands import Repack, TrajectoryMove
 from steelyard.balance.rollouts import Replica, Rollouts, Running
 from steelyard.balance.tail.commands import TailCommand
 from steelyard.balance.tail.events import TailEvent
@@ -60,7 +60,7 @@ def gather(rollouts: Rollouts, fill: float) -> Repack | None:
     return None
 
 
-def _fit(left: list[Running], targets: list[Replica], fill: float) -> list[Move] | None:
+def _fit(left: list[Running], targets: list[Replica], fill: float) -> list[TrajectoryMove] | None:
     """Everybody who is there stays; others, largest first, go where most seats are free. None where some do not fit."""
     seats = {target.number: int(fill * target.seats) for target in targets}
     tokens = {target.number: fill * target.capacity for target in targets}
@@ -74,7 +74,7 @@ def _fit(left: list[Running], targets: list[Replica], fill: float) -> list[Move]
         if seats[target] < 0 or tokens[target] < 0:
             return None
         if target != source:
-            moves.append(Move(who.name, source, target))
+            moves.append(TrajectoryMove(who.name, source, target))
     return moves
 
 
