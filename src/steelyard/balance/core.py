@@ -62,10 +62,9 @@ class Core:
 
     def decide(self, envelope: Envelope) -> list[Command]:
         """Apply an event, and those that waited for it; the commands that follow, in this order."""
-        ready = self._inbox.take(envelope)
-        if len(ready) == 1:
-            return self.apply(ready[0])
-        return [command for event in ready for command in self.apply(event)]
+        if self._inbox.in_order(envelope):
+            return self.apply(envelope.event)
+        return [command for event in self._inbox.take(envelope) for command in self.apply(event)]
 
     def apply(self, event: Event) -> list[Command]:
         """Decide on one event, in the order of the driver's reports."""

@@ -28,6 +28,14 @@ class Inbox:
         self._early: dict[int, Event] = {}
         self.dropped: Counter[str] = Counter()
 
+    def in_order(self, envelope: Envelope) -> bool:
+        """Whether an envelope is just the next, and none waits for it: the usual case, in which its event is given out
+        as it is."""
+        if envelope.seq != self._next or envelope.epoch != self._epoch or self._early:
+            return False
+        self._next += 1
+        return True
+
     def take(self, envelope: Envelope) -> list[Event]:
         """The events that can be decided on now."""
         if envelope.epoch != self._epoch:

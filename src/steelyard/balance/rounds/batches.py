@@ -10,7 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from steelyard.balance.commands import Abort, RoundCommand, Start, TrainOn
-from steelyard.balance.events import Aborted, Begun, Ended, PartTrained, TrainerReady, WeightsPublished
+from steelyard.balance.events import (
+    Aborted,
+    Begun,
+    Called,
+    Ended,
+    PartTrained,
+    Returned,
+    TrainerReady,
+    WeightsPublished,
+)
 from steelyard.balance.rounds.protocol import RoundInput, RoundSettings
 
 
@@ -42,6 +51,8 @@ class BatchRounds:
         self._waiting = False  # whether the training job waits for a part
 
     def decide(self, event: RoundInput) -> list[RoundCommand]:
+        if isinstance(event, Called | Returned):  # most events, and of no concern
+            return []
         commands: list[RoundCommand] = []
         match event:
             case WeightsPublished():
