@@ -17,11 +17,8 @@ from steelyard.posttrain.sync import (
     RolloutEngines,
     Startup,
     broadcast,
-    checkpoint_bytes,
-    load_checkpoint,
     point_to_point,
     reshard,
-    save_checkpoint,
     sleep,
     via_disk,
     wake,
@@ -105,20 +102,6 @@ def test_sleeping_and_waking_go_over_pcie() -> None:
     assert sleep(NODES, weights, 20e9).seconds == pytest.approx((weights + 20e9) / rate)
     assert wake(NODES, 0.0, startup=Startup(wake=0.5)).seconds == 0.5
     assert wake(NODES, weights).parts["load"] == sleep(NODES, weights).parts["offload"]
-
-
-def test_checkpoints_are_fourteen_bytes_a_weight() -> None:
-    size = 14.0 * parameters(MODEL).total
-    assert checkpoint_bytes(MODEL) == size
-    assert checkpoint_bytes(MODEL, optimiser=False) == whole_weights(MODEL)
-    saved = save_checkpoint(MODEL, NODES, TRAINING, DISK)
-    assert saved.bytes == size
-    assert saved.parts["write"] == pytest.approx(size / 2e9)
-    limited = replace(DISK, write=1e12, node_write=1e9)
-    assert save_checkpoint(MODEL, NODES, TRAINING, limited).parts["write"] == pytest.approx(size / 2e9)  # two nodes
-    assert load_checkpoint(MODEL, NODES, TRAINING, DISK).parts["read"] == pytest.approx(size / 8e9)
-    copies = load_checkpoint(MODEL, NODES, replace(TRAINING, zero=0), DISK)
-    assert copies.parts["read"] == pytest.approx(4 * size / 8e9)
 
 
 def test_a_replica_that_joins_fetches_weights_and_its_part_of_the_states() -> None:

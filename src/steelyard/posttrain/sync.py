@@ -18,7 +18,7 @@ from steelyard.hardware import Span, Topology
 from steelyard.model import Layout, ModelSpec, Stage, parameters, weight_bytes
 from steelyard.posttrain.training.compile import host_rate
 from steelyard.posttrain.training.layout import FSDP, TrainLayout
-from steelyard.posttrain.training.memory import MASTER_BYTES, MOMENT_BYTES, WEIGHT_BYTES, stage_weights
+from steelyard.posttrain.training.memory import WEIGHT_BYTES, stage_weights
 
 BUCKET_BYTES = 512 << 20  # sent at a time, as frameworks do so that no GPU holds two copies of the weights
 BUCKET_SECONDS = 2e-3  # to put a bucket together, tell engines of it and load what came
@@ -164,28 +164,6 @@ def wake(topology: Topology, weights: float, kv: float = 0.0, startup: Startup |
     """The way back. After a weight sync nothing but memory has to be mapped: give no weights then."""
     startup = startup or Startup()
     return MoveTime({"load": (weights + kv) / host_rate(topology.gpu), "wake": startup.wake}, weights + kv)
-
-
-def checkpoint_bytes(model: ModelSpec, *, optimiser: bool = True) -> float:
-    """Weights in 16 bits; with what an optimiser needs to go on, master weights and both moments."""
-    return parameters(model).total * float(WEIGHT_BYTES + (MASTER_BYTES + MOMENT_BYTES if optimiser else 0))
-
-
-def save_checkpoint(model: ModelSpec, topology: Topology, layout: TrainLayout, disk: Disk) -> MoveTime:
-    """Each rank writes its shard: all nodes write where optimiser states are sharded, those of one replica if not."""
-    size = checkpoint_bytes(model)
-    writers = layout.gpus if layout.zero else layout.replica_gpus
-    copied = size / writers / host_rate(topology.gpu)
-    return MoveTime({"copy": copied, "write": disk.writing(size, _nodes(topology, writers))}, size)
-
-
-def load_checkpoint(model: ModelSpec, topology: Topology, layout: TrainLayout, disk: Disk) -> MoveTime:
-    """Each rank reads its shard; without ZeRO every replica reads all of it."""
-    size = checkpoint_bytes(model)
-    copies = 1 if layout.zero else layout.replicas
-    nodes = _nodes(topology, layout.gpus)
-    read = disk.reading(copies * size / nodes, nodes)
-    return MoveTime({"read": read, "copy": copies * size / layout.gpus / host_rate(topology.gpu)}, copies * size)
 
 
 def whole_weights(model: ModelSpec) -> float:
