@@ -115,9 +115,9 @@ def rises(count: int) -> Iterator[object]:
     random = Random(5)
     for number in range(count):
         likely = sorted(random.randrange(1, 3000) / random.randrange(1, 30) for _ in range(LENGTHS))
-        who = Demand(likely, 1 / random.randrange(50, 90), random.random(), random.randrange(900), 70)
-        yield outlook.rises(who, None, number / 7).tolist()
-        outlook.count(str(number), random.randrange(4), who)
+        trajectory = Demand(likely, 1 / random.randrange(50, 90), random.random(), random.randrange(900), 70)
+        yield outlook.rises(trajectory, None, number / 7).tolist()
+        outlook.count(str(number), random.randrange(4), trajectory)
 
 
 def plans(make: Callable[[World], Planner], gpus: int, batches: Sequence[Measured]) -> Iterator[object]:

@@ -172,23 +172,28 @@ class World:
         rollouts = self.core.placement.rollouts
         assert rollouts.running.keys() == self.turn.keys()
         assert rollouts.replicas.keys() == self.up
-        assert {who.name for who in rollouts.waiting} == self.wanting
+        assert {trajectory.name for trajectory in rollouts.waiting} == self.wanting
         assert len(rollouts.waiting) == len(self.wanting)
-        for name, who in rollouts.running.items():
-            assert who.epoch == self.epoch[name]
-            assert who.replica == self.cached.get(name)
-            assert who.target == (self.at[name] if name in self.moving else None)
-            assert (who.doing == "tool", who.doing == "paused") == (name in self.in_tool, name in self.paused)
+        for name, trajectory in rollouts.running.items():
+            assert trajectory.epoch == self.epoch[name]
+            assert trajectory.replica == self.cached.get(name)
+            assert trajectory.target == (self.at[name] if name in self.moving else None)
+            assert (trajectory.doing == "tool", trajectory.doing == "paused") == (
+                name in self.in_tool,
+                name in self.paused,
+            )
         for number, replica in rollouts.replicas.items():
-            placed = [who for who in rollouts.running.values() if who.replica == number]
-            coming = [who for who in rollouts.running.values() if who.target == number]
-            busy = [who for who in placed if who.doing == "generating"] + coming
-            assert replica.placed == {who.name: who for who in placed}
-            assert replica.coming == {who.name: who for who in coming}
+            placed = [trajectory for trajectory in rollouts.running.values() if trajectory.replica == number]
+            coming = [trajectory for trajectory in rollouts.running.values() if trajectory.target == number]
+            busy = [trajectory for trajectory in placed if trajectory.doing == "generating"] + coming
+            assert replica.placed == {trajectory.name: trajectory for trajectory in placed}
+            assert replica.coming == {trajectory.name: trajectory for trajectory in coming}
             assert replica.busy == len(busy) == sum(at == number for at in self.at.values())
-            assert replica.active == sum(who.context for who in busy)
+            assert replica.active == sum(trajectory.context for trajectory in busy)
             assert replica.tokens == sum(
-                who.context for who in [*placed, *coming] if who in coming or who.cache == "keep"
+                trajectory.context
+                for trajectory in [*placed, *coming]
+                if trajectory in coming or trajectory.cache == "keep"
             )
             if replica.busy == 0:
                 assert not self.wanting, f"replica {number} is idle while {self.wanting} wait"
@@ -401,31 +406,31 @@ def on_its_way(replicas: int) -> tuple[Rollouts, Running]:
     rollouts = Rollouts()
     for number in range(replicas):
         rollouts.apply(ReplicaUp(0.0, number, 1, 4, 1_000))
-    who = rollouts.apply(Begun(0.0, "a", "p", 100))
-    assert who is not None
-    rollouts.place(who, 0)
+    trajectory = rollouts.apply(Begun(0.0, "a", "p", 100))
+    assert trajectory is not None
+    rollouts.place(trajectory, 0)
     rollouts.apply(Called(1.0, "a", 1, 20))
     rollouts.apply(Returned(2.0, "a", 1, Turn(20, "ls", "ok", 30)))
-    rollouts.place(who, 1)
-    return rollouts, who
+    rollouts.place(trajectory, 1)
+    return rollouts, trajectory
 
 
 def test_a_move_holds_both_places_until_it_has_arrived() -> None:
     rollouts = Rollouts()
     for number in (0, 1):
         rollouts.apply(ReplicaUp(0.0, number, 1, 4, 1_000))
-    who = rollouts.apply(Begun(0.0, "a", "p", 100))
-    assert who is not None
-    rollouts.place(who, 0)
+    trajectory = rollouts.apply(Begun(0.0, "a", "p", 100))
+    assert trajectory is not None
+    rollouts.place(trajectory, 0)
     rollouts.apply(Called(1.0, "a", 1, 20))
     assert (rollouts.replicas[0].busy, rollouts.replicas[0].tokens) == (0, 120)
     rollouts.apply(Returned(2.0, "a", 1, Turn(20, "ls", "ok", 30)))
-    assert rollouts.place(who, 1) == 0
+    assert rollouts.place(trajectory, 1) == 0
     assert (rollouts.replicas[0].tokens, rollouts.replicas[1].tokens) == (150, 150)
     assert (rollouts.replicas[0].busy, rollouts.replicas[1].busy) == (0, 1)
     rollouts.apply(Moved(3.0, "a", 2))
     assert (rollouts.replicas[0].tokens, rollouts.replicas[1].tokens) == (0, 150)
-    assert (who.replica, who.target, who.doing) == (1, None, "generating")
+    assert (trajectory.replica, trajectory.target, trajectory.doing) == (1, None, "generating")
 
 
 def test_one_that_is_sent_on_before_it_has_arrived_takes_up_no_place_on_the_way() -> None:
@@ -441,31 +446,36 @@ def test_one_that_is_sent_while_it_waits_is_placed_there() -> None:
     core = Placement(rollout_router("sticky"), ByTurn())
     core.decide(ReplicaUp(0.0, 0, 1, 1, 1_000))
     core.decide(Begun(0.0, "a", "p", 100))
-    who = core.rollouts.apply(Begun(0.0, "b", "p", 100))  # in line
+    trajectory = core.rollouts.apply(Begun(0.0, "b", "p", 100))  # in line
     core.rollouts.apply(ReplicaUp(1.0, 1, 1, 1, 1_000))
-    assert who is not None and who.doing == "waiting"
+    assert trajectory is not None and trajectory.doing == "waiting"
     assert core.decide(Sent(1.0, "b", 1, 1)) == [Place("b", 1, epoch=1)]
-    assert (who.replica, who.doing) == (1, "generating")
+    assert (trajectory.replica, trajectory.doing) == (1, "generating")
 
 
 def test_a_target_lost_on_the_way_leaves_the_cache_where_it_was() -> None:
-    rollouts, who = on_its_way(2)
+    rollouts, trajectory = on_its_way(2)
     rollouts.apply(ReplicaDown(2.5, 1))
-    assert (who.replica, who.target, who.doing, "a" in rollouts.waiting) == (0, None, "waiting", True)
-    assert rollouts.place(who, 0) == 0
+    assert (trajectory.replica, trajectory.target, trajectory.doing, "a" in rollouts.waiting) == (
+        0,
+        None,
+        "waiting",
+        True,
+    )
+    assert rollouts.place(trajectory, 0) == 0
 
 
 def test_offloaded_and_dropped_caches_take_no_room() -> None:
     rollouts = Rollouts()
     rollouts.apply(ReplicaUp(0.0, 0, 1, 4, 1_000))
     for name in "abc":
-        who = rollouts.apply(Begun(0.0, name, "p", 100))
-        assert who is not None
-        rollouts.place(who, 0)
+        trajectory = rollouts.apply(Begun(0.0, name, "p", 100))
+        assert trajectory is not None
+        rollouts.place(trajectory, 0)
         rollouts.apply(Called(1.0, name, 1, 10))
-        rollouts.park(who, {"a": "keep", "b": "offload", "c": "drop"}[name])  # type: ignore[arg-type]
+        rollouts.park(trajectory, {"a": "keep", "b": "offload", "c": "drop"}[name])  # type: ignore[arg-type]
     assert rollouts.replicas[0].tokens == 110
-    assert [who.replica for who in rollouts.running.values()] == [0, 0, None]
+    assert [trajectory.replica for trajectory in rollouts.running.values()] == [0, 0, None]
 
 
 # -- what counts ------------------------------------------------------------------------------------------------------
@@ -497,14 +507,24 @@ def core_after(events: Iterable[RolloutEvent]) -> Core:
 def picture(rollouts: Rollouts) -> tuple[object, ...]:
     """All that events can change."""
     trajectories = [
-        (name, who.doing, who.replica, who.target, who.cache, who.fresh, who.epoch, who.since, tuple(who.history.turns))
-        for name, who in rollouts.running.items()
+        (
+            name,
+            trajectory.doing,
+            trajectory.replica,
+            trajectory.target,
+            trajectory.cache,
+            trajectory.fresh,
+            trajectory.epoch,
+            trajectory.since,
+            tuple(trajectory.history.turns),
+        )
+        for name, trajectory in rollouts.running.items()
     ]
     loads = [
         (each.number, each.epoch, each.busy, each.active, each.tokens, list(each.placed), list(each.coming))
         for each in rollouts.replicas.values()
     ]
-    return trajectories, loads, [who.name for who in rollouts.waiting]
+    return trajectories, loads, [trajectory.name for trajectory in rollouts.waiting]
 
 
 @pytest.mark.parametrize(
@@ -649,7 +669,7 @@ def test_beginnings_lean_on_the_prompt_as_it_becomes_known() -> None:
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abcdef")), max_size=60))
 def test_a_line_is_a_sorted_list(steps: list[tuple[int, str]]) -> None:
     """Against the plainest reading: whoever has the lowest rank, then came first."""
-    line: Line[tuple[int, str]] = Line(lambda who: who[0])
+    line: Line[tuple[int, str]] = Line(lambda trajectory: trajectory[0])
     plain: dict[str, tuple[int, int]] = {}
     for joined, (rank, name) in enumerate(steps):
         if rank == 3:

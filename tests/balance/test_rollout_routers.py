@@ -93,7 +93,7 @@ class Bench:
         return self.back(name, left, generated, returned)
 
     def where(self) -> dict[str, int | None]:
-        return {name: who.replica for name, who in self.core.rollouts.running.items()}
+        return {name: trajectory.replica for name, trajectory in self.core.rollouts.running.items()}
 
 
 def _only_place(commands: list[RolloutCommand]) -> Place | None:
@@ -372,9 +372,11 @@ def test_a_ranking_is_a_sorted_list(steps: list[tuple[int, tuple[bool, int] | No
             assert ranking.first() == next(iter(ranking))
 
 
-def plain_rise(speed: BucketSpeed, seats: int, room: int, there: list[Demand], who: Demand, wait: float) -> float:
+def plain_rise(
+    speed: BucketSpeed, seats: int, room: int, there: list[Demand], trajectory: Demand, wait: float
+) -> float:
     """From the definitions, in steps of a quarter token over everybody who is there."""
-    fine, longest = 0.25, max([who.likely[-1], *(each.likely[-1] for each in there)])
+    fine, longest = 0.25, max([trajectory.likely[-1], *(each.likely[-1] for each in there)])
     ends = [0.0]
     for quarter in range(int(longest / fine) + 1):
         likely = [float((np.array(each.likely) > quarter * fine).mean()) for each in there]
@@ -385,17 +387,21 @@ def plain_rise(speed: BucketSpeed, seats: int, room: int, there: list[Demand], w
         )
         step = speed.step(max(1, round(min(people, at_once))), 0) * max(1.0, people / at_once)
         ends.append(ends[-1] + fine * (step + load))
-    crowded = len(there) > max(1.0, min(seats, room * len(there) / sum(each.usual_context for each in there or [who])))
+    crowded = len(there) > max(
+        1.0, min(seats, room * len(there) / sum(each.usual_context for each in there or [trajectory]))
+    )
     if crowded:
         at_once = max(1.0, min(seats, room * len(there) / sum(each.usual_context for each in there)))
         more = speed.step(round(at_once), 0) / at_once
     else:
         more = speed.step(len(there) + 1, 0) - speed.step(max(1, len(there)), 0)
-    load = more + speed.read * who.usual_context + speed.prefill * who.returned
-    rise = float(np.mean([(ends[int(x / fine)] + (load + who.tools) * x + wait) ** 8 for x in who.likely]))
+    load = more + speed.read * trajectory.usual_context + speed.prefill * trajectory.returned
+    rise = float(
+        np.mean([(ends[int(x / fine)] + (load + trajectory.tools) * x + wait) ** 8 for x in trajectory.likely])
+    )
     for each in there:
         for x in each.likely:
-            later = wait + load * float(np.minimum(who.likely, x).mean())
+            later = wait + load * float(np.minimum(trajectory.likely, x).mean())
             rise += 8 * ends[int(x / fine)] ** 7 * later / LENGTHS
     return rise
 
@@ -406,16 +412,16 @@ def _by_halves(rows: list[npt.NDArray[np.float64]]) -> npt.NDArray[np.float64]:
     return rows[0] if not half else _by_halves([rows[at] + rows[at + half] for at in range(half)])
 
 
-def broadcast_rises(outlook: FinishPredictor, who: Demand, home: int | None) -> list[float]:
+def broadcast_rises(outlook: FinishPredictor, trajectory: Demand, home: int | None) -> list[float]:
     """An outlook's sums at a trajectory's lengths, in as few words as numpy allows; all that is left out is time."""
     asked = np.empty((3, len(outlook._here)))
     for slot, here in enumerate(outlook._here):
         speed, resident = here.speed, here.number == home
-        added = speed.read * who.usual_context + speed.prefill * who.returned
-        wait = (0.0 if resident else speed.bring(who.cached)) + speed.prefill * who.new
-        asked[:, slot] = added + who.tools, wait, added
+        added = speed.read * trajectory.usual_context + speed.prefill * trajectory.returned
+        wait = (0.0 if resident else speed.bring(trajectory.cached)) + speed.prefill * trajectory.new
+        asked[:, slot] = added + trajectory.tools, wait, added
     asked[::2] += outlook._marginal
-    tokens = np.array(who.likely)
+    tokens = np.array(trajectory.likely)
     bins = (tokens * outlook._by_token).astype(int)
     harm, begin, pace = outlook._tables.take(bins, 1, mode="clip")
     own = begin + (pace + asked[0]) * tokens[:, None] + asked[1]
@@ -495,7 +501,7 @@ prospects = st.builds(
     st.none() | st.integers(0, 3),
 )
 def test_the_outlook_chooses_as_a_plain_scan_would(
-    steps: list[tuple[int, int, Demand]], fleet: list[tuple[int, int]], who: Demand, home: int | None
+    steps: list[tuple[int, int, Demand]], fleet: list[tuple[int, int]], trajectory: Demand, home: int | None
 ) -> None:
     outlook, there = FinishPredictor(DemandModel()), {number: dict[str, Demand]() for number in range(len(fleet))}
     for number, (tp, seats) in enumerate(fleet):
@@ -518,11 +524,11 @@ def test_the_outlook_chooses_as_a_plain_scan_would(
     expected = []
     for number, some in there.items():
         tp, seats = fleet[number]
-        wait = (0.0 if number == home else SPEEDS[tp].bring(who.cached)) + SPEEDS[tp].prefill * who.new
-        expected.append(plain_rise(SPEEDS[tp], seats, 9_000, list(some.values()), who, wait))
-    assert outlook.rises(who, home, 0.0).tolist() == pytest.approx(expected, rel=0.25)  # of an eighth power: 3 %
-    assert outlook.rises(who, home, 0.0).tolist() == broadcast_rises(outlook, who, home)
-    chosen = outlook.best(who, home, home is not None, 0.0)
+        wait = (0.0 if number == home else SPEEDS[tp].bring(trajectory.cached)) + SPEEDS[tp].prefill * trajectory.new
+        expected.append(plain_rise(SPEEDS[tp], seats, 9_000, list(some.values()), trajectory, wait))
+    assert outlook.rises(trajectory, home, 0.0).tolist() == pytest.approx(expected, rel=0.25)  # of an eighth power: 3 %
+    assert outlook.rises(trajectory, home, 0.0).tolist() == broadcast_rises(outlook, trajectory, home)
+    chosen = outlook.best(trajectory, home, home is not None, 0.0)
     assert expected[list(there).index(chosen)] <= 1.25 * min(expected)
 
 
@@ -537,26 +543,28 @@ def two_alike() -> FinishPredictor:
 
 
 def test_the_outlook_counts_what_was_decoded_meanwhile() -> None:
-    outlook, who = two_alike(), prospect([300.0] * LENGTHS)
+    outlook, trajectory = two_alike(), prospect([300.0] * LENGTHS)
     outlook.count("early", 0, prospect([1_000.0] * LENGTHS))
     outlook.count("late", 1, prospect([500.0] * LENGTHS))
-    first, second = outlook.rises(who, None, 0.0).tolist()
+    first, second = outlook.rises(trajectory, None, 0.0).tolist()
     assert second < first
-    first, second = outlook.rises(who, None, 0.024 * 900).tolist()  # step by step; both have decoded some 900 tokens
+    first, second = outlook.rises(
+        trajectory, None, 0.024 * 900
+    ).tolist()  # step by step; both have decoded some 900 tokens
     assert first == pytest.approx(second, rel=0.5)  # 100 tokens are left here, none there
     outlook.count("later", 1, prospect([500.0] * LENGTHS))
-    first, second = outlook.rises(who, None, 0.024 * 900).tolist()
+    first, second = outlook.rises(trajectory, None, 0.024 * 900).tolist()
     assert first < second
 
 
 def test_the_outlook_says_the_same_again_until_somebody_comes() -> None:
-    outlook, who = two_alike(), prospect([300.0] * LENGTHS)
-    said = outlook.rises(who, None, 0.0)
+    outlook, trajectory = two_alike(), prospect([300.0] * LENGTHS)
+    said = outlook.rises(trajectory, None, 0.0)
     before = said.tolist()
     said[:] = 0.0  # whoever asks may do with it what he wants
-    assert outlook.rises(who, None, 0.0).tolist() == before
+    assert outlook.rises(trajectory, None, 0.0).tolist() == before
     outlook.count("another", 1, prospect([500.0] * LENGTHS))
-    first, second = outlook.rises(who, None, 0.0).tolist()
+    first, second = outlook.rises(trajectory, None, 0.0).tolist()
     assert first == pytest.approx(before[0]) and second > 1.01 * before[1]
 
 
@@ -573,14 +581,14 @@ def test_the_outlook_knows_the_load_that_was_told_last() -> None:
 
 def test_the_outlook_takes_whoever_outlives_his_likely_ends_for_long() -> None:
     """Half of them had 10 tokens left, half 2,000; who is there after 100 is of the second half."""
-    outlook, who = two_alike(), prospect([300.0] * LENGTHS)
+    outlook, trajectory = two_alike(), prospect([300.0] * LENGTHS)
     outlook.count("either", 0, prospect([10.0] * (LENGTHS // 2) + [2_000.0] * (LENGTHS // 2)))
-    before = outlook.rises(who, None, 0.0)[0]
-    after = outlook.rises(who, None, 0.024 * 100)[0]
+    before = outlook.rises(trajectory, None, 0.0)[0]
+    after = outlook.rises(trajectory, None, 0.024 * 100)[0]
     outlook.discount("either")
     outlook.count("sure", 0, prospect([1_900.0] * LENGTHS))
     assert after > 1.2 * before
-    assert after == pytest.approx(outlook.rises(who, None, 0.024 * 100)[0], rel=0.1)
+    assert after == pytest.approx(outlook.rises(trajectory, None, 0.024 * 100)[0], rel=0.1)
 
 
 @given(st.floats(2, 10_000), st.floats(1.0, 2.6))
@@ -593,21 +601,21 @@ def test_likely_lengths_have_the_mean_and_the_p90_of_an_estimate(mean: float, wi
 
 
 def test_little_is_believed_while_more_are_under_way_than_have_ended() -> None:
-    habits, who = DemandModel(), Running(History("a", "p", 100), 0, 0.0, Left(100.0, 200.0))
-    assert habits.demand(replace(who, left=UNKNOWN), 8).likely == unknown(0)
-    before = habits.demand(who, 8).expected
+    habits, trajectory = DemandModel(), Running(History("a", "p", 100), 0, 0.0, Left(100.0, 200.0))
+    assert habits.demand(replace(trajectory, left=UNKNOWN), 8).likely == unknown(0)
+    before = habits.demand(trajectory, 8).expected
     done = History("b", "p", 100)
     done.add(Turn(100, "ls", "ok", 300, 2.0))
     for _ in range(4):
         habits.learn(done)
-    half = habits.demand(who, 8).expected
+    half = habits.demand(trajectory, 8).expected
     for _ in range(4):
         habits.learn(done)
-    known = habits.demand(who, 8)
+    known = habits.demand(trajectory, 8)
     assert before > half > known.expected == pytest.approx(100.0, rel=0.1)
     assert (known.returned, known.tools) == pytest.approx((3.0, 0.02))
-    who.history.add(Turn(100, "ls", "ok", 100, 0.0))
-    assert habits.demand(who, 8).returned == pytest.approx(2.0)  # its own way counts as much as another's
+    trajectory.history.add(Turn(100, "ls", "ok", 100, 0.0))
+    assert habits.demand(trajectory, 8).returned == pytest.approx(2.0)  # its own way counts as much as another's
 
 
 def test_who_gives_far_more_a_turn_than_usual_is_expected_to_go_on_so() -> None:
@@ -616,14 +624,16 @@ def test_who_gives_far_more_a_turn_than_usual_is_expected_to_go_on_so() -> None:
     for _ in range(4):
         usual.add(Turn(100, "ls", "ok", 0, 0.0))
     habits.learn(usual)
-    who = Running(History("a", "p", 100), 0, 0.0, Left(300.0, 400.0))
-    who.history.add(Turn(100, "ls", "ok", 0, 0.0))
-    assert habits.demand(who, 1).expected == pytest.approx(300.0, rel=0.1)  # three turns are left
-    who.history.turns.clear()
-    who.history.add(Turn(1_800, "ls", "ok", 0, 0.0))
-    assert habits.demand(who, 1).expected == pytest.approx(3 * 1_000.0, rel=0.1)  # of 1,900 and an average one's 100
-    who.left = Left(9_000.0, 9_000.0)
-    assert habits.demand(who, 1).expected == 9_000.0  # known for sure
+    trajectory = Running(History("a", "p", 100), 0, 0.0, Left(300.0, 400.0))
+    trajectory.history.add(Turn(100, "ls", "ok", 0, 0.0))
+    assert habits.demand(trajectory, 1).expected == pytest.approx(300.0, rel=0.1)  # three turns are left
+    trajectory.history.turns.clear()
+    trajectory.history.add(Turn(1_800, "ls", "ok", 0, 0.0))
+    assert habits.demand(trajectory, 1).expected == pytest.approx(
+        3 * 1_000.0, rel=0.1
+    )  # of 1,900 and an average one's 100
+    trajectory.left = Left(9_000.0, 9_000.0)
+    assert habits.demand(trajectory, 1).expected == 9_000.0  # known for sure
 
 
 # -- a long tail ------------------------------------------------------------------------------------------------------

@@ -116,42 +116,42 @@ class Rollout:
         self._place(at)
 
     def _pick(self, doing: str, number: int) -> Running | None:
-        some = [who for who in self.rollouts.running.values() if who.doing == doing]
+        some = [trajectory for trajectory in self.rollouts.running.values() if trajectory.doing == doing]
         return some[number % len(some)] if some else None
 
     def _call(self, number: int, at: float) -> None:
-        who = self._pick("generating", number)
-        if who is not None:
-            self.rollouts.apply(Called(at, who.name, who.epoch, 3 * number + 1))
-            cache = self.router.park(who, self.rollouts)
-            self.rollouts.park(who, cache)
-            self.decided.append((who.name, cache))
+        trajectory = self._pick("generating", number)
+        if trajectory is not None:
+            self.rollouts.apply(Called(at, trajectory.name, trajectory.epoch, 3 * number + 1))
+            cache = self.router.park(trajectory, self.rollouts)
+            self.rollouts.park(trajectory, cache)
+            self.decided.append((trajectory.name, cache))
 
     def _return(self, number: int, at: float) -> None:
-        who = self._pick("tool", number)
-        if who is not None:
-            turn = Turn(who.fresh, "ls", "ok", 11 * number, 1.5)
-            self._estimate(self.rollouts.apply(Returned(at, who.name, who.epoch, turn)))
+        trajectory = self._pick("tool", number)
+        if trajectory is not None:
+            turn = Turn(trajectory.fresh, "ls", "ok", 11 * number, 1.5)
+            self._estimate(self.rollouts.apply(Returned(at, trajectory.name, trajectory.epoch, turn)))
 
     def _end(self, number: int, at: float) -> None:
-        who = self._pick("generating", number)
-        if who is not None:
-            self.rollouts.apply(Ended(at, who.name, who.epoch, Turn(5 * number + 1)))
-            self.router.ended(who)
+        trajectory = self._pick("generating", number)
+        if trajectory is not None:
+            self.rollouts.apply(Ended(at, trajectory.name, trajectory.epoch, Turn(5 * number + 1)))
+            self.router.ended(trajectory)
 
-    def _estimate(self, who: Running | None) -> None:
-        assert who is not None
-        mean = 37.0 * (len(who.name) + len(who.history.turns)) + who.history.context
-        who.left = Left(mean, 1.7 * mean)
+    def _estimate(self, trajectory: Running | None) -> None:
+        assert trajectory is not None
+        mean = 37.0 * (len(trajectory.name) + len(trajectory.history.turns)) + trajectory.history.context
+        trajectory.left = Left(mean, 1.7 * mean)
 
     def _place(self, at: float) -> None:
-        while (who := self.rollouts.waiting.first()) is not None:
-            choice = self.router.choose(who, self.rollouts, at)
+        while (trajectory := self.rollouts.waiting.first()) is not None:
+            choice = self.router.choose(trajectory, self.rollouts, at)
             if choice is None:
                 return
-            self.decided.append((who.name, choice))
-            stays = who.replica in (None, choice.replica)
-            self.rollouts.place(who, choice.replica, "keep" if stays else choice.cache)
+            self.decided.append((trajectory.name, choice))
+            stays = trajectory.replica in (None, choice.replica)
+            self.rollouts.place(trajectory, choice.replica, "keep" if stays else choice.cache)
 
 
 def goes_on_as_restored(stream: Serving | Rollout, steps: list[Step], cut: int) -> None:

@@ -192,10 +192,10 @@ def engines(*tps: int, seats: int = 8, tokens: int = 1000) -> Rollouts:
 
 
 def put(rollouts: Rollouts, name: str, replica: int, context: int = 10, left: float = 0.0) -> None:
-    who = rollouts.apply(Begun(0.0, name, name, context))
-    assert who is not None
-    rollouts.place(who, replica, "keep")
-    who.left = Left(left, left)
+    trajectory = rollouts.apply(Begun(0.0, name, name, context))
+    assert trajectory is not None
+    rollouts.place(trajectory, replica, "keep")
+    trajectory.left = Left(left, left)
 
 
 def test_survivors_are_gathered_on_the_fast_replica_and_others_are_freed() -> None:
@@ -233,7 +233,7 @@ def test_gathering_moves_each_at_most_once_and_keeps_within_the_room_there_is(
     rollouts = engines(*tps)
     for index, (replica, context, tokens) in enumerate(left):
         put(rollouts, f"t{index}", replica % len(tps), context, float(tokens))
-    before = {who.name: who.replica for who in rollouts.running.values()}
+    before = {trajectory.name: trajectory.replica for trajectory in rollouts.running.values()}
     repack = gather(rollouts, 1.0)
     if repack is None:
         return

@@ -109,8 +109,8 @@ def test_one_that_is_given_up_over_its_last_tokens_is_stopped_and_not_done() -> 
 class WithCaches(RequestTurns):
     """Each turn to the next replica, and what is cached goes along."""
 
-    def choose(self, who: Running, rollouts: Rollouts, at: float) -> TurnChoice | None:
-        chosen = super().choose(who, rollouts, at)
+    def choose(self, trajectory: Running, rollouts: Rollouts, at: float) -> TurnChoice | None:
+        chosen = super().choose(trajectory, rollouts, at)
         return None if chosen is None else replace(chosen, cache="keep")
 
 
@@ -146,7 +146,7 @@ def test_what_is_moved_needs_no_prompt_but_time() -> None:
 class Offloading(RequestTurns):
     """Caches are in the host's memory while tools run."""
 
-    def park(self, who: Running, rollouts: Rollouts) -> Cache:
+    def park(self, trajectory: Running, rollouts: Rollouts) -> Cache:
         return "offload"
 
 
@@ -213,8 +213,8 @@ class Never(RequestTurns):
 
     closed = False
 
-    def choose(self, who: Running, rollouts: Rollouts, at: float) -> TurnChoice | None:
-        return None if self.closed else super().choose(who, rollouts, at)
+    def choose(self, trajectory: Running, rollouts: Rollouts, at: float) -> TurnChoice | None:
+        return None if self.closed else super().choose(trajectory, rollouts, at)
 
 
 def test_the_tool_of_one_that_was_stopped_returns_once() -> None:

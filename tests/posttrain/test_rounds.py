@@ -326,7 +326,7 @@ def test_what_is_sent_elsewhere_goes_on_there() -> None:
     here = stage(1, 2)
     begin(here, [trajectory("a", (400, 100, 4.0), (100, 0, 0.0)), trajectory("b", (400, 0, 0.0))])
     here.run(until=2.0)
-    homes = {name: who.replica for name, who in here.driver.core.placement.rollouts.running.items()}
+    homes = {name: each.replica for name, each in here.driver.core.placement.rollouts.running.items()}
     slow = next(name for name, home in homes.items() if home == 0)
     here.send(slow, 1, 2.0)
     here.close([0], 2.0)
@@ -361,8 +361,8 @@ def test_tokens_are_kept_whatever_stops_and_goes_on(
             for name in list(here.running)[:4]:
                 here.resume(name, at)
         elif free:
-            who = here.driver.core.placement.rollouts.running[free[0]]
-            if who.replica not in (None, 1) and who.doing in ("generating", "tool"):
+            running = here.driver.core.placement.rollouts.running[free[0]]
+            if running.replica not in (None, 1) and running.doing in ("generating", "tool"):
                 here.send(free[0], 1, at)
     for _ in range(40):
         now = here.run()
@@ -401,8 +401,8 @@ def test_who_goes_on_has_had_turns_already() -> None:
     placement = Placement(rollout_router("sticky"), Oracle([whole]), Oracle([whole]))
     placement.decide(ReplicaUp(0.0, 0, 1, 4, 10_000))
     placement.decide(Begun(1.0, "a", "p", 10, 0, had, 5))
-    who = placement.rollouts.running["a"]
-    assert who.left.mean == 80 and who.history.errors == 1 and who.context == 10 + 120 + 130 + 5
+    running = placement.rollouts.running["a"]
+    assert running.left.mean == 80 and running.history.errors == 1 and running.context == 10 + 120 + 130 + 5
 
 
 def test_a_pause_gives_up_the_seat_and_not_the_cache() -> None:

@@ -22,8 +22,8 @@ Late = Literal["drop", "train"]
 
 @dataclass(frozen=True, slots=True)
 class Gathering:
-    """Samples are gathered for the step that trains weights of this version, which may still be to come: whoever will
-    be too stale by then can go now."""
+    """Samples are gathered for the step that trains weights of this version, which may not exist yet. Samples that
+    will be too stale by then can be discarded now."""
 
     at: float
     version: int
@@ -31,7 +31,7 @@ class Gathering:
 
 @dataclass(frozen=True, slots=True)
 class BatchWanted:
-    """The trainer is ready for a batch: of these, where a round has chosen them, else of whatever is oldest."""
+    """The trainer is ready for a batch: of these if a round has chosen them, else of the oldest."""
 
     at: float
     trajectories: tuple[str, ...] = ()
@@ -39,14 +39,14 @@ class BatchWanted:
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """So many more may begin, whole groups."""
+    """This many more samples may begin, in whole groups."""
 
     samples: int
 
 
 @dataclass(frozen=True, slots=True)
 class BatchChosen:
-    """A batch for the trainer, which has weights of this version, or will have them by then."""
+    """A batch for the trainer, which has weights of this version or will have them by then."""
 
     version: int
     trajectories: tuple[str, ...]
@@ -54,7 +54,7 @@ class BatchChosen:
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """Too stale to be trained on, ever: stop those that still run, forget the others."""
+    """Too stale to be trained on: stop those that still run, forget the others."""
 
     trajectories: tuple[str, ...]
 
@@ -65,14 +65,14 @@ AdmissionCommand = Admit | BatchChosen | Discard
 
 @dataclass(slots=True)
 class Versions:
-    """Whose weights a trajectory is made by: where they change under way, tokens of several versions."""
+    """The weights that made a trajectory. If they changed while it ran, it has tokens of several versions."""
 
     start: int
     tokens: dict[int, int] = field(default_factory=dict)
 
     def staleness(self, version: int, measure: Measure) -> int:
-        """Versions between what it was made by and the weights of ``version``. Queueing comes before the first token,
-        so by its oldest one a trajectory is at most as stale as by its start."""
+        """Versions between the weights that made it and those of ``version``. A trajectory queues before its first
+        token, so it is at most as stale by its oldest token as by its start."""
         return version - (self.start if measure == "start" else min(self.tokens, default=self.start))
 
 
@@ -83,8 +83,8 @@ class _Group:
     name: str
     coming: int  # samples that have not begun yet
     running: dict[str, Versions] = field(default_factory=dict)
-    missing: int = 0  # samples that were stopped and have neither come back nor been replaced
-    stopped: dict[str, Versions] = field(default_factory=dict)  # all that ever were, so that none comes back younger
+    missing: int = 0  # samples that were stopped and were neither resumed nor replaced
+    stopped: dict[str, Versions] = field(default_factory=dict)  # all that ever were, to keep their versions
     done: dict[str, Versions] = field(default_factory=dict)
 
     def staleness(self, version: int, measure: Measure) -> int:
@@ -94,8 +94,8 @@ class _Group:
 
 
 class Admission:
-    """Counts samples in, ``concurrency`` at a time and ``batch`` to a training step, and hands them out in whole
-    groups of ``size``."""
+    """Bounds how many samples begin and how stale they get. At most ``concurrency`` run at a time; a training step
+    takes ``batch`` of them, in whole groups of ``size``."""
 
     def __init__(
         self,
@@ -118,30 +118,30 @@ class Admission:
         self.version = 0
         self._due = 0  # the version of the step that samples are gathered for
         self.running = self.accepted = self.stopped = 0
-        self._granted = 0  # samples let in that have not begun yet
+        self._granted = 0  # samples that may begin and have not yet
         self._wanted = False
         self._groups: dict[str, _Group] = {}
         self._homes: dict[str, _Group] = {}
-        self._ready: dict[str, None] = {}  # groups of which all have ended
-        self._gone: dict[str, int] = {}  # samples that may still begin of groups that were discarded
+        self._ready: dict[str, None] = {}  # groups whose samples have all ended
+        self._gone: dict[str, int] = {}  # by discarded group: samples that may still begin
         self.trained: Counter[int] = Counter()  # trajectories by staleness
-        self.trained_tokens: Counter[int] = Counter()  # tokens by theirs
+        self.trained_tokens: Counter[int] = Counter()  # tokens by staleness
         self.dropped: Counter[int] = Counter()
 
     @property
     def capacity(self) -> int:
-        """Samples that may begin now, as in AReaL and Libra. Those that were stopped for a while still count for the
-        staleness of others, though they take up no engine."""
+        """Samples that may begin now, as in AReaL and Libra. Stopped samples occupy no engine, but they still count
+        towards the staleness of others."""
         allowed = (self._staleness + self.version + 1) * self._batch - self.accepted - self.stopped
         return min(self._concurrency, allowed) - self.running
 
     def versions(self, trajectory: str) -> Versions:
-        """Of one that has not been handed out yet."""
+        """The versions of a trajectory that has not been handed out yet."""
         group = self._homes[trajectory]
         return (group.running | group.stopped | group.done)[trajectory]
 
     def decide(self, event: AdmissionEvent) -> list[AdmissionCommand]:
-        """Take an event in; who goes, who is trained on, how many may come."""
+        """Apply an event: what to discard, what to train on, how many may begin."""
         commands: list[AdmissionCommand] = []
         match event:
             case WeightsPublished():
@@ -175,7 +175,7 @@ class Admission:
         return commands
 
     def _begin(self, event: Begun) -> list[AdmissionCommand]:
-        """A sample is let in, comes back, or takes the place of one that was lost."""
+        """A sample begins, is resumed, or replaces one that was lost."""
         name, prompt = event.trajectory, event.group
         group = self._groups.get(prompt)
         if group is None and prompt in self._gone:
@@ -220,7 +220,7 @@ class Admission:
             self._ready[group.name] = None
 
     def _hand_out(self, names: list[str]) -> list[AdmissionCommand]:
-        """What is ready, for ever; it stays among the accepted."""
+        """Give ready groups to the trainer. They still count as accepted."""
         batch: list[str] = []
         for group in [self._forget(name) for name in names]:
             for name, versions in group.done.items():
@@ -231,7 +231,7 @@ class Admission:
         return [BatchChosen(self._due, tuple(batch))] if batch else []
 
     def _discard(self, groups: list[_Group]) -> list[AdmissionCommand]:
-        """Those of these groups that have missed the bound. They make room for others."""
+        """Discard the groups that are beyond the bound, which makes room for others."""
         late: list[str] = []
         for group in groups if self._late == "drop" else []:
             staleness = group.staleness(self._due, self._measure)
@@ -243,7 +243,7 @@ class Admission:
         return [Discard(tuple(late))] if late else []
 
     def _drop(self, group: _Group) -> None:
-        """It makes room for others."""
+        """Forget a group, so that others may begin in its place."""
         self._forget(group.name)
         self.accepted -= len(group.done)
         if group.coming:

@@ -10,25 +10,25 @@ from steelyard.balance.estimate.recent import RecentSamples
 from steelyard.records import Trajectory
 
 _WINDOW = 2_000  # trajectories
-_PROMPTS = 20_000  # remembered one by one, the longest unseen forgotten first
-_PRIOR = 4  # trajectories that all prompts count as beside a prompt's own
+_PROMPTS = 20_000  # remembered one by one; the least recently seen is forgotten first
+_PRIOR = 4  # trajectories that the mean of all prompts counts for beside a prompt's own
 
 
 class ByPrompt:
-    """What trajectories of the same prompt came to, shrunk towards those of all prompts where they were few."""
+    """The mean over trajectories of the same prompt, shrunk towards that of all prompts if there are few."""
 
     def __init__(self) -> None:
         self._all = RecentSamples(_WINDOW)
-        self._prompts: dict[str, tuple[int, float]] = {}  # trajectories, their mean; the longest unseen first
+        self._prompts: dict[str, tuple[int, float]] = {}  # trajectories, their mean; least recently seen first
 
     def observe(self, history: History) -> Left:
         """The spread is that of all prompts, scaled."""
-        everyone = self._all.left()
+        overall = self._all.left()
         count, mean = self._prompts.get(history.prompt, (0, 0.0))
-        if not count or not everyone.mean:
-            return everyone
-        expected = (count * mean + _PRIOR * everyone.mean) / (count + _PRIOR)
-        return Left(expected, everyone.p90 * expected / everyone.mean)
+        if not count or not overall.mean:
+            return overall
+        expected = (count * mean + _PRIOR * overall.mean) / (count + _PRIOR)
+        return Left(expected, overall.p90 * expected / overall.mean)
 
     def learn(self, done: Trajectory) -> None:
         generated = done.generated

@@ -1,6 +1,6 @@
-"""What the core wants done. A driver carries commands out in order and reports what came of them as events.
+"""The core's commands. A driver carries them out in order and reports the outcome as events.
 
-Those of every turn are not frozen, as events are not (`events.py`).
+Commands that come with every turn are not frozen, as events are not (`events.py`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ Cache = Literal["keep", "offload", "drop"]
 class Place:
     """Run a trajectory's next turn on a replica. Engines that rank requests serve lower ``priority`` first.
 
-    ``source`` is where its tokens are cached, on the GPU or in its host's memory, and none where they are nowhere. If
-    that is another replica, they move along (``keep``), which the driver reports as ``Moved``, or are computed again
-    (``drop``). Places never ask to ``offload``. Whatever the driver reports of this turn names its ``epoch``.
+    ``source`` is the replica where its tokens are cached, on the GPU or in the host's memory; None if they are not
+    cached. If that is another replica, they move (``keep``), which the driver reports as ``Moved``, or are computed
+    again (``drop``). It is never ``offload``. All reports about this turn carry its ``epoch``.
     """
 
     trajectory: str
@@ -30,7 +30,7 @@ class Place:
 
 @dataclass(slots=True)
 class Park:
-    """What becomes of a trajectory's cached tokens while its tool runs."""
+    """What to do with a trajectory's cached tokens while its tool runs."""
 
     trajectory: str
     cache: Cache
@@ -41,9 +41,9 @@ RolloutCommand = Place | Park
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Begin samples of each of these groups, with the weights of the day; each is reported as `Begun`.
+    """Begin samples of each of these groups with the current weights; each is reported as `Begun`.
 
-    A group is a prompt, named by its place among all prompts of the run. ``step`` is the training step whose policy
+    A group is a prompt, named by its index among all prompts of the run. ``step`` is the training step whose policy
     answers it. The ``first`` samples of each group are served before all others: their lengths predict the rest.
     """
 
@@ -55,23 +55,23 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Cap:
-    """From now on a trajectory pauses when it has generated so many tokens since it began or was resumed."""
+    """From now on a trajectory pauses once it has generated this many tokens since it began or was resumed."""
 
     tokens: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Stop these for now. They keep what they have, cached too; tools that are running run on."""
+    """Stop these for now. They keep their tokens and caches. Running tools go on."""
 
     trajectories: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Go on with a trajectory that was stopped or has paused. Engines that rank serve lower ``priority`` first.
+    """Go on with a stopped or paused trajectory. Engines that rank requests serve lower ``priority`` first.
 
-    ``left`` is the number of tokens its group predicts for it, where that is known.
+    ``left`` is the number of remaining tokens that its group predicts, if known.
     """
 
     trajectory: str
@@ -81,7 +81,7 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Stop these for good, or forget them if they have ended: they will not be trained on."""
+    """Stop these for good, or forget them if they have ended. They will not be trained on."""
 
     trajectories: tuple[str, ...]
 
@@ -97,7 +97,7 @@ class TrajectoryMove:
 
 @dataclass(frozen=True, slots=True)
 class Repack:
-    """Gather the trajectories that are left; replicas in ``freed`` are empty then, and closed until `Reopen`."""
+    """Gather the remaining trajectories. Replicas in ``freed`` are empty then, and closed until `Reopen`."""
 
     moves: tuple[TrajectoryMove, ...]
     freed: tuple[int, ...]
@@ -110,7 +110,7 @@ class Reopen:
 
 @dataclass(frozen=True, slots=True)
 class TrainOn:
-    """Samples of a training step, whole groups. Parts are numbered; the ``last`` one ends in an update."""
+    """Samples of a training step, in whole groups. Parts are numbered; the ``last`` one ends in an update."""
 
     step: int
     part: int

@@ -1,8 +1,9 @@
 """The decision core: an event in, commands out. A simulator drives it in virtual time, a live driver as things happen.
 
 The order of its parts is fixed. An event of the rollout goes to the router first, so that a free seat is never idle
-while a turn waits; then to the rounds (admission and tail policy), which begin samples and choose batches. The training
-job's events go to the rounds; a step's measurements to the planner, and to the hybrid pool once layouts have settled.
+while a turn waits. Then it goes to the rounds (admission and tail policy), which begin samples and choose batches.
+Events of the training job go to the rounds. Measurements of a step go to the planner, and to the hybrid pool once the
+layout has settled.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from steelyard.balance.rounds import Rounds
 class Core:
     """All decisions of a post-training run. Drivers report events in an `Envelope` and carry commands out in order.
 
-    Events that are unknown, late, repeated or out of order change nothing; ``dropped`` counts them by reason.
+    Unknown, late, repeated and out-of-order events change nothing. ``dropped`` counts them by reason.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Core:
         self._pool_rules = pool_rules
         self._wake_at = inf  # when the driver was asked to send a tick
         self._inbox = Inbox()
-        self._published = self._asked = self._trained = -1  # versions and steps that were reported last
+        self._published = self._asked = self._trained = -1  # the last versions and steps that were reported
         self._part = -1
         self._dropped: Counter[str] = Counter()
 
@@ -61,7 +62,7 @@ class Core:
         return found if self.pool is None else found + self.pool.dropped
 
     def decide(self, envelope: Envelope) -> list[Command]:
-        """Apply an event, and those that waited for it; the commands that follow, in this order."""
+        """Apply an event and those that waited for it. Returns the commands that follow, in order."""
         if self._inbox.in_order(envelope):
             return self.apply(envelope.event)
         return [command for event in self._inbox.take(envelope) for command in self.apply(event)]
@@ -142,7 +143,7 @@ class Core:
 
 
 def _next_to(last: int, number: int) -> Reason | None:
-    """Why a number that rises by one does not count after the last one."""
+    """Why a number that should be one above the last does not count; None if it does."""
     if number == last + 1:
         return None
     return "repeated" if number <= last else "out of order"

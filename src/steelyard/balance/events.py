@@ -1,10 +1,10 @@
 """What a driver reports to the core: a simulator in virtual time, or a live cluster. Times are the driver's own.
 
-Every event names the epoch of what it is about, so that the core can tell a report that is late or repeated from one
-that counts. A trajectory's epoch is that of its last `Place`, and one more whenever the driver resumes it or sends it
-elsewhere; a replica's counts how often it has come up.
+Every event carries an epoch, so that the core can tell a late or repeated report from one that counts. A trajectory's
+epoch is that of its last `Place`, plus one whenever the driver resumes it or sends it elsewhere. A replica's epoch
+counts how often it has come up.
 
-Events of every turn are not frozen, since that would make each take several times as long to create.
+Events that come with every turn are not frozen, since frozen ones take several times as long to create.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from steelyard.records import Trajectory, Turn
 
 @dataclass(frozen=True, slots=True)
 class ReplicaUp:
-    """An engine can take trajectories: its tensor-parallel degree, requests it runs at once, tokens its cache holds."""
+    """An engine is up: its tensor-parallel degree, the requests it runs at once, the tokens its cache holds."""
 
     at: float
     replica: int
@@ -28,7 +28,7 @@ class ReplicaUp:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaDown:
-    """An engine is gone, and with it the caches of all trajectories on it; those wait to be placed again."""
+    """An engine is down. The caches on it are lost, and its trajectories wait to be placed again."""
 
     at: float
     replica: int
@@ -37,11 +37,11 @@ class ReplicaDown:
 
 @dataclass(slots=True)
 class Begun:
-    """A trajectory wants its first turn. ``version`` is that of the weights it begins with.
+    """A trajectory wants its first turn. ``version`` is that of the weights that it begins with.
 
-    One that was stopped and goes on has had some ``turns``, and ``fresh`` tokens of the present one. Its ``epoch`` is
-    above all that it had before. ``group`` names the samples that are trained on together; without one it is not
-    trained on. ``truth`` is for bounds: estimators that are told the answer.
+    A trajectory that was stopped and goes on has had some ``turns``, and ``fresh`` tokens of the current one. Its
+    ``epoch`` is above all that it had before. ``group`` names the samples that are trained on together; without a group
+    it is not trained on. ``truth`` is for bounds: estimators that are given the answer.
     """
 
     at: float
@@ -60,8 +60,8 @@ class Begun:
 class Moved:
     """The cached tokens of a trajectory have arrived on the replica it was placed on: its turn starts.
 
-    Until then it holds a seat there, and its cache on the other. A driver that does not report it is taken to have
-    moved it by the turn's end.
+    Until then it holds a seat there, and its cache on the source. If a driver does not report it, the move counts as
+    done by the turn's end.
     """
 
     at: float
@@ -101,7 +101,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """A trajectory was stopped for good, on command or by its client."""
+    """A trajectory was stopped for good, by a command or by its client."""
 
     at: float
     trajectory: str
@@ -110,8 +110,8 @@ class Aborted:
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """A trajectory stops for now, within a turn or before it; ``generated`` counts all its tokens. It keeps its place
-    and its cache, as one whose tool is running does."""
+    """A trajectory stops for now, within a turn or before it. ``generated`` counts all its tokens. It keeps its replica
+    and its cache, as while a tool runs."""
 
     at: float
     trajectory: str
@@ -121,7 +121,7 @@ class Paused:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """A paused trajectory wants the rest of its turn; ``left`` is what is known of the tokens still to come."""
+    """A paused trajectory wants the rest of its turn. ``left`` is the prediction of its remaining tokens."""
 
     at: float
     trajectory: str
@@ -131,8 +131,8 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A trajectory was sent to a replica by something other than the router: its turn goes on there, or, while its
-    tool runs or it has paused, its cache goes there."""
+    """A trajectory was sent to a replica, not by the router. Its turn goes on there; while its tool runs or it has
+    paused, only its cache goes there."""
 
     at: float
     trajectory: str
@@ -145,8 +145,8 @@ RolloutEvent = ReplicaUp | ReplicaDown | Begun | Moved | Called | Returned | End
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """The tokens that a trajectory has in all by weights of one version. Reported before weights change, and before
-    the trajectory ends."""
+    """The number of a trajectory's tokens that weights of one version have made. Reported before weights change and
+    before the trajectory ends."""
 
     at: float
     trajectory: str
@@ -156,7 +156,7 @@ class Generated:
 
 @dataclass(frozen=True, slots=True)
 class WeightsPublished:
-    """Engines have the weights of a version: what may begin with them begins."""
+    """Engines have the weights of a version. Trajectories that may begin with them begin."""
 
     at: float
     version: int
@@ -172,7 +172,7 @@ class TrainerReady:
 
 @dataclass(frozen=True, slots=True)
 class PartTrained:
-    """The training job is through with one part of a step's samples, and wants the next."""
+    """The training job has finished one part of a step's samples and wants the next."""
 
     at: float
     step: int
@@ -181,8 +181,8 @@ class PartTrained:
 
 @dataclass(frozen=True, slots=True)
 class StepTrained:
-    """A step's update is done; its weights, of version ``step + 1``, are on their way to the engines. What engines
-    generate from here on is by these."""
+    """A step's update is done. Its weights, of version ``step + 1``, are on their way to the engines, which generate
+    with them from here on."""
 
     at: float
     step: int

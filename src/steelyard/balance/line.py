@@ -1,4 +1,4 @@
-"""Those who wait, in an order that is asked for once each."""
+"""A priority queue whose ranks are computed once per entry, as late as possible."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ Waits = TypeVar("Waits")
 
 
 class Line(Generic[Waits]):
-    """Lowest rank first, equals in order of coming. Joining, leaving and looking who is first cost a heap's step.
+    """Lowest rank first, equals in the order in which they joined. Joining, leaving and looking cost a heap's step.
 
-    A rank is asked for when somebody next looks who is first of several, not on joining: by then it is known what a
-    tool return says about who has joined.
+    A rank is computed when `first` is next called with several entries in line, not on joining: by then the estimate
+    that follows from a tool return is known.
     """
 
     def __init__(self, rank: Callable[[Waits], float] | None = None) -> None:
         self._rank = rank
         self._joined = 0
-        self._there: dict[str, tuple[int, Waits]] = {}  # in order of coming
+        self._there: dict[str, tuple[int, Waits]] = {}  # in the order of joining
         self._unranked: list[tuple[int, str]] = []
-        self._heap: list[tuple[float, int, str]] = []  # may name some who have left
+        self._heap: list[tuple[float, int, str]] = []  # may name entries that have left
 
     def __len__(self) -> int:
         return len(self._there)
@@ -30,25 +30,25 @@ class Line(Generic[Waits]):
         return name in self._there
 
     def __iter__(self) -> Iterator[Waits]:
-        """In order of coming."""
+        """In the order of joining."""
         return (each for _, each in self._there.values())
 
-    def add(self, name: str, who: Waits) -> None:
-        """Join at the end of one's rank; whoever is in line stays where he is."""
+    def add(self, name: str, entry: Waits) -> None:
+        """Join behind entries of the same rank. An entry that is in line stays where it is."""
         if name in self._there:
             return
         self._joined += 1
-        self._there[name] = self._joined, who
+        self._there[name] = self._joined, entry
         self._unranked.append((self._joined, name))
 
     def discard(self, name: str) -> None:
-        """Leave, if one is in line at all."""
+        """Leave the line. Does nothing if the entry is not in line."""
         self._there.pop(name, None)
 
     def first(self) -> Waits | None:
-        """Whose turn it is; he stays in line."""
+        """The first entry, which stays in line; None if the line is empty."""
         there = self._there
-        if len(there) < 2:  # nobody has to be ranked
+        if len(there) < 2:  # no rank is needed
             for _, only in there.values():
                 return only
             self._unranked.clear()

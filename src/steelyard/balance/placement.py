@@ -1,4 +1,4 @@
-"""Where each turn runs: the part of the core that keeps the picture of a rollout and asks router and estimator."""
+"""Where each turn runs: the part of the core that tracks the rollout and asks router and estimator."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ _COMES_OR_GOES = ReplicaUp, ReplicaDown
 
 
 class Placement:
-    """Keeps the picture of a rollout, asks the estimator, and has the router place every trajectory that wants a turn.
+    """Tracks the rollout, asks the estimator, and has the router place every trajectory that wants a turn.
 
-    Trajectories that want one join the line, whose order is the router's. The line is served from its head until the
-    router finds no place for the first. So none is passed over, and an event costs the same however many wait.
-    ``beginnings`` is asked before a first turn, ``estimator`` at each tool return; both learn from what has ended.
+    Trajectories that want a turn join the line, which the router orders. The line is served from its head until the
+    router finds no replica for the first entry. So none is passed over, and an event costs the same however many wait.
+    ``beginnings`` predicts before the first turn, ``estimator`` at each tool return. Both learn from ended
+    trajectories.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Placement:
         self._router = router
         self._estimator = estimator
         self._beginnings = ByPrompt() if beginnings is None else beginnings
-        self._truth = truth  # for estimators that are told the answer
+        self._truth = truth  # for estimators that are given the answer
         self.rollouts = Rollouts(Line(router.rank), router.changed)
 
     def accepts(self, event: RolloutEvent) -> Reason | None:
@@ -55,62 +56,62 @@ class Placement:
         return self.rollouts.accepts(event)
 
     def decide(self, event: RolloutEvent) -> list[RolloutCommand]:
-        """Apply an event that is accepted; the commands that follow, in this order."""
+        """Apply an accepted event. Returns the commands that follow, in order."""
         if isinstance(event, _COMES_OR_GOES) and event.replica in self.rollouts.replicas:
             self._router.gone(event.replica)
-        who = self.rollouts.apply(event)
+        trajectory = self.rollouts.apply(event)
         commands: list[RolloutCommand] = []
-        if who is not None:
+        if trajectory is not None:
             answer = _ANSWERS.get(type(event))
             if answer is not None:
-                answer(self, who, event, commands)
+                answer(self, trajectory, event, commands)
         self._serve(event.at, commands)
         return commands
 
-    def _begun(self, who: Running, event: Begun, _: list[RolloutCommand]) -> None:
+    def _begun(self, trajectory: Running, event: Begun, _: list[RolloutCommand]) -> None:
         if self._truth is not None and event.truth is not None:
             self._truth.foresee([event.truth])
-        who.left = (self._estimator if event.turns else self._beginnings).observe(who.history)
+        trajectory.left = (self._estimator if event.turns else self._beginnings).observe(trajectory.history)
 
-    def _returned(self, who: Running, event: Returned, _: list[RolloutCommand]) -> None:
-        who.left = self._estimator.observe(who.history)
+    def _returned(self, trajectory: Running, event: Returned, _: list[RolloutCommand]) -> None:
+        trajectory.left = self._estimator.observe(trajectory.history)
 
-    def _resumed(self, who: Running, event: Resumed, _: list[RolloutCommand]) -> None:
+    def _resumed(self, trajectory: Running, event: Resumed, _: list[RolloutCommand]) -> None:
         if event.left is not None:
-            who.left = Left(event.left, event.left)
+            trajectory.left = Left(event.left, event.left)
 
-    def _park(self, who: Running, event: Called | Paused, commands: list[RolloutCommand]) -> None:
-        if who.replica is not None:  # else its cache was lost with its replica
-            cache = self._router.park(who, self.rollouts)
-            self.rollouts.park(who, cache)
-            commands.append(Park(who.name, cache))
+    def _park(self, trajectory: Running, event: Called | Paused, commands: list[RolloutCommand]) -> None:
+        if trajectory.replica is not None:  # else its cache was lost with its replica
+            cache = self._router.park(trajectory, self.rollouts)
+            self.rollouts.park(trajectory, cache)
+            commands.append(Park(trajectory.name, cache))
 
-    def _sent(self, who: Running, event: Sent, commands: list[RolloutCommand]) -> None:
-        if not who.in_tool:
-            source = who.replica if who.doing == "moving" else None  # else it has nothing to bring along
-            commands.append(Place(who.name, event.replica, source=source, epoch=who.epoch))
+    def _sent(self, trajectory: Running, event: Sent, commands: list[RolloutCommand]) -> None:
+        if not trajectory.in_tool:
+            source = trajectory.replica if trajectory.doing == "moving" else None  # else it has no cache to move
+            commands.append(Place(trajectory.name, event.replica, source=source, epoch=trajectory.epoch))
 
-    def _ended(self, who: Running, event: Ended, _: list[RolloutCommand]) -> None:
-        self._router.ended(who)
-        history = who.history
+    def _ended(self, trajectory: Running, event: Ended, _: list[RolloutCommand]) -> None:
+        self._router.ended(trajectory)
+        history = trajectory.history
         done = Trajectory(
             history.trajectory, history.prompt, history.prompt, tuple(history.turns), history.prompt_tokens
         )
         self._estimator.learn(done)
         self._beginnings.learn(done)
 
-    def _aborted(self, who: Running, event: Aborted, _: list[RolloutCommand]) -> None:
-        self._router.ended(who)
+    def _aborted(self, trajectory: Running, event: Aborted, _: list[RolloutCommand]) -> None:
+        self._router.ended(trajectory)
 
     def _serve(self, at: float, commands: list[RolloutCommand]) -> None:
         rollouts = self.rollouts
-        while (who := rollouts.waiting.first()) is not None:
-            choice = self._router.choose(who, rollouts, at)
+        while (trajectory := rollouts.waiting.first()) is not None:
+            choice = self._router.choose(trajectory, rollouts, at)
             if choice is None:
                 return
-            cache = choice.cache if who.replica not in (None, choice.replica) else "keep"
-            source = rollouts.place(who, choice.replica, cache)
-            commands.append(Place(who.name, choice.replica, choice.priority, source, cache, who.epoch))
+            cache = choice.cache if trajectory.replica not in (None, choice.replica) else "keep"
+            source = rollouts.place(trajectory, choice.replica, cache)
+            commands.append(Place(trajectory.name, choice.replica, choice.priority, source, cache, trajectory.epoch))
 
 
 _ANSWERS: dict[type[RolloutEvent], Callable[[Placement, Running, Any, list[RolloutCommand]], None]] = {
@@ -123,4 +124,4 @@ _ANSWERS: dict[type[RolloutEvent], Callable[[Placement, Running, Any, list[Rollo
     Ended: Placement._ended,
     Aborted: Placement._aborted,
 }
-"""What follows once the picture is up to date, by kind of event."""
+"""What follows once the rollout's state is up to date, by kind of event."""

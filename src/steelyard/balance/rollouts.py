@@ -1,10 +1,10 @@
 """The core's picture of a rollout: replicas, the trajectories on them and those that wait. Events alone change it.
 
-Whenever a trajectory changes, what it takes up is subtracted from the replicas it touches, and what it takes up
-afterwards is added. So loads are always sums over trajectories, at a cost that does not grow with their number.
+Whenever a trajectory changes, its load is subtracted from the replicas it touches, and its new load is added. So loads
+are always sums over trajectories, and an event costs the same however many there are.
 
-Reports of a real cluster can be late, repeated or out of order. `accepts` says which of them count, by epochs; those
-that do not are never applied, so no seat is taken twice and none is lost.
+Reports of a real cluster can be late, repeated or out of order. `accepts` decides by epochs which of them count. The
+others are never applied, so no seat is taken twice and none is lost.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ Doing = Literal["waiting", "moving", "generating", "tool", "paused"]
 Reason = Literal["unknown trajectory", "unknown replica", "late", "repeated", "out of order"]
 """Why an event does not count."""
 
-_REMEMBERED = 1 << 16  # trajectories that are over whose epochs are kept: reports of them can still come
+_REMEMBERED = 1 << 16  # ended trajectories whose epochs are kept: reports about them can still come
 
 
 @dataclass(slots=True)
 class Running:
-    """A trajectory under way. Its ``replica`` is where its cache lies, also while a tool runs.
+    """A running trajectory. Its ``replica`` is where its cache is, also while a tool runs.
 
-    Its ``epoch`` counts its placements, and how often it was resumed or sent. Reports of an earlier one are late.
+    Its ``epoch`` counts how often it was placed, resumed or sent. Reports with an earlier epoch are late.
     """
 
     history: History
@@ -51,11 +51,11 @@ class Running:
     left: Left = UNKNOWN
     doing: Doing = "waiting"
     replica: int | None = None
-    cache: Cache = "drop"  # what became of its cached tokens: on the GPU, in the host's memory, or nowhere
-    target: int | None = None  # while it moves: where it has a seat reserved
+    cache: Cache = "drop"  # where its cached tokens are: on the GPU, in the host's memory, or nowhere
+    target: int | None = None  # while it moves: the replica with a seat reserved for it
     fresh: int = 0  # tokens of a turn whose tool is running
     epoch: int = 0
-    begun_epoch: int = 0  # the one it began with
+    begun_epoch: int = 0  # the epoch that it began with
     name: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -68,13 +68,13 @@ class Running:
 
     @property
     def context(self) -> int:
-        """Tokens that its next turn begins with."""
+        """Tokens at the start of its next turn."""
         return self.history.context + self.fresh
 
 
 @dataclass(slots=True)
 class Replica:
-    """An engine, and what was placed on it."""
+    """An engine and the trajectories placed on it."""
 
     number: int
     tp: int
@@ -82,19 +82,19 @@ class Replica:
     capacity: int  # tokens of its cache
     epoch: int = 0  # counts how often it has come up
     placed: dict[str, Running] = field(default_factory=dict)
-    coming: dict[str, Running] = field(default_factory=dict)  # seats reserved for those whose caches are on the way
-    busy: int = 0  # seats taken by those that are generating (or queueing to) and by those that are coming
-    active: int = 0  # context of these
-    tokens: int = 0  # context of all whose cache is or will be on its GPUs
+    coming: dict[str, Running] = field(default_factory=dict)  # have a seat reserved; caches are on the way
+    busy: int = 0  # seats taken by trajectories that generate, queue in the engine or are coming
+    active: int = 0  # context tokens of these
+    tokens: int = 0  # context tokens of all trajectories whose cache is or will be on its GPUs
 
     @property
     def free_seats(self) -> int:
-        """Negative where requests queue."""
+        """Negative if requests queue."""
         return self.seats - self.busy
 
 
 class Rollouts:
-    """Who is where. Trajectories that no replica has been found for wait in line."""
+    """Which trajectory is where. Trajectories without a replica wait in line."""
 
     def __init__(
         self, waiting: Line[Running] | None = None, watch: Callable[[Replica], object] = lambda _: None
@@ -103,7 +103,7 @@ class Rollouts:
         self.running: dict[str, Running] = {}
         self.waiting: Line[Running] = Line() if waiting is None else waiting
         self._watch = watch  # called with each replica whose load has changed
-        self._over: dict[str, int] = {}  # last epochs of trajectories that are over, oldest first
+        self._over: dict[str, int] = {}  # last epochs of ended trajectories, oldest first
         self._down: dict[int, int] = {}  # last epochs of replicas that are down
 
     def accepts(self, event: RolloutEvent) -> Reason | None:
@@ -118,7 +118,7 @@ class Rollouts:
             return None if last is None or event.epoch > last else "late"
         if running is None:
             return "unknown trajectory" if last is None else "late"
-        if isinstance(event, Aborted):  # it holds for any placement of a trajectory, but not for an earlier trajectory
+        if isinstance(event, Aborted):  # it counts for any placement since the trajectory began
             return None if event.epoch >= running.begun_epoch else "late"
         epoch = running.epoch + isinstance(event, Resumed | Sent)  # these begin an epoch
         if event.epoch != epoch:
@@ -139,149 +139,151 @@ class Rollouts:
         return None if event.epoch == there.epoch else "late" if event.epoch < there.epoch else "out of order"
 
     def apply(self, event: RolloutEvent) -> Running | None:
-        """Apply an event that is accepted; the trajectory that it is about, if it is about one."""
+        """Apply an accepted event. Returns the trajectory that it is about, if any."""
         return _APPLIED[type(event)](self, event)
 
-    def place(self, who: Running, number: int, cache: Cache = "keep") -> int | None:
-        """Its next turn runs there; returns where it was cached before.
+    def place(self, trajectory: Running, number: int, cache: Cache = "keep") -> int | None:
+        """Run its next turn on a replica. Returns the replica where it was cached before.
 
-        A cache that moves stays on its source until it has arrived, with a seat reserved on the target, so losing the
-        target loses nothing else. What does not move is there at once.
+        A moving cache stays on its source until it has arrived, with a seat reserved on the target. So if the target
+        is lost, the cache is not.
         """
-        source, before = who.replica, who.target
-        who.epoch += 1
-        self.waiting.discard(who.name)
-        self._count(who, -1)
-        if before is not None:  # sent on before it was there
-            del self.replicas[before].coming[who.name]
-            who.target = None
+        source, before = trajectory.replica, trajectory.target
+        trajectory.epoch += 1
+        self.waiting.discard(trajectory.name)
+        self._count(trajectory, -1)
+        if before is not None:  # sent elsewhere before it arrived
+            del self.replicas[before].coming[trajectory.name]
+            trajectory.target = None
             self._watch(self.replicas[before])
         if source is not None and source != number and cache == "keep":
-            who.target = number
-            who.doing = "moving"
-            self.replicas[number].coming[who.name] = who
+            trajectory.target = number
+            trajectory.doing = "moving"
+            self.replicas[number].coming[trajectory.name] = trajectory
         else:
-            self._house(who, number)
-            who.doing = "generating"
-        self._count(who, +1)
+            self._house(trajectory, number)
+            trajectory.doing = "generating"
+        self._count(trajectory, +1)
         self._changed(source if source != number else None, number)
         return source
 
-    def park(self, who: Running, cache: Cache) -> None:
-        """What becomes of its cache while its tool runs."""
-        if who.cache == cache and cache != "drop":
+    def park(self, trajectory: Running, cache: Cache) -> None:
+        """Set what happens to its cache while its tool runs."""
+        if trajectory.cache == cache and cache != "drop":
             return
-        assert who.replica is not None and who.in_tool, "nothing else of it counts meanwhile"
-        here = self.replicas[who.replica]
-        if who.cache == "keep":
-            here.tokens -= who.context
-        who.cache = cache
+        assert trajectory.replica is not None and trajectory.in_tool, (
+            "only trajectories without a running turn are parked"
+        )
+        here = self.replicas[trajectory.replica]
+        if trajectory.cache == "keep":
+            here.tokens -= trajectory.context
+        trajectory.cache = cache
         if cache == "keep":
-            here.tokens += who.context
+            here.tokens += trajectory.context
         elif cache == "drop":
-            self._unhouse(who)
+            self._unhouse(trajectory)
         self._watch(here)
 
     def _begin(self, event: Begun) -> Running:
-        who = Running(History(event.trajectory, event.prompt, event.prompt_tokens), event.version, event.at)
-        who.epoch = who.begun_epoch = event.epoch
+        trajectory = Running(History(event.trajectory, event.prompt, event.prompt_tokens), event.version, event.at)
+        trajectory.epoch = trajectory.begun_epoch = event.epoch
         for turn in event.turns:
-            who.history.add(turn)
-        who.fresh = event.fresh
-        self.running[who.name] = who
-        return self._wait(who)
+            trajectory.history.add(turn)
+        trajectory.fresh = event.fresh
+        self.running[trajectory.name] = trajectory
+        return self._wait(trajectory)
 
     def _end(self, event: Ended) -> Running:
-        who = self._remove(event)
-        who.fresh = 0
-        who.history.add(event.turn)
-        return who
+        trajectory = self._remove(event)
+        trajectory.fresh = 0
+        trajectory.history.add(event.turn)
+        return trajectory
 
     def _called(self, event: Called) -> Running:
         return self._stop(self.running[event.trajectory], event.generated)
 
     def _paused(self, event: Paused) -> Running:
-        who = self.running[event.trajectory]
-        return self._stop(who, event.generated - who.history.generated, "paused")
+        trajectory = self.running[event.trajectory]
+        return self._stop(trajectory, event.generated - trajectory.history.generated, "paused")
 
     def _returned(self, event: Returned) -> Running:
-        who = self.running[event.trajectory]
-        self._count(who, -1)
-        who.fresh = 0
-        who.history.add(event.turn)
-        who.since = event.at
-        self._wait(who)
-        self._count(who, +1)
-        self._changed(who.replica)
-        return who
+        trajectory = self.running[event.trajectory]
+        self._count(trajectory, -1)
+        trajectory.fresh = 0
+        trajectory.history.add(event.turn)
+        trajectory.since = event.at
+        self._wait(trajectory)
+        self._count(trajectory, +1)
+        self._changed(trajectory.replica)
+        return trajectory
 
     def _resumed(self, event: Resumed) -> Running:
-        who = self.running[event.trajectory]
-        who.epoch = event.epoch
-        return self._wait(who)
+        trajectory = self.running[event.trajectory]
+        trajectory.epoch = event.epoch
+        return self._wait(trajectory)
 
     def _moved(self, event: Moved) -> Running:
         return self._arrive(self.running[event.trajectory])
 
     def _sent(self, event: Sent) -> Running:
-        who, number = self.running[event.trajectory], event.replica
-        if not who.in_tool:
-            self.place(who, number)
-            return who
-        source = who.replica
-        who.epoch = event.epoch
-        self._count(who, -1)
-        self._house(who, number)
-        self._count(who, +1)
+        trajectory, number = self.running[event.trajectory], event.replica
+        if not trajectory.in_tool:
+            self.place(trajectory, number)
+            return trajectory
+        source = trajectory.replica
+        trajectory.epoch = event.epoch
+        self._count(trajectory, -1)
+        self._house(trajectory, number)
+        self._count(trajectory, +1)
         self._changed(source, number)
-        return who
+        return trajectory
 
-    def _wait(self, who: Running) -> Running:
-        who.doing = "waiting"
-        self.waiting.add(who.name, who)
-        return who
+    def _wait(self, trajectory: Running) -> Running:
+        trajectory.doing = "waiting"
+        self.waiting.add(trajectory.name, trajectory)
+        return trajectory
 
-    def _arrive(self, who: Running) -> Running:
-        """Nothing to do for one that is not moving."""
-        source, target = who.replica, who.target
+    def _arrive(self, trajectory: Running) -> Running:
+        """Its cache has arrived. Does nothing if it is not moving."""
+        source, target = trajectory.replica, trajectory.target
         if target is None:
-            return who
-        self._count(who, -1)
-        del self.replicas[target].coming[who.name]
-        who.target = None
-        self._house(who, target)
-        who.doing = "generating"
-        self._count(who, +1)
+            return trajectory
+        self._count(trajectory, -1)
+        del self.replicas[target].coming[trajectory.name]
+        trajectory.target = None
+        self._house(trajectory, target)
+        trajectory.doing = "generating"
+        self._count(trajectory, +1)
         self._changed(source, target)
-        return who
+        return trajectory
 
-    def _stop(self, who: Running, generated: int, doing: Doing = "tool") -> Running:
-        """It generates no more for now."""
-        self._arrive(who)
-        if who.doing == "waiting":
-            self.waiting.discard(who.name)
-        self._count(who, -1)
-        who.doing = doing
-        who.fresh = generated
-        self._count(who, +1)
-        self._changed(who.replica)
-        return who
+    def _stop(self, trajectory: Running, generated: int, doing: Doing = "tool") -> Running:
+        """It stops generating for now."""
+        self._arrive(trajectory)
+        if trajectory.doing == "waiting":
+            self.waiting.discard(trajectory.name)
+        self._count(trajectory, -1)
+        trajectory.doing = doing
+        trajectory.fresh = generated
+        self._count(trajectory, +1)
+        self._changed(trajectory.replica)
+        return trajectory
 
     def _remove(self, event: Ended | Aborted) -> Running:
-        who = self.running.pop(event.trajectory)
-        self._over.pop(who.name, None)
-        self._over[who.name] = who.epoch
+        trajectory = self.running.pop(event.trajectory)
+        self._over.pop(trajectory.name, None)
+        self._over[trajectory.name] = trajectory.epoch
         if len(self._over) > _REMEMBERED:
             del self._over[next(iter(self._over))]
-        source, target = who.replica, who.target
-        self.waiting.discard(who.name)
-        self._count(who, -1)
+        source, target = trajectory.replica, trajectory.target
+        self.waiting.discard(trajectory.name)
+        self._count(trajectory, -1)
         if target is not None:
-            del self.replicas[target].coming[who.name]
-            who.target = None
-        self._unhouse(who)
+            del self.replicas[target].coming[trajectory.name]
+            trajectory.target = None
+        self._unhouse(trajectory)
         self._changed(source, target)
-        return who
+        return trajectory
 
     def _up(self, event: ReplicaUp) -> None:
         if event.replica in self.replicas:
@@ -296,45 +298,45 @@ class Rollouts:
         self._lose(event.replica)
 
     def _lose(self, number: int) -> None:
-        """Trajectories that generated there wait, and so do those on their way there, whose caches are kept."""
+        """Trajectories that generated there wait again. So do those on their way there, which keep their caches."""
         lost = self.replicas[number]
-        for who in [*lost.placed.values(), *lost.coming.values()]:
-            other = who.replica if who.target == number else who.target
-            self._count(who, -1)
-            if who.target == number:
-                who.target = None
+        for trajectory in [*lost.placed.values(), *lost.coming.values()]:
+            other = trajectory.replica if trajectory.target == number else trajectory.target
+            self._count(trajectory, -1)
+            if trajectory.target == number:
+                trajectory.target = None
             else:
-                self._unhouse(who)
-            if who.doing == "generating" or (who.doing == "moving" and who.target is None):
-                self._wait(who)
-            self._count(who, +1)
+                self._unhouse(trajectory)
+            if trajectory.doing == "generating" or (trajectory.doing == "moving" and trajectory.target is None):
+                self._wait(trajectory)
+            self._count(trajectory, +1)
             self._changed(other)
         del self.replicas[number]
 
-    def _house(self, who: Running, number: int) -> None:
-        if who.replica != number:
-            self._unhouse(who)
-            self.replicas[number].placed[who.name] = who
-            who.replica = number
-        who.cache = "keep"
+    def _house(self, trajectory: Running, number: int) -> None:
+        if trajectory.replica != number:
+            self._unhouse(trajectory)
+            self.replicas[number].placed[trajectory.name] = trajectory
+            trajectory.replica = number
+        trajectory.cache = "keep"
 
-    def _unhouse(self, who: Running) -> None:
-        if who.replica is not None:
-            del self.replicas[who.replica].placed[who.name]
-            who.replica = None
-        who.cache = "drop"
+    def _unhouse(self, trajectory: Running) -> None:
+        if trajectory.replica is not None:
+            del self.replicas[trajectory.replica].placed[trajectory.name]
+            trajectory.replica = None
+        trajectory.cache = "drop"
 
-    def _count(self, who: Running, sign: int) -> None:
-        """Add what a trajectory takes up to the replicas it touches, or take it off."""
-        replica, target = who.replica, who.target
+    def _count(self, trajectory: Running, sign: int) -> None:
+        """Add a trajectory's load to the replicas it touches, or subtract it."""
+        replica, target = trajectory.replica, trajectory.target
         if replica is None and target is None:
             return
-        context = sign * (who.history.context + who.fresh)
+        context = sign * (trajectory.history.context + trajectory.fresh)
         if replica is not None:
             here = self.replicas[replica]
-            if who.cache == "keep":
+            if trajectory.cache == "keep":
                 here.tokens += context
-            if who.doing == "generating":
+            if trajectory.doing == "generating":
                 here.busy += sign
                 here.active += context
         if target is not None:
@@ -363,7 +365,7 @@ _APPLIED: dict[type[RolloutEvent], Callable[[Rollouts, Any], Running | None]] = 
     ReplicaUp: Rollouts._up,
     ReplicaDown: Rollouts._go_down,
 }
-"""How each kind of event is applied: looked up, since a chain of patterns would take as long as what follows."""
+"""How each kind of event is applied. A lookup, since a chain of patterns would take as long as the work itself."""
 
 _GENERATES: tuple[Doing, ...] = ("generating", "moving")
 _COUNTS_WHILE: dict[type[RolloutEvent], tuple[Doing, ...]] = {
@@ -374,5 +376,5 @@ _COUNTS_WHILE: dict[type[RolloutEvent], tuple[Doing, ...]] = {
     Paused: ("waiting", "generating", "moving"),
     Resumed: ("paused",),
 }
-"""What a trajectory does when a report about its present placement is neither late nor repeated. One that waits again
-has lost its placement with a replica: what was generated there does not count."""
+"""What a trajectory must be doing for a report about its current placement to count. One that waits again has lost its
+replica, so tokens that were generated there do not count."""

@@ -58,7 +58,7 @@ def compare(
     """Every contender on every scenario, and those that come close to the best with further seeds. What ``folder`` has
     from an earlier run of the same code is not run again. There is nothing to compare with where ours cannot be run."""
     results = Results(folder)
-    tried = [{who: [case] for who, case in _cases(scenario, contenders)} for scenario in scenarios]
+    tried = [{contender: [case] for contender, case in _cases(scenario, contenders)} for scenario in scenarios]
     _run_missing(tried, results, workers, progress)
     found = [_comparison(scenario, cases, results) for scenario, cases in zip(scenarios, tried, strict=True)]
     for each in found:
@@ -68,8 +68,8 @@ def compare(
         return found
     for first, cases in zip(found, tried, strict=True):
         for seed in range(first.scenario.seed + 1, first.scenario.seed + seeds):
-            for who, case in _cases(first.scenario.replace(seed=seed), first.close):
-                cases[who].append(case)
+            for contender, case in _cases(first.scenario.replace(seed=seed), first.close):
+                cases[contender].append(case)
     _run_missing(tried, results, workers, progress)
     return [_comparison(scenario, cases, results) for scenario, cases in zip(scenarios, tried, strict=True)]
 
@@ -103,18 +103,18 @@ def _run_missing(
 
 
 def _comparison(scenario: PosttrainScenario, cases: Mapping[Contender, Sequence[Case]], results: Results) -> Comparison:
-    return Comparison(scenario, [_outcome(who, runs, results) for who, runs in cases.items()])
+    return Comparison(scenario, [_outcome(contender, runs, results) for contender, runs in cases.items()])
 
 
-def _outcome(who: Contender, cases: Sequence[Case], results: Results) -> Outcome:
+def _outcome(contender: Contender, cases: Sequence[Case], results: Results) -> Outcome:
     runs = []
     for case in cases:
         found = {"refused": str(case)} if isinstance(case, UserError) else results.get(digest_of(case))
         assert found is not None, "all were run"
         if "refused" in found:
-            return Outcome(who, (), found["refused"])
+            return Outcome(contender, (), found["refused"])
         runs.append(found)
-    return Outcome(who, runs)
+    return Outcome(contender, runs)
 
 
 def _run_all(todo: Mapping[str, PosttrainScenario], workers: int) -> Iterator[tuple[str, dict[str, Any]]]:

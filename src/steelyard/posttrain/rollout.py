@@ -113,11 +113,13 @@ class RolloutStage:
                 attempt.next_turn()
             self._turns.forget(attempt)
             attempt.cache, attempt.since = "keep", 0
-            who, turns = attempt.trajectory, attempt.trajectory.turns[: attempt.turns]
-            self.running[who.id] = attempt
+            trajectory, turns = attempt.trajectory, attempt.trajectory.turns[: attempt.turns]
+            self.running[trajectory.id] = attempt
             attempt.epoch += 1
-            truth = who if self._tells_truth else None
-            begun = Begun(at, who.id, who.prompt, who.prompt_tokens, version, turns, attempt.tokens)
+            truth = trajectory if self._tells_truth else None
+            begun = Begun(
+                at, trajectory.id, trajectory.prompt, trajectory.prompt_tokens, version, turns, attempt.tokens
+            )
             begun.epoch, begun.group, begun.truth = attempt.epoch, group, truth
             self._tell(begun)
 

@@ -42,20 +42,20 @@ class Turns:
 
     def _begin_chain(self, attempt: Attempt, version: int) -> Chain:
         """Its prompt's stream and one of its own, until it forgets."""
-        who = attempt.trajectory
-        key = (who.prompt, version)
+        trajectory = attempt.trajectory
+        key = (trajectory.prompt, version)
         prompt = self._prompts.get(key)
         if prompt is None:
             prompt = self._prompts[key] = next(self._streams)
-        chain = attempt.chain = ((prompt, who.prompt_tokens), (next(self._streams), _ENDLESS))
+        chain = attempt.chain = ((prompt, trajectory.prompt_tokens), (next(self._streams), _ENDLESS))
         return chain
 
-    def check(self, who: Trajectory) -> None:
+    def check(self, trajectory: Trajectory) -> None:
         """Refuse one that no engine could finish."""
-        turns = who.turns
-        needed = who.prompt_tokens + sum([turn.generated + turn.returned for turn in turns]) - turns[-1].returned
+        turns = trajectory.turns
+        needed = trajectory.prompt_tokens + sum([turn.generated + turn.returned for turn in turns]) - turns[-1].returned
         if needed > self._most:
             raise UserError(
-                f"trajectory {who.id} comes to {needed:,} tokens, and engines take {self._most:,} "
+                f"trajectory {trajectory.id} comes to {needed:,} tokens, and engines take {self._most:,} "
                 "(engine.max_model_len); raise it, or set a lower trajectories.budget.context"
             )

@@ -1,4 +1,4 @@
-"""Tail policies: what to do about the few trajectories that everybody else would wait for."""
+"""Tail policies: what to do about the last few trajectories of a step, which all others would wait for."""
 
 from steelyard.balance.commands import Cap, Repack, Resume, TrajectoryMove
 from steelyard.balance.events import Paused

@@ -1,4 +1,4 @@
-"""What a tail policy wants done with the samples of a round. The rounds turn it into commands to the driver."""
+"""Commands of tail policies about the samples of a round. The rounds turn them into commands to the driver."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from steelyard.balance.commands import Cap, Repack, Resume
 
 @dataclass(frozen=True, slots=True)
 class StartMore:
-    """Begin so many samples of each of so many prompts that have not been asked for yet.
+    """Begin ``samples`` samples of each of ``groups`` new prompts.
 
-    Of each prompt ``first`` samples are to be served before all others: their lengths tell something about the rest.
+    The ``first`` samples of each prompt are served before all others: their lengths help to predict the rest.
     """
 
     groups: int
@@ -21,7 +21,7 @@ class StartMore:
 
 @dataclass(frozen=True, slots=True)
 class StartAgain:
-    """Begin further samples, under new names, of a prompt that was deferred or has lost some."""
+    """Begin more samples, under new names, of a prompt that was deferred or has lost some."""
 
     group: str
     samples: int
@@ -29,7 +29,7 @@ class StartAgain:
 
 @dataclass(frozen=True, slots=True)
 class AbortRest:
-    """Stop these; with ``resume`` what they have is kept, and they go on in a later round."""
+    """Stop these. With ``resume`` they keep their tokens and go on in a later round."""
 
     trajectories: tuple[str, ...]
     resume: bool
@@ -37,14 +37,14 @@ class AbortRest:
 
 @dataclass(frozen=True, slots=True)
 class Defer:
-    """These prompts will be started again in a round of their own; what was generated for them is of no use."""
+    """These prompts will begin again in a round of their own. Their tokens so far are dropped."""
 
     groups: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Train:
-    """A round is over: train on these samples, whole groups all of them."""
+    """A round is over: train on these samples, which are whole groups."""
 
     step: int
     groups: tuple[tuple[str, ...], ...]

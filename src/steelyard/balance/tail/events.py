@@ -1,4 +1,4 @@
-"""What tail policies are told beside the events of the rollout: rounds that begin, and trajectories that pause."""
+"""Events for tail policies beside those of the rollout: a round begins, there is room, groups are dropped."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from steelyard.balance.events import Aborted, Begun, Ended, Paused, Returned
 
 @dataclass(frozen=True, slots=True)
 class RoundBegan:
-    """A training step wants so many groups of so many samples each; only of those named in ``among``, if any are: then
+    """A training step wants ``groups`` groups of ``size`` samples each. If ``among`` names groups, it takes only those;
     others that have begun already are for later steps."""
 
     at: float
@@ -21,7 +21,7 @@ class RoundBegan:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """So many groups more may begin already, ahead of the rounds that will train on them."""
+    """This many more groups may begin now, before the rounds that will train on them."""
 
     at: float
     groups: int
@@ -29,13 +29,12 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """These groups are not waited for any more: they are too stale, or will begin anew."""
+    """These groups are dropped: they are too stale, or will begin again."""
 
     at: float
     groups: tuple[str, ...]
 
 
 TailEvent = RoundBegan | Room | Paused | Begun | Returned | Ended | Aborted | GivenUp
-"""``Aborted`` answers ``AbortRest``, or says that a sample is lost. A trajectory that is resumed may be reported to
-have begun once more. One that has ``Paused`` has generated what the cap allows, and waits to be resumed. ``GivenUp``
-comes between rounds."""
+"""``Aborted`` answers ``AbortRest``, or says that a sample is lost. A resumed trajectory may be reported as ``Begun``
+again. A ``Paused`` one has generated what the cap allows, and waits to be resumed. ``GivenUp`` comes between rounds."""

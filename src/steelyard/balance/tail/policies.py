@@ -1,5 +1,4 @@
-"""Ways to deal with the last few trajectories of a round, each by three answers: how to open a round, when it is over,
-and what to do meanwhile."""
+"""Tail policies. Each answers three questions: how to open a round, when it is over, and what to do in between."""
 
 from __future__ import annotations
 
@@ -18,37 +17,37 @@ Leftovers = Literal["carry", "defer"]
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """How a round begins, and what becomes of groups that are not complete when it is over.
+    """How a round begins, and what happens to groups that are not complete when it is over.
 
-    Carried ones keep what they have, ended samples and tokens of others, and come first in the next round; deferred
-    ones begin anew when a policy says ``again``.
+    Carried groups keep their ended samples and their tokens, and come first in the next round. Deferred groups begin
+    again when a policy says ``again``.
     """
 
-    fresh: int  # prompts not asked for before
+    fresh: int  # new prompts
     samples: int  # of each
-    first: int = 0  # of these, served before all others
+    first: int = 0  # samples of each that are served before all others
     again: int = 0  # deferred prompts to begin now
     cap: int | None = None
     leftovers: Leftovers = "carry"
 
 
 class TailPolicy(Protocol):
-    """Asked at every event of a round, when the round knows of it. Whole groups, and each sample once, are not its
-    business: see ``Tail``."""
+    """Asked at every event of a round, after the event was applied. ``Tail`` makes sure that only whole groups are
+    trained on, and each sample once."""
 
     def open(self, round_: Round) -> Opening:
-        """A round begins, with what was carried over already in it."""
+        """A round begins. Groups that were carried over are already in it."""
 
     def over(self, round_: Round) -> bool:
         """Whether to train on what is complete now, and leave the rest."""
 
     def react(self, round_: Round, event: TailEvent) -> list[TailCommand]:
-        """What else to do now: whom to resume, whom to move."""
+        """What else to do now: which samples to resume or to move."""
 
 
 @dataclass(frozen=True)
 class Plain:
-    """No policy: start what is wanted and wait for the last of it."""
+    """No policy: start the wanted groups and wait for the last of them."""
 
     def open(self, round_: Round) -> Opening:
         return Opening(max(0, round_.wanted - len(round_.groups)), round_.size)
@@ -72,8 +71,8 @@ class OverSampling(Plain):
 
 @dataclass(frozen=True)
 class TailBatching(Plain):
-    """RollPacker's: short rounds race more prompts, and more samples of each, than they need; prompts that lose are
-    deferred until they fill a long round of their own, which waits for the last of them."""
+    """RollPacker's: short rounds run more prompts, and more samples of each, than they need. Prompts that are not
+    complete in time are deferred until they fill a long round of their own, which waits for the last of them."""
 
     groups: float = 1.25
     samples: float = 1.25
@@ -88,9 +87,9 @@ class TailBatching(Plain):
 
 @dataclass(frozen=True)
 class PartialRollout(Plain):
-    """Kimi's: a trajectory generates so many tokens a round; those that are not done by then go on in the next.
+    """Kimi's: a trajectory generates up to ``budget`` tokens a round; those that have not ended go on in the next.
 
-    A round trains on the groups that are complete, which may be fewer than wanted. Where none is, all go on.
+    A round trains on the complete groups, which may be fewer than wanted. If none is complete, all go on.
     """
 
     budget: int
@@ -109,10 +108,10 @@ class PartialRollout(Plain):
 
 @dataclass(frozen=True)
 class Divided(Plain):
-    """Seer's: trajectories run in chunks and queue again after each, so that load evens out; the first sample of a
-    group is served before all others, and what it took tells how long the rest will take. The longest go first.
+    """Seer's: trajectories run in chunks and queue again after each, so that load evens out. The first sample of a
+    group is served before all others, and its length predicts the rest. The longest go first.
 
-    A group of which none has ended may be as long as any, and so may a sample that has outgrown those that have.
+    A group without an ended sample may be as long as any, and so may a sample that is longer than the ended ones.
     """
 
     chunk: int
@@ -126,7 +125,7 @@ class Divided(Plain):
         group = round_.homes.get(event.trajectory) if isinstance(event, Paused) else None
         if not isinstance(event, Paused) or group is None or event.trajectory not in group.held:
             return []
-        if not group.done and event.trajectory == group.probe:  # shortest first among those that tell something
+        if not group.done and event.trajectory == group.probe:  # shortest first among first samples
             return [Resume(event.trajectory, event.generated - 2 * self.longest)]
         left = group.longest - event.generated
         return [Resume(event.trajectory, -left, left) if left > 0 else Resume(event.trajectory, -self.longest)]

@@ -1,4 +1,4 @@
-"""Repacking: when few trajectories are left, gather them on few replicas, so that the others are free for training."""
+"""Repacking: when few trajectories are left, gather them on few replicas, which frees the others for training."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _PLAIN = Plain()
 
 @dataclass(frozen=True)
 class Repacking:
-    """Looks when so large a share of a round's samples is left, and again whenever half of those have ended."""
+    """Gathers once a share ``few`` of a round's samples is left, and again whenever half of those have ended."""
 
-    within: Plain | OverSampling | TailBatching | PartialRollout | Divided = _PLAIN  # decides on everything else
+    within: Plain | OverSampling | TailBatching | PartialRollout | Divided = _PLAIN  # decides everything else
     few: float = 0.25
-    fill: float = 0.5  # share of seats and cache that are filled, so that those that are gathered stay fast
+    fill: float = 0.5  # share of seats and cache to fill, so that gathered trajectories stay fast
 
     def open(self, round_: Round) -> Opening:
         round_.repack_at = int(self.few * round_.wanted * round_.size)
@@ -42,14 +42,15 @@ class Repacking:
 
 
 def gather(rollouts: Rollouts, fill: float) -> Repack | None:
-    """Onto the fewest replicas that hold all who are left; none where that frees nobody, or somebody is on the move.
+    """Gather on the fewest replicas that hold all remaining trajectories. None if that frees no replica, or if a
+    trajectory is waiting or moving.
 
-    Fast replicas (wide tensor parallelism) come first, as few long trajectories want latency, then those that have
-    most to keep.
+    Fast replicas (high tensor-parallel degrees) come first, since a few long trajectories want latency, then those with
+    most cached tokens.
     """
     left = list(rollouts.running.values())
     occupied = [replica for replica in rollouts.replicas.values() if replica.placed or replica.coming]
-    if any(who.replica is None or who.doing in ("waiting", "moving") for who in left):
+    if any(trajectory.replica is None or trajectory.doing in ("waiting", "moving") for trajectory in left):
         return None
     occupied.sort(key=lambda replica: (-replica.tp, -replica.tokens, replica.number))
     for count in range(1, len(occupied)):
@@ -61,23 +62,25 @@ def gather(rollouts: Rollouts, fill: float) -> Repack | None:
 
 
 def _fit(left: list[Running], targets: list[Replica], fill: float) -> list[TrajectoryMove] | None:
-    """Everybody who is there stays; others, largest first, go where most seats are free. None where some do not fit."""
+    """Trajectories on targets stay; others, largest first, go where most seats are free. None if some do not fit."""
     seats = {target.number: int(fill * target.seats) for target in targets}
     tokens = {target.number: fill * target.capacity for target in targets}
     moves = []
-    for who in sorted(left, key=lambda who: (who.replica not in seats, -_need(who), who.name)):
-        source = who.replica
+    for trajectory in sorted(
+        left, key=lambda trajectory: (trajectory.replica not in seats, -_need(trajectory), trajectory.name)
+    ):
+        source = trajectory.replica
         assert source is not None
         target = source if source in seats else max(seats, key=lambda number: (seats[number], tokens[number], -number))
         seats[target] -= 1
-        tokens[target] -= _need(who)
+        tokens[target] -= _need(trajectory)
         if seats[target] < 0 or tokens[target] < 0:
             return None
         if target != source:
-            moves.append(TrajectoryMove(who.name, source, target))
+            moves.append(TrajectoryMove(trajectory.name, source, target))
     return moves
 
 
-def _need(who: Running) -> float:
-    """Tokens that it will hold in the end, with some certainty where that is known."""
-    return who.context + (who.left.p90 if isfinite(who.left.p90) else who.left.mean)
+def _need(trajectory: Running) -> float:
+    """Context tokens at its end: by the 90th percentile of its prediction if known, else by the mean."""
+    return trajectory.context + (trajectory.left.p90 if isfinite(trajectory.left.p90) else trajectory.left.mean)

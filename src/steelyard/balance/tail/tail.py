@@ -1,4 +1,4 @@
-"""Rounds kept in order, whatever policy decides on them: whole groups only, no sample lost, none trained on twice."""
+"""The bookkeeping of rounds under any policy: only whole groups, no sample lost, none trained on twice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from steelyard.balance.tail.policies import Opening, TailPolicy
 
 
 class Tail:
-    """Drives a policy. ``rollouts`` is the core's own picture: tell the core of an event first, then this."""
+    """Drives a policy. ``rollouts`` is the core's state of the engines: events are applied there first, then here."""
 
     def __init__(self, policy: TailPolicy, rollouts: Rollouts) -> None:
         self._policy = policy
@@ -22,14 +22,14 @@ class Tail:
         self._round: Round | None = None
         self._opening = Opening(0, 0)
         self._size = 0
-        self._late: dict[str, int] = {}  # samples that may still begin of groups nobody waits for any more
-        self.groups: dict[str, Group] = {}  # of this round, or carried over to the next
-        self.homes: dict[str, Group] = {}  # of every sample in them
-        self.complete: dict[str, None] = {}  # of the groups, in order of completion
+        self._late: dict[str, int] = {}  # by forgotten group: samples that may still begin
+        self.groups: dict[str, Group] = {}  # of this round, or carried over to the next one
+        self.homes: dict[str, Group] = {}  # the group of every sample
+        self.complete: dict[str, None] = {}  # names of complete groups, in order of completion
         self.deferred: list[str] = []
 
     def decide(self, event: TailEvent) -> list[TailCommand]:
-        """Take an event in; what should be done now, in this order."""
+        """Apply an event. Returns the commands that follow, in order."""
         commands = self._open(event) if isinstance(event, RoundBegan) else self._apply(event)
         round_ = self._round
         if round_ is not None:
@@ -65,7 +65,7 @@ class Tail:
         return commands
 
     def _close(self, round_: Round) -> list[TailCommand]:
-        """Train on what is complete, in order of completion; carry or defer what is not."""
+        """Train on complete groups, in order of completion; carry or defer the others."""
         self._round = None
         own = list(islice(filter(round_.may_take, self.complete), round_.wanted))
         chosen = [self._forget(self.groups[name]) for name in own]
@@ -84,7 +84,7 @@ class Tail:
         return commands
 
     def _forget(self, group: Group) -> Group:
-        """Nobody waits for this group any more; samples of it that still begin are late."""
+        """Drop a group. Samples of it that still begin are late."""
         del self.groups[group.name]
         self.complete.pop(group.name, None)
         for name in group.tokens:
@@ -109,7 +109,7 @@ class Tail:
         group = self.homes.get(name)
         if isinstance(event, Begun):
             return self._begin(event) if group is None else []
-        if group is None or name in group.done:  # nobody needs it any more
+        if group is None or name in group.done:  # not needed any more
             return []
         if isinstance(event, Returned):
             group.tokens[name] += event.turn.generated
@@ -133,7 +133,7 @@ class Tail:
         return []
 
     def _begin(self, event: Begun) -> list[TailCommand]:
-        """A new sample. Where its round is over already, its group waits for the next one, or for nobody."""
+        """A new sample. If its round is over already, its group waits for the next round or was dropped."""
         name, prompt = event.trajectory, event.group
         if self._round is not None:
             self._round.unbegun = max(0, self._round.unbegun - 1)
@@ -155,7 +155,7 @@ class Tail:
         return []
 
     def _end(self, group: Group, name: str) -> list[TailCommand]:
-        """A sample is done. As soon as a group has enough of them, others of it are of no use."""
+        """A sample has ended. Once a group has enough of them, its other samples are aborted."""
         group.done[name] = None
         if not group.complete:
             return []
@@ -177,7 +177,7 @@ class Tail:
         return Resume(name)
 
     def _fill(self, group: Group) -> list[TailCommand]:
-        """Ask for others in place of samples that were lost."""
+        """Start new samples in place of lost ones."""
         lacking = group.lacking
         if not lacking or self._round is None:
             return []

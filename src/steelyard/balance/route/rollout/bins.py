@@ -46,14 +46,14 @@ class ReplicaBins:
         Its last end must lie within the bins.
         """
         ends, seen = [each + decoded for each in tokens], self.seen
-        who = self.members[name] = _Member(ends, [int((end - seen) / width) for end in ends], load, context)
-        self._add(who, 1.0 / len(ends))
+        member = self.members[name] = _Member(ends, [int((end - seen) / width) for end in ends], load, context)
+        self._add(member, 1.0 / len(ends))
 
     def discount(self, name: str) -> None:
         """Take a trajectory out."""
-        who = self.members.pop(name)
+        member = self.members.pop(name)
         if self.members:
-            self._add(who, -1.0 / len(who.bins))
+            self._add(member, -1.0 / len(member.bins))
         else:
             self._empty()  # clears rounding errors
 
@@ -61,9 +61,9 @@ class ReplicaBins:
         """Fill all bins again, counted from so many decoded tokens on."""
         self.seen = decoded
         self._empty()
-        for who in self.members.values():
-            who.bins = [int((end - decoded) / width) for end in who.ends if end > decoded] or [0]
-            self._add(who, 1.0 / len(who.bins))
+        for member in self.members.values():
+            member.bins = [int((end - decoded) / width) for end in member.ends if end > decoded] or [0]
+            self._add(member, 1.0 / len(member.bins))
 
     def write(self, row: memoryview) -> None:
         """Write count, load and context of all bins into as many doubles."""
@@ -72,11 +72,11 @@ class ReplicaBins:
     def _empty(self) -> None:
         self._counts, self._load, self._context = [0.0] * BINS, [0.0] * BINS, [0.0] * BINS
 
-    def _add(self, who: _Member, share: float) -> None:
+    def _add(self, member: _Member, share: float) -> None:
         """Add a trajectory to the bins it may end in, the same share to each."""
         counts, loads, contexts = self._counts, self._load, self._context
-        load, context = share * who.load, share * who.context
-        for at in who.bins:
+        load, context = share * member.load, share * member.context
+        for at in member.bins:
             counts[at] += share
             loads[at] += load
             contexts[at] += context

@@ -30,11 +30,11 @@ class CMlfq(BaseTurnRouter):
         self._buckets: dict[int, Ranking] = {}  # by degree, rising
         self._degrees: dict[int, int] = {}  # by replica
 
-    def choose(self, who: Running, rollouts: Rollouts, at: float) -> TurnChoice | None:
+    def choose(self, trajectory: Running, rollouts: Rollouts, at: float) -> TurnChoice | None:
         if not self._buckets:
             return None
-        bucket = self._bucket(who)
-        home = who.replica
+        bucket = self._bucket(trajectory)
+        home = trajectory.replica
         if home is not None and self._degrees[home] == bucket and not self._buckets[bucket].is_full(home):
             return TurnChoice(home)
         degrees = list(self._buckets)
@@ -43,10 +43,10 @@ class CMlfq(BaseTurnRouter):
             ranking = self._buckets[degree]
             least = ranking.first()
             if not ranking.is_full(least):
-                return TurnChoice(least, cache="drop" if who.context < _RECOMPUTED else "keep")
+                return TurnChoice(least, cache="drop" if trajectory.context < _RECOMPUTED else "keep")
         return None
 
-    def park(self, who: Running, rollouts: Rollouts) -> Cache:
+    def park(self, trajectory: Running, rollouts: Rollouts) -> Cache:
         return "offload"
 
     def changed(self, replica: Replica) -> None:
@@ -62,13 +62,13 @@ class CMlfq(BaseTurnRouter):
         if not len(self._buckets[degree]):
             del self._buckets[degree]
 
-    def _bucket(self, who: Running) -> int:
-        if not who.history.turns:
+    def _bucket(self, trajectory: Running) -> int:
+        if not trajectory.history.turns:
             return next(iter(self._buckets))
-        of_mean, of_p90 = self._fits(who.left.mean), self._fits(who.left.p90)
+        of_mean, of_p90 = self._fits(trajectory.left.mean), self._fits(trajectory.left.p90)
         if of_mean == of_p90:
             return of_mean
-        return next(iter(self._buckets)) if who.replica is None else self._degrees[who.replica]
+        return next(iter(self._buckets)) if trajectory.replica is None else self._degrees[trajectory.replica]
 
     def _fits(self, tokens: float) -> int:
         """The first bucket whose cap is not exceeded, else the last."""

@@ -30,28 +30,28 @@ class CostAware(BaseTurnRouter):
         self._finish = FinishPredictor(self._demands)
         self._bucket: dict[int, BucketSpeed] = {}  # by replica
 
-    def choose(self, who: Running, rollouts: Rollouts, at: float) -> TurnChoice | None:
-        if not self._finish.has_room(who.context):
+    def choose(self, trajectory: Running, rollouts: Rollouts, at: float) -> TurnChoice | None:
+        if not self._finish.has_room(trajectory.context):
             return None
-        self._finish.discount(who.name)
-        demand = self._demands.demand(who, len(rollouts.running))
-        chosen = self._finish.best(demand, who.replica, who.cache == "keep", at)
-        self._finish.count(who.name, chosen, demand)
+        self._finish.discount(trajectory.name)
+        demand = self._demands.demand(trajectory, len(rollouts.running))
+        chosen = self._finish.best(demand, trajectory.replica, trajectory.cache == "keep", at)
+        self._finish.count(trajectory.name, chosen, demand)
         moved = self._bucket[chosen].moves(demand.cached)
         return TurnChoice(chosen, -int(demand.expected), "keep" if moved else "drop")
 
-    def rank(self, who: Running) -> float:
+    def rank(self, trajectory: Running) -> float:
         """Longest first, since the trajectory that ends a step should never wait. All of a batch go before a later
         batch, which a later step waits for."""
-        left = who.left.mean if isfinite(who.left.p90) else who.history.generated
-        return who.version * _LONGEST - left
+        left = trajectory.left.mean if isfinite(trajectory.left.p90) else trajectory.history.generated
+        return trajectory.version * _LONGEST - left
 
-    def park(self, who: Running, rollouts: Rollouts) -> Cache:
+    def park(self, trajectory: Running, rollouts: Rollouts) -> Cache:
         """In the host's memory, which leaves its room to others. If computing it again is faster than fetching it, it
         is kept while there is room for all, and dropped otherwise."""
-        assert who.replica is not None
-        here = rollouts.replicas[who.replica]
-        if self._bucket[here.number].moves(who.context):
+        assert trajectory.replica is not None
+        here = rollouts.replicas[trajectory.replica]
+        if self._bucket[here.number].moves(trajectory.context):
             return "offload"
         return "keep" if here.tokens <= here.capacity else "drop"
 
@@ -69,7 +69,7 @@ class CostAware(BaseTurnRouter):
         del self._bucket[number]
         self._finish.gone(number)
 
-    def ended(self, who: Running) -> None:
-        self._finish.discount(who.name)
-        if who.history.turns:
-            self._demands.learn(who.history)
+    def ended(self, trajectory: Running) -> None:
+        self._finish.discount(trajectory.name)
+        if trajectory.history.turns:
+            self._demands.learn(trajectory.history)

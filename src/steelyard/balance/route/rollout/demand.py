@@ -99,7 +99,7 @@ class DemandModel:
             count, left = self._later[turn]
             self._later[turn] = _MEMORY * count + 1.0, _MEMORY * left + len(done.turns) - 1 - turn
 
-    def demand(self, who: Running, under_way: int) -> Demand:
+    def demand(self, trajectory: Running, under_way: int) -> Demand:
         """A trajectory goes on as it went so far, with one average trajectory added to what it has done.
 
         While fewer have ended than are under way, the short ones have ended first, and estimators have learnt from
@@ -108,32 +108,32 @@ class DemandModel:
 
         The last object is returned again if nothing has changed, as for trajectories of one prompt that begin together.
         """
-        if who.history.turns:
-            return self._demand(who, under_way)
-        mean, p90 = who.left.mean, who.left.p90
+        if trajectory.history.turns:
+            return self._demand(trajectory, under_way)
+        mean, p90 = trajectory.left.mean, trajectory.left.p90
         few = under_way if self._ended < under_way and isfinite(p90) else 0
-        told = mean, p90, who.context, who.cache == "drop", self._ended, few
+        told = mean, p90, trajectory.context, trajectory.cache == "drop", self._ended, few
         if self._first is None or self._first[0] != told:
-            self._first = told, self._demand(who, under_way)
+            self._first = told, self._demand(trajectory, under_way)
         return self._first[1]
 
-    def _demand(self, who: Running, under_way: int) -> Demand:
-        history = who.history
+    def _demand(self, trajectory: Running, under_way: int) -> Demand:
+        history = trajectory.history
         usual = self._usual
         tokens = history.generated + usual
         tools = (history.tool_seconds + usual * self.tools) / tokens if tokens else 0.0
         returned = (history.returned + usual * self.returned) / tokens if tokens else 0.0
         new = history.turns[-1].returned if history.turns else 0
-        context = who.context
-        if who.cache == "drop":
+        context = trajectory.context
+        if trajectory.cache == "drop":
             new = context
-        likely = self._lengths(who, under_way)
+        likely = self._lengths(trajectory, under_way)
         return Demand(likely, tools, returned, context - new, new)
 
-    def _lengths(self, who: Running, under_way: int) -> list[float]:
+    def _lengths(self, trajectory: Running, under_way: int) -> list[float]:
         """By the estimate or, if that is longer, by the trajectory's own tokens per turn. Estimators predict too little
         for the few very long ones, which decide when all is over."""
-        left, history = who.left, who.history
+        left, history = trajectory.left, trajectory.history
         if not isfinite(left.p90):
             return unknown(history.generated)
         if left.mean >= left.p90:

@@ -175,15 +175,15 @@ class FinishPredictor:
             self._roomy = rooms.index(max(rooms))
         return rooms[self._roomy] >= tokens
 
-    def count(self, name: str, number: int, who: Demand) -> None:
+    def count(self, name: str, number: int, demand: Demand) -> None:
         """Let a trajectory count on this replica from now on."""
         here = self._where[name] = self._by_number[number]
-        decoded, usual = here.decoded_by(self._at), who.usual_context
-        load = here.speed.read * usual + here.speed.prefill * who.returned
-        farthest = who.likely[-1] + decoded - here.bins.seen
+        decoded, usual = here.decoded_by(self._at), demand.usual_context
+        load = here.speed.read * usual + here.speed.prefill * demand.returned
+        farthest = demand.likely[-1] + decoded - here.bins.seen
         if farthest >= BINS * self._width:
             self._widen(farthest)
-        here.bins.count(name, who.likely, load, usual, decoded, self._width)
+        here.bins.count(name, demand.likely, load, usual, decoded, self._width)
         self._changed(here)
 
     def discount(self, name: str) -> None:
@@ -198,9 +198,9 @@ class FinishPredictor:
         if here.changes >= _FRESH * len(here.bins.members):
             self._stale.add(here.slot)
 
-    def best(self, who: Demand, home: int | None, resident: bool, at: float) -> int:
+    def best(self, demand: Demand, home: int | None, resident: bool, at: float) -> int:
         """The replica with the least rise, among ``home`` and those with room; the first among equals."""
-        rises, context, rooms = self._said(who, home if resident else None, at), who.context, self._rooms
+        rises, context, rooms = self._said(demand, home if resident else None, at), demand.context, self._rooms
         if min(rooms) < context:
             rises, at_home = rises.copy(), -1 if home is None else self._by_number[home].slot
             for slot, room in enumerate(rooms):
@@ -208,15 +208,15 @@ class FinishPredictor:
                     rises[slot] = inf
         return self._here[rises.argmin()].number
 
-    def rises(self, who: Demand, resident: int | None, at: float) -> Array:
+    def rises(self, demand: Demand, resident: int | None, at: float) -> Array:
         """By replica: its own finish time there to the eighth power, and by how much it would raise that of others.
 
         A prompt delays everything on a replica, so the time to bring a context there counts in full. A cached part is
         moved or computed again, whichever is faster, and costs nothing on the replica where it is ``resident``.
         """
-        return self._said(who, resident, at).copy()
+        return self._said(demand, resident, at).copy()
 
-    def _said(self, who: Demand, resident: int | None, at: float) -> Array:
+    def _said(self, demand: Demand, resident: int | None, at: float) -> Array:
         """The same, kept for the next question; not to be changed."""
         if self._loads:
             self._settle()
@@ -233,15 +233,15 @@ class FinishPredictor:
             self._last = None
         last = self._last
         if (
-            last is None or last[0] is not who or last[1] != resident
+            last is None or last[0] is not demand or last[1] != resident
         ):  # trajectories of one prompt ask the same in a row
-            last = self._last = who, resident, self._rises(who, resident)
+            last = self._last = demand, resident, self._rises(demand, resident)
         return last[2]
 
-    def _rises(self, who: Demand, resident: int | None) -> Array:
+    def _rises(self, demand: Demand, resident: int | None) -> Array:
         """Arrays have one shape, since numpy takes four times as long where it has to broadcast."""
-        self._ask(who, resident)
-        _LIKELY.pack_into(self._into_likely, 0, *who.likely)
+        self._ask(demand, resident)
+        _LIKELY.pack_into(self._into_likely, 0, *demand.likely)
         self._tokens[:] = self._likely_column
         bins = np.multiply(self._likely, self._by_token).astype(np.intp)
         self._tables.take(bins, 1, self._taken, "clip")
@@ -259,10 +259,16 @@ class FinishPredictor:
         np.add(found, np.multiply(self._wait_once, self._total, self._wait_once), found)
         return found
 
-    def _ask(self, who: Demand, resident: int | None) -> None:
+    def _ask(self, demand: Demand, resident: int | None) -> None:
         """By replica: what each of its tokens adds to its own time, including tools, seconds that its prompt takes, and
         what it adds to each step there. It is worked out once for each kind of replica."""
-        cached, new, usual, returned, tools = who.cached, who.new, who.usual_context, who.returned, who.tools
+        cached, new, usual, returned, tools = (
+            demand.cached,
+            demand.new,
+            demand.usual_context,
+            demand.returned,
+            demand.tools,
+        )
         slower: list[float] = []
         waits: list[float] = []
         loads: list[float] = []

@@ -27,19 +27,19 @@ class Heddle(BaseTurnRouter):
         self._bands = [0] * _BANDS  # predicted tokens of all trajectories under way
         self._predicted: dict[str, int] = {}
 
-    def choose(self, who: Running, rollouts: Rollouts, at: float) -> TurnChoice | None:
-        predicted = round(who.left.mean)
-        self._predict(who.name, predicted)
+    def choose(self, trajectory: Running, rollouts: Rollouts, at: float) -> TurnChoice | None:
+        predicted = round(trajectory.left.mean)
+        self._predict(trajectory.name, predicted)
         shares = self._shares(predicted)
         priority = -predicted
-        home = who.replica
+        home = trajectory.replica
         if home is not None and self._degrees[home] in shares and rollouts.replicas[home].free_seats > 0:
             return TurnChoice(home, priority)
         best = self._least_busy(shares, rollouts) or self._least_busy(dict.fromkeys(self._buckets, 1.0), rollouts)
         return None if best is None else TurnChoice(best.number, priority)
 
-    def rank(self, who: Running) -> float:
-        return -who.left.mean
+    def rank(self, trajectory: Running) -> float:
+        return -trajectory.left.mean
 
     def changed(self, replica: Replica) -> None:
         if replica.tp not in self._buckets:
@@ -53,9 +53,9 @@ class Heddle(BaseTurnRouter):
         if not len(self._buckets[degree]):
             del self._buckets[degree]
 
-    def ended(self, who: Running) -> None:
-        self._predict(who.name, 0)
-        self._predicted.pop(who.name, None)
+    def ended(self, trajectory: Running) -> None:
+        self._predict(trajectory.name, 0)
+        self._predicted.pop(trajectory.name, None)
 
     def _predict(self, name: str, tokens: int) -> None:
         before = self._predicted.get(name, 0)

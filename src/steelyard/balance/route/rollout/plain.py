@@ -18,11 +18,11 @@ class RequestTurns(BaseTurnRouter):
         self._router = router
         self._up: set[int] = set()
 
-    def choose(self, who: Running, rollouts: Rollouts, at: float) -> TurnChoice | None:
+    def choose(self, trajectory: Running, rollouts: Rollouts, at: float) -> TurnChoice | None:
         if not self._up:
             return None
-        chosen = self._router.choose(_request(who, at), who.replica)
-        return TurnChoice(chosen, cache="keep" if chosen == who.replica else "drop")
+        chosen = self._router.choose(_request(trajectory, at), trajectory.replica)
+        return TurnChoice(chosen, cache="keep" if chosen == trajectory.replica else "drop")
 
     def changed(self, replica: Replica) -> None:
         number = replica.number
@@ -35,8 +35,8 @@ class RequestTurns(BaseTurnRouter):
         self._up.discard(number)
         self._router.available(number, False)
 
-    def ended(self, who: Running) -> None:
-        self._router.session_ended(_request(who, who.since))
+    def ended(self, trajectory: Running) -> None:
+        self._router.session_ended(_request(trajectory, trajectory.since))
 
 
 class GroupPrefixAware(PrefixAware):
@@ -59,6 +59,8 @@ class GroupPrefixAware(PrefixAware):
             self.forget(prompt)
 
 
-def _request(who: Running, at: float) -> RoutedRequest:
-    history = who.history
-    return RoutedRequest(who.name, who.name, (history.prompt,), who.context, at=at, turn=len(history.turns))
+def _request(trajectory: Running, at: float) -> RoutedRequest:
+    history = trajectory.history
+    return RoutedRequest(
+        trajectory.name, trajectory.name, (history.prompt,), trajectory.context, at=at, turn=len(history.turns)
+    )

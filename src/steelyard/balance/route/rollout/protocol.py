@@ -21,13 +21,13 @@ class TurnChoice:
 class TurnRouter(Protocol):
     """Chooses replicas for turns of trajectories. It reads the state of the rollout and does not change it."""
 
-    def choose(self, who: Running, rollouts: Rollouts, at: float) -> TurnChoice | None:
+    def choose(self, trajectory: Running, rollouts: Rollouts, at: float) -> TurnChoice | None:
         """A replica for a trajectory's next turn. None: it waits, and so does every trajectory behind it."""
 
-    def rank(self, who: Running) -> float:
+    def rank(self, trajectory: Running) -> float:
         """Its place among those that wait: lower goes first, equals in the order in which they came."""
 
-    def park(self, who: Running, rollouts: Rollouts) -> Cache:
+    def park(self, trajectory: Running, rollouts: Rollouts) -> Cache:
         """What becomes of its cache while its tool runs."""
 
     def changed(self, replica: Replica) -> None:
@@ -36,17 +36,17 @@ class TurnRouter(Protocol):
     def gone(self, number: int) -> None:
         """A replica is no more."""
 
-    def ended(self, who: Running) -> None:
+    def ended(self, trajectory: Running) -> None:
         """A trajectory has ended or was aborted."""
 
 
 class BaseTurnRouter:
     """What most routers of turns do: first come, first served, and caches stay where they are."""
 
-    def rank(self, who: Running) -> float:
+    def rank(self, trajectory: Running) -> float:
         return 0.0
 
-    def park(self, who: Running, rollouts: Rollouts) -> Cache:
+    def park(self, trajectory: Running, rollouts: Rollouts) -> Cache:
         return "keep"
 
     def changed(self, replica: Replica) -> None:
@@ -55,5 +55,5 @@ class BaseTurnRouter:
     def gone(self, number: int) -> None:
         pass
 
-    def ended(self, who: Running) -> None:
+    def ended(self, trajectory: Running) -> None:
         pass

@@ -17,18 +17,18 @@ class FewestLeftFirst(BaseTurnRouter):
     def __init__(self) -> None:
         self._ranking = Ranking()
 
-    def choose(self, who: Running, rollouts: Rollouts, at: float) -> TurnChoice | None:
+    def choose(self, trajectory: Running, rollouts: Rollouts, at: float) -> TurnChoice | None:
         if not len(self._ranking):
             return None
-        chosen = who.replica
+        chosen = trajectory.replica
         if chosen is None or self._ranking.is_full(chosen):
             chosen = self._ranking.first()
         if self._ranking.is_full(chosen):
             return None
-        return TurnChoice(chosen, priority=int(who.left.mean))
+        return TurnChoice(chosen, priority=int(trajectory.left.mean))
 
-    def rank(self, who: Running) -> float:
-        return who.left.mean
+    def rank(self, trajectory: Running) -> float:
+        return trajectory.left.mean
 
     def changed(self, replica: Replica) -> None:
         self._ranking.put(replica.number, replica.busy, full=replica.free_seats <= 0)
@@ -43,11 +43,11 @@ class LeastAttained(FewestLeftFirst):
     It needs no estimate: what has run for long is likely to go on. Engines queue what has no seat.
     """
 
-    def choose(self, who: Running, rollouts: Rollouts, at: float) -> TurnChoice | None:
+    def choose(self, trajectory: Running, rollouts: Rollouts, at: float) -> TurnChoice | None:
         if not len(self._ranking):
             return None
-        chosen = self._ranking.first() if who.replica is None else who.replica
-        return TurnChoice(chosen, priority=who.history.generated)
+        chosen = self._ranking.first() if trajectory.replica is None else trajectory.replica
+        return TurnChoice(chosen, priority=trajectory.history.generated)
 
-    def rank(self, who: Running) -> float:
-        return who.history.generated
+    def rank(self, trajectory: Running) -> float:
+        return trajectory.history.generated
