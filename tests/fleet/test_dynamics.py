@@ -25,7 +25,7 @@ from steelyard.fleet.links import Link, Port, Ports
 from steelyard.fleet.uptime import HELD, PRESENT_OR_COMING, SERVES, ReplicaState
 from steelyard.scenario import Scenario, load_scenario, scenario_from_dict
 from steelyard.sim import simulate
-from steelyard.sim.attempts import Part, gaps_between
+from steelyard.sim.attempts import EnginePart, gaps_between
 from steelyard.sim.gaps import TokenGaps
 from steelyard.sim.result import request_table
 from support.engine_worlds import RISING_COSTS, Ask, TwoKinds, World, settled, worlds
@@ -99,11 +99,13 @@ class Fleet:
         return self
 
     @property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[EnginePart]:
         if not self.decodes:
-            return [Part()] * self.replicas
+            return [EnginePart()] * self.replicas
         first = self.first_from_prefill
-        return [Part(first=first, ends=False)] * self.replicas + [Part(begins=False, first=not first)] * self.decodes
+        return [EnginePart(first=first, ends=False)] * self.replicas + [
+            EnginePart(begins=False, first=not first)
+        ] * self.decodes
 
     def table(self) -> dict[str, list[Any]]:
         logs = [engine.log for engine in self.engines]

@@ -18,7 +18,7 @@ from steelyard.engine import FINISHED, Engine, Limits
 from steelyard.fleet import Desk, run_fleet
 from steelyard.fleet.handover import Handover, Transfers
 from steelyard.fleet.links import Link, Network, Port, Ports
-from steelyard.sim.attempts import Part
+from steelyard.sim.attempts import EnginePart
 from steelyard.sim.result import request_table
 from support.engine_worlds import Ask, TwoKinds, World, settled, worlds
 
@@ -61,7 +61,9 @@ class Fleet:
 
     def table(self) -> dict[str, list[Any]]:
         first = self.first_from_prefill
-        parts = [Part(first=first, ends=False)] * self.prefills + [Part(begins=False, first=not first)] * self.decodes
+        parts = [EnginePart(first=first, ends=False)] * self.prefills + [
+            EnginePart(begins=False, first=not first)
+        ] * self.decodes
         table = request_table(self.desk.workload, self.desk, [each.log for each in self.engines], parts)
         return {name: column.tolist() for name, column in table.items()}
 

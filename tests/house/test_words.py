@@ -15,7 +15,7 @@ ARCHAIC = re.compile(
     re.IGNORECASE,
 )
 # Rooms whose words are still to be made plain. Take a room off as soon as it is; add none.
-LATER = {"balance", "posttrain", "report", "scenario", "sim"}
+LATER = {"balance", "posttrain"}
 SOURCES = sorted(path for folder in ("src", "bench", "studies", "tools") for path in (ROOT / folder).rglob("*.py"))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from steelyard import Result, scenario_from_dict, simulate
 from steelyard.errors import UserError
-from steelyard.sim.attempts import settled
+from steelyard.sim.attempts import without_lost
 from support.known import known
 
 BIG, SMALL = "llama-3.1-8b", "qwen3-0.6b"
@@ -207,7 +207,7 @@ def test_prefill_and_decode_pools_are_chosen_too() -> None:
     result = run(stream(None, 10, "all"), fleet)
     assert set(result.requests["status"].tolist()) == {"finished"}
     assert sent(result, 1) == 45
-    assert [len(settled(log)["index"]) for log in result.logs[2:]] == [30, 30]
+    assert [len(without_lost(log)["index"]) for log in result.logs[2:]] == [30, 30]
 
 
 def test_pools_are_chosen_within_a_model() -> None:

@@ -1,7 +1,7 @@
 """The command line: parse, call, print.
 
-Each command is a module with one function, ``command``. A module imports whatever its command needs and is itself
-imported when its command is asked for, so that nobody waits for what another command needs.
+Each command is a module with one function, ``command``. A module imports what its command needs, and is itself imported
+when the command is used.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from steelyard.errors import UserError
 COMMANDS = {
     "simulate": "Simulate a scenario and write its result folder.",
     "parity": "Replay decisions of vLLM's own scheduler and compare every step.",
-    "validate": "Replay what a real engine was asked, and compare with what it did.",
-    "calibrate": "Find the host's times from captures, and how well they predict a capture they were not found from.",
-    "fidelity": "Validate against everything at hand and write the fidelity page.",
+    "validate": "Replay the requests of a captured engine, and compare with its measurements.",
+    "calibrate": "Fit the host's times to captures, and test them on held-out captures.",
+    "fidelity": "Validate against all captures and tables, and write the fidelity page.",
     "posttrain": "Simulate RL post-training: rollouts with tools, training and weight sync, step after step.",
     "replay": "Decide every event of a log again and compare the commands, byte for byte.",
     "plan": "Recommend how to split a scenario's GPUs between rollout and training, and how to lay both out.",
-    "compare": "Compare ways to run post-training: ours, bounds, what others do, and ours with one thing changed.",
-    "estimator-eval": "Judge estimators of what a trajectory has left, on tasks they have not seen.",
+    "compare": "Compare ways to run post-training: ours, bounds, other systems, and ours with one setting changed.",
+    "estimator-eval": "Evaluate estimators of what a trajectory has left, on held-out tasks.",
     "profile": "Measure this machine's GPU, operator by operator (needs torch; vLLM's kernels where installed).",
     "schema": "Print the JSON Schema of a scenario file.",
-    "models": "List the models known by name; any other is given by the path of its config.json.",
-    "gpus": "List the GPUs known by name.",
+    "models": "List the models of the catalog. Any other model is given by the path of its config.json.",
+    "gpus": "List the GPUs of the catalog.",
 }
 """Every command, and the first sentence of its help; the command ``a-b`` is the module ``a_b``."""
 
 
 class Deferred(TyperCommand):
-    """A command of which only the name and a sentence are known until it is used."""
+    """A command whose module is imported when it is used. Until then it has a name and a summary."""
 
     def __init__(self, name: str, summary: str) -> None:
         super().__init__(name, help=summary)
 
     def make_context(self, *arguments: Any, **more: Any) -> Any:
-        """The context of the command itself: from here on this one is out of the way."""
+        """The context of the imported command, which replaces this one."""
         return self._loaded().make_context(*arguments, **more)
 
     def _loaded(self) -> Any:
@@ -95,8 +95,8 @@ def main() -> None:
     """Entry point: a user's mistake is one message and exit code 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that cannot show a letter is no reason to fail
-    atexit.register(gc.freeze)  # or the collector would look through all that is left once more
+            stream.reconfigure(errors="replace")  # a terminal that cannot show a character is not an error
+    atexit.register(gc.freeze)  # otherwise the garbage collector scans everything once more at exit
     try:
         app(prog_name="steelyard")
     except UserError as error:

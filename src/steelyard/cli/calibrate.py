@@ -20,7 +20,7 @@ def command(
     out: Annotated[Path, typer.Option(help="File to write; a scenario names it as cost.calibration.")],
     gpu: Annotated[str | None, typer.Option(help="GPU they ran on; the captures' own if not given.")] = None,
 ) -> None:
-    """Find the host's times from captures, and how well they predict a capture they were not found from."""
+    """Fit the host's times to captures, and test them on held-out captures."""
     with LateProgress("calibrating") as progress:
         crossed = cross_calibrate(read_sources(captures, gpu), progress)
     write_whole(out, json.dumps(crossed.as_dict(), indent=2, allow_nan=False) + "\n")

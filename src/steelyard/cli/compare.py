@@ -53,7 +53,7 @@ def command(
     ] = None,
     json_: Figures = False,
 ) -> None:
-    """Compare ways to run post-training: ours, bounds, what others do, and ours with one thing changed."""
+    """Compare ways to run post-training: ours, bounds, other systems, and ours with one setting changed."""
     given = {
         "mode": modes,
         "router": routers,

@@ -10,14 +10,14 @@ from rich.console import Console
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-_QUIET_SECONDS = 2.0  # anything longer shows a progress bar
+_QUIET_SECONDS = 2.0  # commands that take longer show a progress bar
 
 out = Console()
 err = Console(stderr=True)
 
 
 class LateProgress:
-    """A progress bar on standard error that appears only if the work takes long enough to wonder about."""
+    """A progress bar on standard error that appears only if the work takes long."""
 
     def __init__(self, what: str, console: Console = err) -> None:
         self._what = what
@@ -44,7 +44,7 @@ class LateProgress:
 
 
 def _bar(console: Console) -> Progress:
-    """Imported when it is shown, which is seldom."""
+    """The bar. Imported only when it is shown."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
@@ -52,5 +52,5 @@ def _bar(console: Console) -> Progress:
 
 
 def say(line: str) -> None:
-    """A plain line on standard output, however long."""
+    """Print a plain line to standard output, without wrapping."""
     out.print(line, soft_wrap=True, highlight=False)

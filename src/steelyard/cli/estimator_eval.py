@@ -22,7 +22,7 @@ def command(
     folds: Annotated[int, typer.Option(help="Parts that the tasks are dealt into; each is held out once.")] = 5,
     json_: Annotated[bool, typer.Option("--json", help="Print one estimator's figures as JSON.")] = False,
 ) -> None:
-    """Judge estimators of what a trajectory has left, on tasks they have not seen."""
+    """Evaluate estimators of what a trajectory has left, on held-out tasks."""
     name = estimator or DEFAULT
     found = evaluate_file(file, [name] if estimator or json_ else list(ESTIMATORS), folds)
     if json_:

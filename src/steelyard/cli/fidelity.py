@@ -17,7 +17,7 @@ def command(
     folders: Annotated[list[Path], typer.Argument(help="Folders to look through for captures and benches.")],
     out: Annotated[Path, typer.Option(help="Markdown file to write.")],
 ) -> None:
-    """Validate against everything at hand and write the fidelity page."""
+    """Validate against all captures and tables, and write the fidelity page."""
     found = survey(folders, err.print)
     asked = f"steelyard fidelity {' '.join(map(str, folders))} --out {out}"
     write_whole(out, fidelity_page(found, asked))

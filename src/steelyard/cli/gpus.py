@@ -9,7 +9,7 @@ from steelyard.hardware import find_gpu, gpu_names
 
 
 def command() -> None:
-    """List the GPUs known by name."""
+    """List the GPUs of the catalog."""
     table = Table(box=None, pad_edge=False)
     for heading in ("gpu", "memory", "bandwidth", "bf16 dense", "fp8 dense", "link", "$/hour"):
         table.add_column(heading, justify="left" if heading == "gpu" else "right")

@@ -9,7 +9,7 @@ from steelyard.model import model_names
 
 
 def command() -> None:
-    """List the models known by name; any other is given by the path of its config.json."""
+    """List the models of the catalog. Any other model is given by the path of its config.json."""
     table = Table("model", "what it is", box=None, pad_edge=False)
     for name, description in model_names().items():
         table.add_row(name, description)

@@ -21,7 +21,7 @@ def command(
 ) -> None:
     """Recommend how to split a scenario's GPUs between rollout and training, and how to lay both out.
 
-    By simulation, or at once by a model (--set planner=search).
+    Plans are simulated, or predicted by a model (--set planner=search), which is faster.
     """
     loaded = load_posttrain(scenario, set_ or [])
     with LateProgress("simulating plans") as progress:

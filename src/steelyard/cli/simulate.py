@@ -22,7 +22,7 @@ from steelyard.report import (
 from steelyard.scenario import load_scenario
 from steelyard.sim import Result, simulate, with_intervals
 
-_SMALL = 5000  # requests of a run that is repeated for its intervals without being asked
+_SMALL = 5000  # most requests of a run that gets intervals by default
 
 
 def command(
@@ -47,9 +47,9 @@ def command(
 ) -> None:
     """Simulate a scenario and write its result folder.
 
-    Figures are printed and written first. Then the run is repeated for its intervals, which are added when they are
-    known. An interrupt (Ctrl-C) meanwhile leaves the result without them; the exit code is 130. With --json one
-    document is printed, at the end or upon the interrupt.
+    Figures are printed and written first. Then the run is repeated for its intervals, which are added at the end. An
+    interrupt (Ctrl-C) during that time leaves the result without them; the exit code is 130. With --json one document
+    is printed, at the end or on the interrupt.
     """
     loaded = load_scenario(scenario, set_ or [])
     folder = choose_output_dir(out, loaded.name, overwrite)

@@ -48,7 +48,7 @@ def command(
     json_: Figures = False,
     report: Annotated[Path | None, typer.Option(help="Also write an HTML page with both curves of everything.")] = None,
 ) -> None:
-    """Replay what a real engine was asked, and compare with what it did."""
+    """Replay the requests of a captured engine, and compare with its measurements."""
     if silicon:
         _validate_silicon(gpu, json_)
         return

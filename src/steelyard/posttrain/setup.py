@@ -16,7 +16,7 @@ from steelyard.posttrain.engines import EngineKind
 from steelyard.posttrain.sync import Disk, RolloutEngines, broadcast, point_to_point, reshard, sleep, via_disk, wake
 from steelyard.posttrain.training import Answers, TrainingCost, TrainLayout, TrainSettings, compile_training
 from steelyard.scenario.posttrain import PosttrainScenario, TrainingSpec
-from steelyard.sim.models import Served, find_served
+from steelyard.sim.models import ServedModel, find_served
 from steelyard.sim.prepared import check_engine, prepare
 from steelyard.sim.setup import host_terms
 from steelyard.sim.sources import measured_sources
@@ -100,7 +100,7 @@ def _training_sources(
     return (*own, *measured_sources(scenario.cost, gpu, topology))
 
 
-def _kind(scenario: PosttrainScenario, served: Served, gpu: Gpu, tp: int, host: HostTerms) -> EngineKind:
+def _kind(scenario: PosttrainScenario, served: ServedModel, gpu: Gpu, tp: int, host: HostTerms) -> EngineKind:
     """Rollout engines of one degree."""
     layout = Layout(tp=tp)
     with blaming(f"{scenario.source}: rollout.tp"):
@@ -121,7 +121,7 @@ def _kind(scenario: PosttrainScenario, served: Served, gpu: Gpu, tp: int, host: 
 
 
 def _other_kinds(
-    scenario: PosttrainScenario, served: Served, gpu: Gpu, degrees: Sequence[int], host: HostTerms
+    scenario: PosttrainScenario, served: ServedModel, gpu: Gpu, degrees: Sequence[int], host: HostTerms
 ) -> dict[int, EngineKind]:
     """Engines of all other degrees that the model can have on these GPUs."""
     found: dict[int, EngineKind] = {}

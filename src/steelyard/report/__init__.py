@@ -1,8 +1,8 @@
 """What a run leaves behind: the result folder, the page people open, and the summary on the console.
 
-`choose_output_dir` is asked before the simulation, so that a wrong folder costs nobody a run;
-`write_result` afterwards, and `update_result` when its intervals are known; `print_summary`, `print_intervals` and
-`summary_json` for the terminal.
+Call `choose_output_dir` before the simulation, so that a wrong folder does not cost a run. Call `write_result` after
+it, and `update_result` when its intervals are known. `print_summary`, `print_intervals` and `summary_json` are for the
+terminal.
 """
 
 from steelyard.report.console import print_intervals, print_summary

@@ -1,4 +1,4 @@
-"""The time of a run, as the page's figures share it."""
+"""The time axis that all figures of the page share."""
 
 from __future__ import annotations
 
@@ -40,5 +40,5 @@ def time_axis(result: Result) -> TimeAxis | None:
         return None
     start, end = min(float(c.min()) for c in known), max(float(c.max()) for c in known)
     if 0 < start < 0.05 * end:
-        start = 0.0  # a clock people expect
+        start = 0.0  # people expect the clock to start at 0
     return TimeAxis(start, end) if end > start else None

@@ -1,4 +1,4 @@
-"""How each model of a fleet that serves several was served."""
+"""Figures by model, for fleets that serve several."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from steelyard.sim.summary import ModelFigures
 
 MODELS_HEAD = ("Model", "requests", "TTFT p50", "p95", "TPOT p50", "p95", "tokens/s", "end to end p50", "p95")
-ON_A_TERMINAL = 7  # columns that it has room for
+ON_A_TERMINAL = 7  # columns that fit on a terminal
 
 
 def model_rows(summary: Summary) -> list[list[str]]:
-    """One row for each model; none where there is one."""
+    """One row for each model; none in a fleet of one model."""
     return [
         [
             name,

@@ -1,4 +1,4 @@
-"""A calibration on the terminal: the terms found, and how they do on what they were not found from."""
+"""A calibration on the terminal: the fitted terms, and their error on captures that were held out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from steelyard.validate.crossed import Crossed, headline
 
 
 def print_calibration(crossed: Crossed, console: Console) -> None:
-    """Two tables: terms with their standard errors, and the error on each run left out."""
+    """Two tables: terms with their standard errors, and the error on each held-out capture."""
     table = Table("term", "seconds", "give or take", "seen", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name, value in asdict(crossed.calibration.terms).items():
         fit = crossed.calibration.fits.get(name)

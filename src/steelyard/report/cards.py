@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from steelyard.report.markup import Part, share_bar
+from steelyard.report.markup import BarPart, share_bar
 from steelyard.report.verdict import PROVENANCE, Limit, silicon_line, sources_line
 from steelyard.report.words import UNKNOWN, byte_size, count, dollars, percent, seconds, significant
 
@@ -38,7 +38,7 @@ def provenance_bar(result: Result) -> str:
     """Where the step times come from, as shares of one bar."""
     summary, hint = result.summary, silicon_line(result)
     shares = summary.provenance.to_dict()
-    parts = [Part(name, shares[name], name, meaning) for name, meaning in PROVENANCE.items()]
+    parts = [BarPart(name, shares[name], name, meaning) for name, meaning in PROVENANCE.items()]
     foot = ". ".join(line for line in (sources_line(summary), hint) if line)
     return share_bar("Where the step times come from", parts, foot)
 
@@ -58,7 +58,7 @@ def _latency(metric: str, title: str, summary: Summary) -> str:
 
 
 def _sure(summary: Summary, figure: str, words: Callable[[float | None], str]) -> list[str]:
-    """Where a figure most likely lies, in a run that looked."""
+    """The interval of a figure, if the run has intervals."""
     if summary.intervals is None or figure not in summary.intervals.bounds:
         return []
     low, high = summary.intervals.bounds[figure]

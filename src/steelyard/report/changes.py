@@ -1,6 +1,6 @@
-"""What happened to a fleet while it served: crashes, slow GPUs, narrow links, and pools that grew and shrank.
+"""Fleet dynamics on the page: crashes, slow GPUs, slow links, autoscaling.
 
-The summary says how many replicas served when and what crashes did; the scenario, when things were to happen.
+Replicas over time and effects of crashes come from the summary, times of faults from the scenario.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOST_EVENTS = 100
 
 
 def serving_rows(summary: Summary) -> list[list[str]]:
-    """One row for each pool of a fleet that may change: how many of its replicas served."""
+    """One row for each pool of a fleet with dynamics: how many of its replicas served."""
     rows = []
     for pool in _pools(summary):
         counts = [int(served) for _, served in pool.replicas]
@@ -44,7 +44,7 @@ def event_rows(scenario: Scenario) -> list[list[str]]:
 
 
 def crash_line(result: Result) -> str:
-    """What crashes did; empty where none was to be."""
+    """Effects of crashes; empty if the scenario has none."""
     planned = sum(change.crash is not None for change in result.scenario.dynamics)
     told = result.summary.dynamics
     if not planned or told is None:
@@ -57,7 +57,7 @@ def crash_line(result: Result) -> str:
 
 
 def changes_section(result: Result) -> str:
-    """Replicas over time, pool by pool, and what happened to them; empty for a fleet that stays as it is."""
+    """Replicas over time by pool, and faults; empty for a fleet without dynamics."""
     if result.summary.dynamics is None:
         return ""
     changing = _changing(result)
@@ -77,7 +77,7 @@ def changes_section(result: Result) -> str:
 
 
 def serving_over_time(result: Result, axis: TimeAxis) -> list[dict[str, Any]]:
-    """For each pool whose replicas come and go, or to which something happens: its replicas and the moments of that."""
+    """For each pool with changing replicas or faults: replicas over time, and the times of faults."""
     drawn = []
     for pool in _changing(result)[:MOST_FIGURES]:
         counts = [(max(axis.start, at), int(serving)) for at, serving in pool.replicas if at <= axis.end]
@@ -93,7 +93,7 @@ def serving_over_time(result: Result, axis: TimeAxis) -> list[dict[str, Any]]:
 
 
 def _marks(events: Sequence[tuple[ChangeSpec, What]], axis: TimeAxis) -> dict[str, Any]:
-    """Moments of crashes and restarts, and the spans in which GPUs were slow and links narrow, inside the run."""
+    """Times of crashes and restarts, and the spans in which GPUs or links were slow, within the run."""
     moments: dict[str, list[float]] = {"crashes": [], "restarts": []}
     spans: dict[str, list[tuple[float, float]]] = {"slow": [], "narrow": []}
     for change, what in events:
@@ -122,7 +122,7 @@ def _thinned(points: list[tuple[float, int]], axis: TimeAxis) -> list[tuple[floa
 
 
 def _changing(result: Result) -> list[ServingFigures]:
-    """Pools whose replicas come and go, or to which something happens."""
+    """Pools with changing replicas or faults."""
     touched = {what.pool for _, what in _events(result.scenario)}
     return [pool for pool in _pools(result.summary) if len(pool.replicas) > 1 or pool.name in touched]
 
@@ -152,7 +152,7 @@ def _words(what: What) -> str:
 
 
 def _until(change: ChangeSpec, what: What) -> float | None:
-    """When it is over, or the engine is back; None if that never happens."""
+    """When the fault ends or the engine is up again; None if never."""
     if not isinstance(what, CrashSpec):
         return change.until
     return None if what.restart_after is None else change.at + what.restart_after

@@ -11,8 +11,8 @@ from rich.table import Table
 from steelyard.posttrain.compare_choices import OURS, Choice, Kind
 from steelyard.posttrain.compare_outcomes import JUDGED_BY, Comparison, Outcome
 
-_EVEN = 0.001  # of a throughput: what a table hardly shows
-_WIDTH = 132  # of the table, on narrower terminals too: cells cut short are of no use
+_EVEN = 0.001  # relative difference of throughputs that counts as even
+_WIDTH = 132  # of the table, also on narrower terminals: cells must not be cut
 _HEADS: dict[Kind, str] = {
     "ours": "Ours",
     "bound": "Bounds",
@@ -56,7 +56,7 @@ def print_comparison(found: Comparison, console: Console) -> None:
 
 
 def verdict(found: Comparison) -> Iterator[str]:
-    """How ours stands against the bounds, the best of all others, and each rival."""
+    """Our throughput against the bounds, the best of all others, and each rival."""
     ours = found.find("ours")
     if not ours.runs:
         return
@@ -72,7 +72,7 @@ def verdict(found: Comparison) -> Iterator[str]:
 
 
 def _standing(ours: Outcome, others: Sequence[Outcome]) -> str:
-    """Whether it is the best of those that know no lengths in advance, and by how much."""
+    """Whether ours is the best of those that do not know lengths in advance, and by how much."""
     first = "Ours is the best of all that know no lengths in advance"
     best = max(others, key=lambda each: each.of(ours), default=None)
     if best is None:
@@ -88,7 +88,7 @@ def _standing(ours: Outcome, others: Sequence[Outcome]) -> str:
 
 
 def _seeds(winner: Outcome, other: Outcome) -> str:
-    """A lead that changes sides with the seed is none to speak of."""
+    """With how many of several seeds the winner leads."""
     won, of = winner.ahead_of(other)
     if of == 1:
         return ""
@@ -96,7 +96,7 @@ def _seeds(winner: Outcome, other: Outcome) -> str:
 
 
 def comparison_page(found: Sequence[Comparison], command: str, images: str) -> str:
-    """The page that a command has made, in Markdown; ``images`` is the folder of figures as seen from the page."""
+    """The page in Markdown, with the command that makes it. ``images`` is the folder of figures, as in its links."""
     parts = [_INTRODUCTION.format(command=command, ours=_described(OURS))]
     for each in found:
         scenario = each.scenario
@@ -172,9 +172,9 @@ what it simulates.
 
 - **Ours** is {ours}.
 - **Oracle** is ours with an estimator that knows what trajectories will come to; with a **fixed split** it has the best
-  one in hindsight, too: the better of the two that a sample of the run's steps foretells as best. **Static best** is
-  ours with that split. A star marks whoever is told lengths in advance; *of oracle* is against the best of those, be it
-  with or without hindsight.
+  one in hindsight, too: the better of the two predicted to be best from a sample of its steps. **Static best** is
+  ours with that split. A star marks ways that know lengths in advance; *of oracle* is against the best of those, with
+  or without hindsight.
   (`--planners oracle` also moves GPUs by what is to come; it takes long, and gains only where lengths drift.)
 - **Others** are what their papers and code describe, in our own implementation of their decisions. Those with a fixed
   split have the best one in hindsight, which is more than they have in practice.
@@ -182,8 +182,8 @@ what it simulates.
   plans have settled, up to the last two, which have engines to themselves as nothing new begins; in whole rounds of
   six, as batches that began together take turns in being long. A real run goes on for hundreds of steps, so how it
   begins and ends does not matter.
-- With several *seeds*, whoever comes within a tenth of the best is run with all of them: figures are their mean, ± half
-  of what lies between the best seed and the worst. *Of ours* and *of oracle* are over the seeds that both were run
+- With several *seeds*, ways within a tenth of the best are run with all of them: figures are their mean, ± half of
+  what lies between the best seed and the worst. *Of ours* and *of oracle* are over the seeds that both were run
   with. A lead that not every seed shows is called even.
 - *Behind* is the mean age of samples in weight versions; all asynchronous ways have the same bound on it. *Given up*
   are samples that were begun and never trained on, mostly long ones. *Reward* is the time to the reward that the

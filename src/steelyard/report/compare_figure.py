@@ -50,7 +50,7 @@ def comparison_svg(found: Comparison) -> str:
 
 
 def _colour(who: Contender) -> str:
-    """Whoever knows lengths in advance is no rival, but a bound of a kind."""
+    """Contenders that know lengths in advance are bounds, not rivals, and have another colour."""
     return _COLOURS["bound" if who.choice.knows else who.kind]
 
 

@@ -1,4 +1,4 @@
-"""What a comparison leaves behind: its figures as JSON, and a page with an image for each scenario."""
+"""Files of a comparison: its figures as JSON, and a page with an image for each scenario."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from steelyard.report.compare import comparison_page
 from steelyard.report.compare_figure import comparison_svg
 from steelyard.report.folder import write_whole
 
-_IMAGES = Path("images/comparison")  # as seen from the page
+_IMAGES = Path("images/comparison")  # relative to the page
 
 
 def comparison_json(found: Sequence[Comparison]) -> str:
@@ -20,7 +20,7 @@ def comparison_json(found: Sequence[Comparison]) -> str:
 
 
 def write_comparison(found: Sequence[Comparison], page: Path, command: str) -> None:
-    """The page that a command has made, its images and, beside it, its figures."""
+    """Write the page, its images and its figures. ``command`` is named on the page."""
     for each in found:
         write_whole(page.parent / _IMAGES / f"{each.scenario.name}.svg", comparison_svg(each))
     write_whole(page, comparison_page(found, command, _IMAGES.as_posix()))

@@ -50,17 +50,17 @@ _MOST_EVENTS = 8
 _HUES = {"measured": "green", "interpolated": "blue", "extrapolated": "yellow", "analytic": "bright_black"}
 _BAR_CELLS = 60
 _RATES = ("requests/s", "tokens/s in", "tokens/s out", "  per GPU", "$/M tokens", "  output")
-# One for one, so that columns stay aligned on terminals that only know ASCII.
+# One character for one, so that columns stay aligned on ASCII terminals.
 _ASCII = str.maketrans("✓✗×·–µ≤█→", "+xx|-u<#>")
 
 
 def print_summary(result: Result, console: Console) -> None:
-    """Print latency, throughput, limits, resources and what qualifies them."""
+    """Print latency, throughput, limits, resources and notes."""
     _print(Group(*_parts(result)), console)
 
 
 def print_intervals(result: Result, console: Console) -> None:
-    """Print how sure the figures are, by itself: it is known later than they are."""
+    """Print the intervals alone: they are known later than the figures."""
     if result.summary.intervals is not None:
         _print(_sure(result.summary.intervals), console)
 
@@ -107,7 +107,7 @@ def _parts(result: Result) -> Iterator[RenderableType]:
 
 
 def _tables(result: Result) -> Iterator[RenderableType]:
-    """What only some fleets have."""
+    """Tables that only some fleets have."""
     summary, events = result.summary, event_rows(result.scenario)
     tables: list[tuple[Sequence[str], Sequence[Sequence[str | Share]]]] = [
         (MODELS_HEAD[:ON_A_TERMINAL], [row[:ON_A_TERMINAL] for row in model_rows(summary)]),
@@ -136,7 +136,7 @@ def _latency(summary: Summary) -> Table:
 
 
 def _throughput(summary: Summary) -> Table:
-    """While steady, where the run was, and over all of it."""
+    """Rates of the steady window, if there is one, and of the whole run."""
     steady, outcomes = summary.steady, summary.outcomes.to_dict()
     lost = [kind for kind, number in outcomes.items() if number and kind != "finished"]
     counts = [("requests", "", count(summary.requests))]

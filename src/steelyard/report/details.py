@@ -1,4 +1,4 @@
-"""The lower half of the page: tables for those who want every number."""
+"""The lower half of the page: tables with every number."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from steelyard.report.words import (
 if TYPE_CHECKING:
     from steelyard.sim import Result, Summary
 
-# What keeps the page small whatever the run; each cut is announced where it is made.
+# Limits that keep the page small for any run. The page says where rows were cut.
 _MOST_REPLICAS = 256
 _MOST_WORKLOADS = 50
 _MOST_REASONS = 20
@@ -58,7 +58,7 @@ _SHARES = {"mfu", "mbu", "busy", "measured", "interpolated", "extrapolated", "an
 
 
 def notes_panel(notes: Sequence[str]) -> str:
-    """What the reader should know before trusting the figures."""
+    """The notes on the figures."""
     if not notes:
         return ""
     shown = [escape(note) for note in notes[:_MOST_NOTES]]
@@ -69,7 +69,7 @@ def notes_panel(notes: Sequence[str]) -> str:
 
 
 def workload_table(result: Result) -> str:
-    """How each workload of a mix fared, and why some requests were not served; empty if neither applies."""
+    """Figures by workload of a mix, and reasons of unserved requests; empty if there are neither."""
     parts = []
     shares, total = workload_shares(result.requests, _MOST_WORKLOADS)
     if total > 1:
@@ -145,7 +145,7 @@ def _pools_of(summary: Summary) -> list[str]:
 
 
 def interval_table(summary: Summary) -> str:
-    """Where latencies most likely lie; empty for a run that did not look."""
+    """Intervals of latencies; empty for a run without intervals."""
     if summary.intervals is None:
         return ""
     bounds = summary.intervals.bounds
@@ -207,7 +207,7 @@ def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str
 
 
 def _value(key: str, value: Any) -> str:
-    """The value with its unit, told by the ending of its key."""
+    """The value with its unit, which the ending of its key names."""
     if isinstance(value, str | bool):
         return str(value)
     if isinstance(value, list | tuple):

@@ -127,7 +127,7 @@ def _whole(value: float | None) -> str:
 
 
 def _bench(bench: Validation, theirs: str) -> Iterator[str]:
-    """Beside what that simulator's own summary says, where it is there."""
+    """Compared with that simulator's own summary, if there is one."""
     (each,) = bench.workloads
     own = {
         (_THEIRS[metric], _STATISTIC.get(statistic, statistic.lower())): f"{float(error):+.1f} %"

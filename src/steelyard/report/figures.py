@@ -1,4 +1,4 @@
-"""The numbers behind the page's figures, made small whatever the size of the run.
+"""Data of the page's figures, small for a run of any size.
 
 Means over time are exact integrals over each bin, not samples; distributions are exact quantiles.
 Only the dots of the scatter are a sample, evenly spaced in order of arrival.
@@ -27,7 +27,7 @@ HISTOGRAM_BARS = 40
 MOST_POOLS = 6
 _CHUNK = 1 << 20
 
-# Fine steps in the last per cent, where the figures people ask about (p99, p99.9) lie.
+# Finer steps in the last per cent, which has p99 and p99.9.
 _QUANTILES = np.concatenate([np.linspace(0, 0.99, 250), np.linspace(0.99, 1, 51)[1:]])
 _CDF_METRICS = ("ttft", "tpot", "itl", "e2e")
 _MARKS = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -81,12 +81,12 @@ def _over_time(result: Result, axis: TimeAxis) -> dict[str, list[float | None]]:
 
 
 def _without_residue(values: np.ndarray) -> np.ndarray:
-    """Zero where adding and subtracting floats left a speck instead of nothing."""
+    """Set rounding errors near zero to zero."""
     return np.where(np.abs(values) < 1e-9 * np.abs(values).max(), 0.0, values)
 
 
 def _tokens_over_time(requests: Columns, axis: TimeAxis) -> dict[str, np.ndarray]:
-    """Tokens a second, each finished request's own spread evenly over its prefill and its decode."""
+    """Tokens per second. Those of a finished request are spread evenly over its prefill and its decode."""
     done = requests["status"] == "finished"
     if not done.any():
         return {}
@@ -100,7 +100,7 @@ def _tokens_over_time(requests: Columns, axis: TimeAxis) -> dict[str, np.ndarray
 
 
 def _spread(axis: TimeAxis, start: np.ndarray, end: np.ndarray, amount: np.ndarray) -> np.ndarray:
-    """Amounts per bin when each is laid evenly over its interval; one without length falls in its bin."""
+    """Amounts per bin, each spread evenly over its interval. An interval without length falls in one bin."""
     instant = end <= start
     total = _per_bin(axis.bins, axis.bin_of(end[instant]), amount[instant])
     start, end, amount = start[~instant], end[~instant], amount[~instant]
@@ -127,7 +127,7 @@ def _by_pool(result: Result, axis: TimeAxis) -> list[dict[str, Any]]:
 def _load_over_time(result: Result, axis: TimeAxis, only: range | None = None) -> dict[str, np.ndarray]:
     """Queue and batch from the steps; between steps a replica is idle, with nothing waiting or held.
 
-    ``only`` are the replicas to look at, whose steps follow each other.
+    ``only`` are the replicas to include; their steps are consecutive rows.
     """
     blocks = _blocks_by_replica(result.summary)
     begin, end_row = 0, len(result.steps["start"])
@@ -171,7 +171,7 @@ def _raise_peaks(peak: np.ndarray, axis: TimeAxis, start: np.ndarray, end: np.nd
 
 
 def _cdf(result: Result, metric: str) -> np.ndarray:
-    """The metric's value at each quantile; empty if nobody has one."""
+    """The metric's value at each quantile; empty if no request has one."""
     if metric == "itl":
         return _weighted_quantiles(*result.itl)
     values = result.requests[metric][result.requests["status"] == "finished"]

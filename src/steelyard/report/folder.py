@@ -1,4 +1,4 @@
-"""The result folder: chosen and checked before a run, filled in one go after it."""
+"""The result folder: chosen and checked before a run, written after it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from steelyard.sim.result import REQUESTS, STEPS, SUMMARY, Result, summary_text
 PAGE = "report.html"
 TRACE = "trace.json.gz"
 
-# In the order they are put in place: a folder that has its summary has everything.
+# In the order in which they are moved into place: a folder that has its summary is complete.
 _FILES = (REQUESTS, STEPS, TRACE, PAGE, SUMMARY)
 
 
@@ -47,7 +47,7 @@ def check_writable(out: Path) -> None:
         nearest = _nearest_existing(out)
         if not nearest.is_dir():
             raise UserError(f"cannot write results to {out}: {nearest} is not a folder")
-        # Trying is surer than asking: permissions do not tell of read-only and special file systems.
+        # Try to write: permissions say nothing about read-only and special file systems.
         with tempfile.TemporaryDirectory(prefix=".steelyard-", dir=nearest) as trial:
             if nearest != out:
                 (Path(trial) / out.name).mkdir()
@@ -76,9 +76,9 @@ def write_result(result: Result, out_dir: Path, *, trace: bool = False, steps: b
 
 
 def update_result(result: Result, out_dir: Path, *, trace: bool = False) -> None:
-    """Replace the summary and the page of a result folder, of whose run more is known now; its tables stay.
+    """Replace the summary and the page of a result folder, when intervals are known. Its tables stay.
 
-    Each file is the old one or the new one at any time, and whole.
+    Each file is replaced atomically.
     """
     try:
         with _staging(out_dir) as stage:
@@ -97,7 +97,7 @@ def _write_texts(result: Result, stage: Path, trace: bool) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """A file that appears with all of its text or not at all."""
+    """Write a file atomically."""
     part = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -125,7 +125,7 @@ def _nearest_existing(path: Path) -> Path:
 
 @contextmanager
 def _staging(out: Path) -> Iterator[Path]:
-    """A hidden folder on the target's own file system, gone afterwards whatever happens."""
+    """A hidden folder on the target's file system, removed afterwards in any case."""
     home = _nearest_existing(out)
     names = (home / f".steelyard-partial-{os.getpid()}-{n}" for n in count())
     stage = next(path for path in names if not path.exists())

@@ -1,4 +1,4 @@
-"""Who got what: the run split by replica, by workload and by why a request was not served."""
+"""The run split by replica, by workload and by reason of unserved requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ReplicaLoads:
 
     requests: np.ndarray
     output_tokens: np.ndarray
-    busy: np.ndarray  # share of the run a step was under way
+    busy: np.ndarray  # share of the run in which a step was running
     mean_batch: np.ndarray  # requests in a step, weighted by its duration
     peak_waiting: np.ndarray
     preemptions: np.ndarray
@@ -29,7 +29,7 @@ class ReplicaLoads:
 
 @dataclass(frozen=True)
 class WorkloadShare:
-    """How the requests of one workload of a mix fared; latencies are None where nobody has one."""
+    """Figures of one workload of a mix; latencies are None if no request has one."""
 
     label: str
     requests: int
@@ -42,7 +42,7 @@ class WorkloadShare:
 
 
 def replica_loads(result: Result) -> ReplicaLoads:
-    """What each replica did, replicas that did nothing included."""
+    """The load of each replica, idle ones included."""
     replicas, duration = result.summary.replicas, result.summary.duration_s
     begun, steps = result.requests["replica"], result.steps
     answered = result.requests.get("decode_replica", begun)

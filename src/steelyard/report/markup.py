@@ -1,4 +1,4 @@
-"""Pieces of HTML that several sections of the page are made of."""
+"""HTML elements that several sections of the page share."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import NamedTuple
 from steelyard.report.words import Share, count, percent
 
 
-class Part(NamedTuple):
-    """One stretch of a bar that is a whole."""
+class BarPart(NamedTuple):
+    """One part of a stacked bar."""
 
     style: str
     share: float
@@ -19,7 +19,7 @@ class Part(NamedTuple):
 
 
 def html_table(head: Sequence[str], rows: Iterable[Sequence[str]], classes: str = "") -> str:
-    """A table of ready HTML cells; a cell that brings its own element is taken as it is."""
+    """A table of HTML cells. A cell that already is a table element is used as it is."""
     top = "".join(f'<th scope="col">{escape(title)}</th>' for title in head)
     body = "".join(
         "<tr>" + "".join(c if c.startswith(("<th", "<td")) else f"<td>{c}</td>" for c in row) + "</tr>" for row in rows
@@ -29,7 +29,7 @@ def html_table(head: Sequence[str], rows: Iterable[Sequence[str]], classes: str 
 
 
 def text_table(head: Sequence[str], rows: Iterable[Sequence[str | Share]]) -> str:
-    """A table of plain text, as the terminal has it, with a bar behind each share; empty without rows."""
+    """A table of plain text with a bar behind each share; empty without rows."""
     cells = [[_cell(each) for each in row] for row in rows]
     return html_table(head, cells) if cells else ""
 
@@ -47,12 +47,12 @@ def bar_cell(text: str, value: float, full: float) -> str:
 
 
 def cut_note(shown: int, total: int, noun: str) -> str:
-    """A word on what was left out, where something was."""
+    """A note on how many rows were left out; empty if none."""
     return f"<p>The first {count(shown)} of {count(total)} {noun}.</p>" if shown < total else ""
 
 
-def share_bar(title: str, parts: Sequence[Part], foot: str) -> str:
-    """A whole as one bar, with what each part of it means."""
+def share_bar(title: str, parts: Sequence[BarPart], foot: str) -> str:
+    """A stacked bar with a legend."""
     bar = "".join(
         f'<span class="{part.style}" style="flex-grow:{part.share:.6f}" '
         f'title="{part.name} {percent(part.share)}"></span>'
@@ -71,7 +71,7 @@ def share_bar(title: str, parts: Sequence[Part], foot: str) -> str:
 
 
 def figure_boxes(figures: Iterable[tuple[str, str]], layout: str) -> str:
-    """Places for figures that the page's script draws, by name and title."""
+    """Empty boxes for figures that the page's script draws, by name and title."""
     boxes = (
         f'<figure id="fig-{name}"><figcaption>{escape(title)}</figcaption>'
         '<div class="readout"></div>'

@@ -1,4 +1,4 @@
-"""Two curves in one small figure, drawn as SVG in Python so that the page needs no script."""
+"""Two curves in one small SVG figure, which needs no script."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOMENTS = 400
 
 
 def overlaid_cdf(measured: Floats, simulated: Floats) -> str:
-    """Share of requests no slower than x, up to the later p99: the last hundredth would squeeze all the others."""
+    """Both distributions, up to the larger p99: the last per cent would squeeze the rest."""
     if not len(measured) or not len(simulated):
         return '<div class="empty">no such times</div>'
     curves = [np.quantile(values, _QUANTILES) for values in (measured, simulated)]
@@ -45,7 +45,7 @@ def overlaid_load(load: tuple[QueueLoad, QueueLoad], queue: Literal["running", "
 
 
 def _length(side: QueueLoad, queue: Literal["running", "waiting"], moments: Floats) -> Floats:
-    """The queue's length at each moment: that of the newest step, nothing once its result was there."""
+    """The queue's length at each moment: that of the running step, or 0 if none runs."""
     if not len(side.start):
         return np.zeros(len(moments))
     lengths = side.running if queue == "running" else side.waiting

@@ -1,6 +1,6 @@
-"""The page: template, style and script from their own files, put together with one run's numbers.
+"""The page: template, style and script from files, filled with one run's data.
 
-Text comes from Python, so that it can be read without a script; the script only draws the figures.
+All text comes from Python, so that it can be read without the script. The script only draws the figures.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _pool_figures(summary: Summary) -> str:
 
 
 def _load_words(summary: Summary) -> str:
-    """What the figures of the load cannot say themselves."""
+    """A note on the figures of the load."""
     said = ["The steady window is shaded" if summary.steady is not None else "", first_uses_line(summary)]
     return "".join(f"<p>{escape(text)}.</p>" for text in said if text)
 
@@ -124,5 +124,5 @@ def _read(name: str) -> str:
 
 
 def _fill(template: str, parts: dict[str, str]) -> str:
-    """Replace {{name}} in one pass, so that braces inside a user's text are never taken for a place."""
+    """Replace {{name}} in one pass, so that braces in a user's text are never replaced."""
     return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], template)

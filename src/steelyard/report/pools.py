@@ -6,7 +6,7 @@ from collections.abc import Callable
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
-from steelyard.report.markup import Part, share_bar, text_table
+from steelyard.report.markup import BarPart, share_bar, text_table
 from steelyard.report.words import Share, byte_size, count, percent
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ LINKS_HEAD = ("Links", "carried", "mean use", "busiest", "in use")
 
 
 class _Wait(NamedTuple):
-    """What GPUs do in their busy time other than work, and of which time it is a share."""
+    """A kind of waiting during busy time, and what it is a share of."""
 
     name: str
     of_what: str
@@ -71,19 +71,19 @@ def step_time_rows(summary: Summary) -> list[list[str | Share]]:
 
 
 def step_time_bars(summary: Summary) -> str:
-    """The same as a bar for each pool."""
+    """Where the time of each pool's steps goes, as stacked bars."""
     found = []
     for pool in summary.pools:
         if pool.step_time is not None:
             title = "Where step time goes" + (f": {escape(pool.name)}" if len(summary.pools) > 1 else "")
             shares = pool.step_time.to_dict()
-            parts = [Part(f"work-{name}", share, *_WORK[name]) for name, share in shares.items() if share]
+            parts = [BarPart(f"work-{name}", share, *_WORK[name]) for name, share in shares.items() if share]
             found.append(share_bar(title, parts, _acceptance(pool)))
     return "".join(found)
 
 
 def acceptance_line(summary: Summary) -> str:
-    """How many tokens a step of a request gives, where there are drafts."""
+    """Tokens per request and step with speculative decoding; empty without."""
     lines = [_acceptance(pool) for pool in summary.pools]
     return "; ".join(line for line in lines if line)
 
@@ -95,7 +95,7 @@ def _acceptance(pool: PoolFigures) -> str:
 
 
 def wait_lines(summary: Summary) -> dict[str, str]:
-    """`Stalled`: `attention 55.0 %, ffn 18.5 % of the time of ...`, for whatever kinds of waiting a fleet knows."""
+    """`Stalled`: `attention 55.0 %, ffn 18.5 % of the time of ...`, for each kind of waiting of the fleet."""
     found = {}
     for wait in _WAITS:
         shares = [(pool.name, wait.share(pool)) for pool in summary.pools]

@@ -1,4 +1,4 @@
-"""A post-training run on the console, and as a figure of who was busy when."""
+"""A post-training run on the console, and a timeline of busy GPUs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _times_from(rollout: Sequence[str], training: Mapping[str, float]) -> str:
 
 
 def print_advice(advice: Advice, console: Console) -> None:
-    """What is recommended, what it should take, what came next, and what that rests on."""
+    """The recommended plan, its prediction, the runners-up, and the method."""
     plan = advice.plan
     console.print(f"[bold]{escape(str(plan))}[/bold]", soft_wrap=True)
     stages = f"training {plan.train:,.1f}, rollout {plan.rollout:,.1f}"
@@ -79,7 +79,7 @@ def print_advice(advice: Advice, console: Console) -> None:
 
 
 def advice_data(advice: Advice) -> dict[str, Any]:
-    """The same for JSON."""
+    """The advice as plain data for JSON."""
     return {**_plan_data(advice.plan, advice.simulated), "times_from": advice.times_from}
 
 
@@ -96,8 +96,8 @@ def _plan_data(plan: Plan, simulated: bool) -> dict[str, Any]:
 
 
 def timeline_svg(result: PosttrainResult) -> str:
-    """Shares of GPUs at work over time, rollout above and training below; sync as lines. Where GPUs change their
-    roles, both are shares of the most that a stage ever had, and those that it has are grey behind it."""
+    """Shares of busy GPUs over time, rollout above and training below, syncs as lines. If GPUs change roles, both
+    are shares of the most GPUs that the stage ever had, and the GPUs it has are grey behind it."""
     steps = result.steps
     end = steps[-1].synced
     edges = np.linspace(0.0, end, _BINS + 1)
@@ -157,20 +157,20 @@ def _changed(result: PosttrainResult) -> bool:
 
 
 def _held(result: PosttrainResult, edges: Floats, role: Role) -> Floats:
-    """The share of the most GPUs that a stage ever had that it has now."""
+    """GPUs of a stage over time, as a share of the most it ever had."""
     own = [each for each in result.held if each.role == role]
     spans = [(each.since, min(each.until, float(edges[-1]))) for each in own]
     return _covered(edges, spans, [float(each.gpus) for each in own]) / _most(result, role)
 
 
 def _most(result: PosttrainResult, role: Role) -> int:
-    """GPUs that a stage had at most at any time."""
+    """The most GPUs that a stage had at any time."""
     own = [each for each in result.held if each.role == role]
     return max(sum(each.gpus for each in own if each.since <= one.since < each.until) for one in own)
 
 
 def _covered(edges: Floats, spans: Sequence[tuple[float, float]], heights: Sequence[float] | None = None) -> Floats:
-    """The share of each bin that spans cover, each counting with its height."""
+    """The share of each bin that spans cover, weighted by their heights."""
     found = np.zeros(len(edges) - 1)
     for i, (start, stop) in enumerate(spans):
         inside = np.clip(np.minimum(edges[1:], stop) - np.maximum(edges[:-1], start), 0.0, None)

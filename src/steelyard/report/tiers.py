@@ -1,11 +1,11 @@
-"""Where prompts were found that had been computed before, by tier of memory."""
+"""Prefix-cache hits by memory tier."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from steelyard.report.markup import Part, share_bar, text_table
+from steelyard.report.markup import BarPart, share_bar, text_table
 from steelyard.report.words import Share, byte_size, count
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _MEANINGS = {
 
 
 def tier_rows(summary: Summary) -> list[list[str | Share]]:
-    """One row for each tier of a fleet whose engines have some below the GPU."""
+    """One row for each tier of a fleet with tiers below GPU memory."""
     return [
         [
             _MEANINGS[kind][0],
@@ -41,14 +41,14 @@ def tier_section(summary: Summary) -> str:
     if not tiers:
         return ""
     shares = {kind: tier.hit_rate for kind, tier in tiers.items()}
-    parts = [Part(f"tier-{kind}", share, *_MEANINGS[kind]) for kind, share in shares.items()]
-    parts.append(Part("tier-none", max(0.0, 1 - sum(shares.values())), "computed", "found nowhere"))
+    parts = [BarPart(f"tier-{kind}", share, *_MEANINGS[kind]) for kind, share in shares.items()]
+    parts.append(BarPart("tier-none", max(0.0, 1 - sum(shares.values())), "computed", "found nowhere"))
     foot = f"Uses are shares of the run in which a tier's link was sending. {_written(tiers)}"
     return share_bar("Where prompt tokens were found", parts, foot) + text_table(TIERS_HEAD, tier_rows(summary))
 
 
 def _written(tiers: Mapping[str, FoundInTier]) -> str:
-    """How many blocks went into each tier in the course of the run, and how many it holds."""
+    """How many blocks were written to each tier during the run, and how many it holds."""
     told = []
     for kind, tier in tiers.items():
         if tier.blocks is not None:

@@ -23,7 +23,7 @@ from steelyard.report.words import count, seconds
 if TYPE_CHECKING:
     from steelyard.sim import Result
 
-EVENT_CAP = 200_000  # what the viewers still open at once
+EVENT_CAP = 200_000  # events that viewers can still open
 
 _EVENTS_PER_REQUEST = 8  # the whole request and its three phases, each a beginning and an end
 _STEP_THREAD = 1
@@ -77,7 +77,7 @@ def write_trace(result: Result, path: Path, cap: int = EVENT_CAP) -> None:
 
 
 def _choose(result: Result, cap: int) -> _Shown:
-    """Requests may take half of the cap, steps whatever they leave."""
+    """Requests may take half of the cap, steps the rest."""
     arrivals, starts = result.requests["arrival"], result.steps["start"]
     requests = _earliest(arrivals, cap // 2 // _EVENTS_PER_REQUEST)
     left = cap - len(requests) * _EVENTS_PER_REQUEST
@@ -181,7 +181,7 @@ def _requests(rows: dict[str, np.ndarray]) -> Iterator[Event]:
     ):
         known = [t for t in times if math.isfinite(t)]
         if not known:
-            continue  # a follower whose parent never ended: it was never submitted
+            continue  # a follower whose predecessor never ended was never submitted
         args = plain(dict(zip(details, values, strict=True)))
         same = {"cat": "request", "id": str(args["id"]), "pid": replica + 1, "tid": 0}
         end = max(known)

@@ -1,4 +1,4 @@
-"""Measured beside simulated: the table of a terminal, and a page with both curves in every figure."""
+"""Measured against simulated: a table on the terminal, and a page with both curves in every figure."""
 
 from __future__ import annotations
 

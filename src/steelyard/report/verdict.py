@@ -1,4 +1,4 @@
-"""A run in plain sentences: what was asked, what came out, whether the limits hold."""
+"""A run in sentences: the workload, the outcome, whether the limits hold."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PROVENANCE = {
 
 @dataclass(frozen=True)
 class Limit:
-    """One limit on a percentile (`METRIC_pNN`) and how the run stands to it, in seconds."""
+    """One limit on a percentile (`METRIC_pNN`) and the run's value, in seconds."""
 
     name: str
     limit: float
@@ -59,7 +59,7 @@ class Limit:
 
 
 def metrics(summary: Summary) -> dict[str, tuple[str, str]]:
-    """Those worth a line: where every request is answered at once, aTTFT says what TTFT does."""
+    """Metrics to show. aTTFT is left out if no request has hidden rounds, since it then equals TTFT."""
     alike = summary.attft == summary.ttft
     return {name: words for name, words in METRICS.items() if name != "attft" or not alike}
 
@@ -116,7 +116,7 @@ def outcome(summary: Summary) -> str:
 
 
 def slo_line(found: Sequence[Limit]) -> str:
-    """Whether the limits, of which there is at least one, hold: in plain words."""
+    """Whether the limits hold. There must be at least one."""
     missed = sum(not limit.met for limit in found)
     every = {1: "its limit", 2: "both limits"}.get(len(found), f"all {len(found)} limits")
     if not missed:
@@ -125,7 +125,7 @@ def slo_line(found: Sequence[Limit]) -> str:
 
 
 def steady_line(summary: Summary) -> str:
-    """When the fleet was neither filling nor draining, or why it never was."""
+    """The steady window, or why there is none."""
     steady = summary.steady
     if steady is None:
         return f"none: {summary.unsteady.reason}" if summary.unsteady else ""
@@ -165,13 +165,13 @@ def _lost(summary: Summary) -> str:
 
 
 def sources_line(summary: Summary) -> str:
-    """Which sources answered for how many kinds of operators, the busiest first."""
+    """Number of operators by cost source, most first."""
     counts = Counter(summary.sources.values())
     return ", ".join(f"{source} ({count} operators)" for source, count in counts.most_common())
 
 
 def silicon_line(result: Result) -> str:
-    """A word where most step times are estimates of a GPU that NVIDIA has measured; empty elsewhere."""
+    """A hint if most step times are analytic and NVIDIA's tables cover the GPU; else empty."""
     if result.scenario.cost.source == "analytic" or package_folder() is not None:
         return ""
     known = [pool.gpu for pool in result.summary.pools if pool.gpu in SYSTEMS and pool.provenance.analytic > 0.5]
@@ -185,7 +185,7 @@ def silicon_line(result: Result) -> str:
 
 
 def first_uses_line(summary: Summary) -> str:
-    """What fresh engines compiled while they served; empty where engines had served before."""
+    """Kernels that fresh engines compiled while serving; empty if no engine is fresh."""
     found = summary.compiled_on_first_use
     if found is None:
         return ""

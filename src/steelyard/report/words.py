@@ -1,4 +1,4 @@
-"""Numbers as people read them: one place for units and digits, shared by the console and the page."""
+"""Numbers as text: units and digits, for the console and the page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def as_number(value: Any) -> float | None:
-    """The value as a finite float; None for null, NaN, infinities and whatever is not a number."""
+    """The value as a finite float; None for anything else."""
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -22,7 +22,7 @@ def as_number(value: Any) -> float | None:
 
 
 def significant(value: float | None, digits: int = 3) -> str:
-    """A number to so many significant digits, never in exponent form, thousands separated."""
+    """A number with ``digits`` significant digits, thousands separated, never in exponent form."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
     if value == 0:
@@ -33,12 +33,12 @@ def significant(value: float | None, digits: int = 3) -> str:
 
 
 def count(value: float | None) -> str:
-    """A whole number with its thousands separated."""
+    """A whole number, thousands separated."""
     return UNKNOWN if value is None or not math.isfinite(value) else f"{round(value):,}"
 
 
 def seconds(value: float | None) -> str:
-    """A duration in the unit that gives it a readable size."""
+    """A duration in a suitable unit."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
     if value == 0:
@@ -53,7 +53,7 @@ def seconds(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """A share of one in per cent; tiny but real shares are not rounded away, nor nearly-all to all."""
+    """A share in per cent. Small shares are not rounded to 0, nor large ones to 100."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
     if 0 < value < 0.001:
@@ -64,7 +64,7 @@ def percent(value: float | None) -> str:
 
 
 def dollars(value: float | None) -> str:
-    """US dollars: cents where they matter, more digits for small sums."""
+    """US dollars, with more digits for small sums."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
     return f"${value:,.2f}" if value >= 1 or value == 0 else f"${significant(value)}"
@@ -87,7 +87,7 @@ def plural(value: float, noun: str) -> str:
 
 @dataclass(frozen=True)
 class Share:
-    """A share of one, which the terminal writes and the page also draws."""
+    """A share of one: text on the terminal, text and a bar on the page."""
 
     value: float | None
 

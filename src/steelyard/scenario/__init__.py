@@ -1,4 +1,4 @@
-"""What a user writes: one file that says everything a run depends on."""
+"""Scenarios: one file that holds everything a run depends on."""
 
 from typing import TYPE_CHECKING
 

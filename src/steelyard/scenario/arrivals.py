@@ -1,4 +1,4 @@
-"""When requests come. Rates are requests (for sessions: sessions) per second over the whole fleet."""
+"""When requests arrive. Rates are requests (for sessions: sessions) per second over the whole fleet."""
 
 from __future__ import annotations
 
@@ -27,24 +27,26 @@ class GammaArrivals(Spec):
 
 
 class ConstantArrivals(Spec):
-    """A metronome: the first arrival at second 0."""
+    """Equal gaps; the first arrival is at second 0."""
 
     kind: Literal["constant"] = Field(description="Equal gaps, the first arrival at second 0.")
     rate: Positive = Field(description="Arrivals per second over the whole fleet.")
 
 
 class BurstArrivals(Spec):
-    """Everything at once."""
+    """All requests at once."""
 
-    kind: Literal["burst"] = Field(description="All at one moment.")
-    at: NonNegative = Field(default=0.0, description="That moment, in seconds.")
+    kind: Literal["burst"] = Field(description="All arrivals at one moment.")
+    at: NonNegative = Field(default=0.0, description="Second at which all requests arrive.")
 
 
 class Wave(Spec):
-    """A rate that swings: mean + amplitude * sin(2 pi t / period)."""
+    """A sinusoidal rate: mean + amplitude * sin(2 pi t / period)."""
 
     mean: Positive = Field(description="Average arrivals per second.")
-    amplitude: NonNegative = Field(description="How far the rate swings to either side; at most the mean.")
+    amplitude: NonNegative = Field(
+        description="Arrivals per second that the rate rises and falls by; at most the mean."
+    )
     period: Positive = Field(description="Seconds from peak to peak.")
 
     @model_validator(mode="after")
@@ -69,8 +71,8 @@ class VaryingArrivals(Spec):
 
     kind: Literal["varying"] = Field(description="Poisson with a rate that changes over time.")
     profile: Profile = Field(
-        description="Points [[second, rate], ...] joined by straight lines, the first and last rate holding "
-        "before and after them; or a wave {mean, amplitude, period}."
+        description="Points [[second, rate], ...] joined by straight lines; the first and last rate hold "
+        "before and after them. Or a wave {mean, amplitude, period}."
     )
 
     @model_validator(mode="after")
@@ -88,19 +90,19 @@ class VaryingArrivals(Spec):
 
 
 class ClosedArrivals(Spec):
-    """A fixed number of users, each waiting for its answer, thinking, and asking again."""
+    """A fixed number of users. Each waits for its answer, pauses, and sends its next request."""
 
-    kind: Literal["closed"] = Field(description="Closed loop: a user's next request follows the end of its last.")
-    users: Count = Field(description="Users over the whole fleet; requests are dealt to them in turn.")
+    kind: Literal["closed"] = Field(description="Closed loop: a user sends its next request after the last has ended.")
+    users: Count = Field(description="Users of the whole fleet; requests are assigned to them in turn.")
     think: SecondsSpec = Field(
         default=FixedSeconds(kind="fixed", seconds=0.0),
-        description="Pause between an answer and the user's next request.",
+        description="Seconds between an answer and the user's next request.",
     )
-    ramp: NonNegative = Field(default=0.0, description="Users start evenly over this many seconds instead of all at 0.")
+    ramp: NonNegative = Field(default=0.0, description="Seconds over which users start, evenly spread; 0: all at once.")
 
 
 class TraceArrivals(Spec):
-    """The times of the trace itself."""
+    """The arrival times of the trace."""
 
     kind: Literal["trace"] = Field(description="The arrival times of the workload's trace (its default).")
     scale: Positive = Field(default=1.0, description="Speed-up: 2 plays the trace twice as fast.")

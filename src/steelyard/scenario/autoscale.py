@@ -1,4 +1,4 @@
-"""When a pool grows and shrinks by itself."""
+"""Autoscaling of a pool."""
 
 from __future__ import annotations
 
@@ -16,39 +16,44 @@ _OF = {
 
 
 class ScheduledSpec(Spec):
-    """How many replicas there should be from some moment on."""
+    """The number of replicas from some second on."""
 
     at: NonNegative = Field(description="Seconds since the start.")
-    replicas: Replicas = Field(description="Engines wanted from then on.")
+    replicas: Replicas = Field(description="Replicas from then on.")
 
 
 class AutoscaleSpec(Spec):
-    """A pool that begins with its `replicas` and changes their number as it goes; one that is dropped drains first."""
+    """Autoscaling: a pool starts with its `replicas`; a replica that is removed drains first."""
 
     min: Replicas = Field(default=1, description="Fewest replicas.")
-    max: Replicas = Field(description="Most replicas, of which some may still be draining.")
+    max: Replicas = Field(description="Most replicas, draining ones included.")
     by: Literal["queue", "slo", "schedule"] = Field(
-        default="queue", description="What decides: unfinished requests per replica, latencies, or the time."
+        default="queue", description="The rule: unfinished requests per replica, latencies, or a schedule."
     )
     startup: NonNegative = Field(default=60.0, description="Seconds from the decision until a new replica serves.")
-    cooldown: NonNegative = Field(default=60.0, description="Seconds after a change without another (not by schedule).")
+    cooldown: NonNegative = Field(
+        default=60.0, description="Seconds after a change before the next one (not by schedule)."
+    )
     every: Positive = Field(default=5.0, description="Seconds between two decisions (not by schedule).")
     target: Positive | None = Field(
-        default=None, description="by queue: unfinished requests that each replica should have, queued or running."
+        default=None, description="by queue: target number of unfinished requests per replica, queued or running."
     )
     ttft: Positive | None = Field(
-        default=None, description="by slo: limit in seconds; of prefill pools, until the prompt is computed."
+        default=None,
+        description="by slo: limit on the time to first token, in seconds; in prefill pools, on the end of prefill.",
     )
-    tpot: Positive | None = Field(default=None, description="by slo: limit in seconds on the mean time per token.")
-    window: Positive = Field(default=30.0, description="by slo: seconds that are looked back on.")
+    tpot: Positive | None = Field(
+        default=None, description="by slo: limit on a request's mean time per output token, in seconds."
+    )
+    window: Positive = Field(default=30.0, description="by slo: seconds of the sliding window of latencies.")
     percentile: Annotated[float, Field(gt=0, lt=100)] = Field(
-        default=95.0, description="by slo: which percentile of the window may not exceed the limit."
+        default=95.0, description="by slo: percentile of the window that must not exceed the limit."
     )
     slack: Annotated[float, Field(ge=0, lt=1)] = Field(
-        default=0.5, description="by slo: share of the limits below which there are replicas to spare."
+        default=0.5, description="by slo: scale down if all latencies are below this share of their limits."
     )
-    step: Count = Field(default=1, description="by slo: replicas that come or go at a time.")
-    schedule: tuple[ScheduledSpec, ...] = Field(default=(), description="by schedule: numbers of replicas by time.")
+    step: Count = Field(default=1, description="by slo: replicas added or removed at a time.")
+    schedule: tuple[ScheduledSpec, ...] = Field(default=(), description="by schedule: number of replicas over time.")
 
     @model_validator(mode="after")
     def _complete(self) -> AutoscaleSpec:

@@ -1,4 +1,4 @@
-"""What every part of a scenario has in common: strict keys, and errors that know their place."""
+"""Base of all parts of a scenario: strict keys, and errors with the path of their key."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from steelyard.scenario.problems import Path as KeyPath
 
 
 def mistake(message: str, *path: str | int) -> PydanticCustomError:
-    """A validation error in our own words; ``path`` leads from the raising model to the key at fault."""
+    """A validation error with our own message. ``path`` leads from the raising model to the wrong key."""
     return PydanticCustomError("mistake", "{message}", {"message": message, "path": path})
 
 
 class Spec(BaseModel):
-    """A part of a scenario. Immutable; an unknown key is an error that offers the nearest known one."""
+    """A part of a scenario. Immutable. An unknown key is an error that suggests the nearest known one."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
@@ -31,7 +31,7 @@ class Spec(BaseModel):
 
 
 class Written(Spec):
-    """A whole file's worth: it has a name, and knows where it came from."""
+    """A whole scenario file: it has a name and knows its source."""
 
     name: str = Field(default="scenario", min_length=1, description="Name of the run; the file's name if not given.")
 
@@ -45,18 +45,18 @@ class Written(Spec):
 
     @property
     def source(self) -> str:
-        """What messages call it: its file, if it came from one."""
+        """Its name in messages: its file, if it came from one."""
         return self._source
 
     def based_in(self, folder: Path, source: str | None = None) -> Self:
-        """The same with its relative paths starting from another folder, and told to be from ``source``."""
+        """A copy whose relative paths start from another folder, with another ``source`` for messages."""
         copy = self.model_copy()
         copy._base_dir = folder
         copy._source = source or self._source
         return copy
 
     def replace(self, **changes: Any) -> Self:
-        """The same with some of its keys given anew, in plain data or as parts of a scenario; checked like a file."""
+        """A copy with some keys replaced, by plain data or parts of a scenario. It is validated like a file."""
         given = {key: _plain(value) for key, value in changes.items()}
         data = {**self.model_dump(exclude_unset=True), **given}
 
@@ -79,7 +79,7 @@ def _plain(value: Any) -> Any:
 
 
 def refuse_unknown_keys(data: Any, known: Mapping[str, Any]) -> Any:
-    """Data as given, unless it is a mapping with a key that is not among the known ones."""
+    """The data, unchanged. Raises if it is a mapping with an unknown key."""
     if isinstance(data, Mapping):
         for key in data:
             if key not in known:
@@ -88,17 +88,17 @@ def refuse_unknown_keys(data: Any, known: Mapping[str, Any]) -> Any:
 
 
 def _refuse_bool(value: Any) -> Any:
-    """YAML's ``yes`` and ``on`` are booleans, which Python would quietly count as 1."""
+    """Refuse booleans, such as YAML's ``yes`` and ``on``: Python would count them as 1."""
     if isinstance(value, bool):
         raise mistake("must be a number")
     return value
 
 
-MOST = 1_000_000_000  # of anything that is counted; far beyond sense, well within 64 bits
+MOST = 1_000_000_000  # upper limit of all counts, well within 64 bits
 
 _Number = BeforeValidator(_refuse_bool)
 Count = Annotated[int, Field(ge=1, le=MOST), _Number]
-# What a machine with 32 GB can simulate: measured, an idle replica takes 12 kB and a request 2.4 kB.
+# What fits into 32 GB of memory. Measured: an idle replica takes 12 kB, a request 2.4 kB.
 MOST_REPLICAS, MOST_REQUESTS = 65_536, 10_000_000
 Replicas = Annotated[int, Field(ge=1, le=MOST_REPLICAS), _Number]
 Requests = Annotated[int, Field(ge=1, le=MOST_REQUESTS), _Number]
@@ -110,12 +110,12 @@ Share = Annotated[float, Field(ge=0, le=1), _Number]
 
 
 def kinds_of(*specs: type[Spec]) -> list[str]:
-    """The ``kind`` each member of a union answers to."""
+    """The ``kind`` of each member of a union."""
     return [kind for spec in specs for kind in get_args(spec.model_fields["kind"].annotation)]
 
 
 def number_or_kind(key: str, *specs: type[Spec]) -> Callable[[Any], Any]:
-    """A short form: a bare number N stands for ``{kind: fixed, key: N}``; all else must name its kind."""
+    """A short form: a number N stands for ``{kind: fixed, key: N}``. A mapping must name its kind."""
     kinds = kinds_of(*specs)
 
     def expand(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Plain data against a kind of scenario: the scenario, or one message with everything that is wrong."""
+"""Validation of plain data as a scenario. All mistakes are in one message."""
 
 from __future__ import annotations
 

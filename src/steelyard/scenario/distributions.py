@@ -33,7 +33,7 @@ class UniformTokens(Spec):
 
 
 class Lognormal(Spec):
-    """A long tail, the usual shape of chat lengths. Draws outside min..max are moved to the limit."""
+    """A long tail, the usual shape of chat lengths. Draws outside min..max are set to the limit."""
 
     kind: Literal["lognormal"] = Field(description="Normal on a log scale.")
     median: Positive | None = Field(
@@ -86,9 +86,9 @@ class ZipfTokens(Spec):
 
 
 class EmpiricalTokens(Spec):
-    """Lengths that were seen somewhere: a file, a list or a histogram. Give exactly one of the three."""
+    """Observed lengths: a file, a list or a histogram. Give exactly one of the three."""
 
-    kind: Literal["empirical"] = Field(description="Drawn, with replacement, from lengths that were seen.")
+    kind: Literal["empirical"] = Field(description="Drawn, with replacement, from observed lengths.")
     file: str | None = Field(default=None, description="Text file with one length per line; relative to the scenario.")
     values: tuple[Count, ...] | None = Field(default=None, min_length=1, description="The lengths themselves.")
     histogram: tuple[tuple[Count, Count, NonNegative], ...] | None = Field(
@@ -137,7 +137,7 @@ class ExponentialSeconds(Spec):
 
 
 def refuse_disorder(low_name: str, low: float, high_name: str, high: float, *path: str | int) -> None:
-    """Two limits that the user may have swapped."""
+    """Refuse two limits in the wrong order."""
     if low > high:
         raise mistake(f"{low_name} ({low:g}) is above {high_name} ({high:g})", *path)
 

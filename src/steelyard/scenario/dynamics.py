@@ -1,4 +1,4 @@
-"""What happens to a fleet while it serves: crashes, slow GPUs, degraded links."""
+"""Faults of a fleet during a run: crashes, slow GPUs, degraded links."""
 
 from __future__ import annotations
 
@@ -16,40 +16,42 @@ _TIED = "only engines that step on their own crash, slow down or are scaled"
 
 
 class CrashSpec(Spec):
-    """An engine dies. All on it is lost, and its requests start over, elsewhere or here after the restart."""
+    """An engine crashes. Everything on it is lost. Its requests start over, elsewhere or here after a restart."""
 
     pool: str = Field(default="serve", description=_POOL)
     replica: Whole = Field(default=0, description="Which of the pool's replicas, from 0.")
     restart_after: NonNegative | None = Field(
-        default=None, description="Seconds until it serves again; it stays down if not given."
+        default=None, description="Seconds until the engine serves again; never if not given."
     )
 
 
 class SlowSpec(Spec):
-    """GPUs that take longer for every step."""
+    """GPUs on which every step takes longer."""
 
     pool: str = Field(default="serve", description=_POOL)
     replica: Whole | None = Field(default=None, description="Which of the pool's replicas, from 0; all if not given.")
-    factor: Annotated[float, Field(ge=1)] = Field(description="On GPU time: 1.5 takes half as long again.")
+    factor: Annotated[float, Field(ge=1)] = Field(description="Factor on GPU time: with 1.5 a step takes 50 % longer.")
 
 
 class LinkSpec(Spec):
-    """Links between prefill and decode engines that give less than their bandwidth."""
+    """Links between prefill and decode engines with less than their bandwidth."""
 
     pool: str = Field(description=_POOL)
     replica: Whole | None = Field(default=None, description="Which of the pool's replicas, from 0; all if not given.")
-    of: Literal["nic", "nvlink"] = Field(default="nic", description="Its links to other nodes, or within its node.")
-    factor: Annotated[float, Field(gt=0, le=1)] = Field(description="On bandwidth: 0.1 leaves a tenth.")
+    of: Literal["nic", "nvlink"] = Field(
+        default="nic", description="nic: links to other nodes; nvlink: links within the node."
+    )
+    factor: Annotated[float, Field(gt=0, le=1)] = Field(description="Factor on bandwidth: 0.1 leaves a tenth.")
 
 
 class ChangeSpec(Spec):
-    """One thing that happens: a crash, slow GPUs or degraded links."""
+    """One fault: a crash, slow GPUs or degraded links."""
 
     at: NonNegative = Field(description="Seconds since the start.")
-    until: Positive | None = Field(default=None, description="When it is over, for slow and link; never if not given.")
-    crash: CrashSpec | None = Field(default=None, description="An engine dies.")
-    slow: SlowSpec | None = Field(default=None, description="GPUs take longer.")
-    link: LinkSpec | None = Field(default=None, description="Links give less.")
+    until: Positive | None = Field(default=None, description="Second at which slow or link ends; never if not given.")
+    crash: CrashSpec | None = Field(default=None, description="An engine crashes.")
+    slow: SlowSpec | None = Field(default=None, description="GPUs get slower.")
+    link: LinkSpec | None = Field(default=None, description="Links lose bandwidth.")
 
     @model_validator(mode="after")
     def _one_thing(self) -> ChangeSpec:
@@ -64,13 +66,13 @@ class ChangeSpec(Spec):
         return self
 
     def given(self) -> dict[str, CrashSpec | SlowSpec | LinkSpec]:
-        """What happens, by its name."""
+        """The fault by its kind."""
         found = {"crash": self.crash, "slow": self.slow, "link": self.link}
         return {name: what for name, what in found.items() if what is not None}
 
 
 def check_dynamics(fleet: FleetSpec, changes: tuple[ChangeSpec, ...], model_of: Callable[[PoolSpec], str]) -> None:
-    """Refuse what cannot happen to this fleet, whose pools serve these models."""
+    """Refuse faults and autoscaling that do not fit this fleet."""
     for i, pool in enumerate(fleet.pools):
         _check_autoscale(i, pool)
     gone: set[tuple[str, int]] = set()
@@ -88,7 +90,7 @@ def check_dynamics(fleet: FleetSpec, changes: tuple[ChangeSpec, ...], model_of: 
 
 
 def _pool_of(fleet: FleetSpec, what: CrashSpec | SlowSpec | LinkSpec, *place: str | int) -> PoolSpec:
-    """The pool that something happens to."""
+    """The pool of a fault. Refuses pools and replicas for which it is not simulated."""
     pools = {pool.name: pool for pool in fleet.pools}
     if what.pool not in pools:
         raise mistake(f"no pool is called that; {did_you_mean(what.pool, pools)}", *place, "pool")

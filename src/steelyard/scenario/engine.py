@@ -1,4 +1,4 @@
-"""How an engine behaves, in vLLM's own names and with its defaults."""
+"""Engine settings, with vLLM's names and defaults."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from steelyard.scenario.tiers import TierSpec, check_tiers
 from steelyard.scenario.workload import Accept, AcceptSpec
 
 SchedulerName = Literal["vllm", "sglang", "sarathi", "orca", "static", "phase-aware"]
-_NAMED: dict[str, dict[str, Any]] = {  # what each is known by; what the scenario says itself comes first
+_NAMED: dict[str, dict[str, Any]] = {  # defaults of each scheduler; keys of the scenario override them
     "sarathi": {"max_num_batched_tokens": 512, "watermark": 0.01},
     "orca": {"enable_chunked_prefill": False, "enable_prefix_caching": False},
     "static": {"enable_chunked_prefill": False, "enable_prefix_caching": False},
@@ -21,7 +21,7 @@ _NAMED: dict[str, dict[str, Any]] = {  # what each is known by; what the scenari
 }
 
 
-_BLOCK_SIZES = (1, 8, 16, 32, 64, 128, 256)  # that vLLM takes
+_BLOCK_SIZES = (1, 8, 16, 32, 64, 128, 256)  # that vLLM accepts
 
 
 def _listed(sizes: Sequence[int]) -> str:
@@ -29,20 +29,23 @@ def _listed(sizes: Sequence[int]) -> str:
 
 
 class SglangSpec(Spec):
-    """What only SGLang's scheduler has, in its names and with its defaults."""
+    """Settings that only SGLang's scheduler has, with its names and defaults."""
 
     schedule_policy: Literal["lpm", "fcfs"] = Field(
-        default="fcfs", description="Order of the waiting queue: longest match in the cache, or first come."
+        default="fcfs",
+        description="Order of the waiting queue: lpm: longest prefix match first; fcfs: first come, first served.",
     )
-    max_prefill_tokens: Count = Field(default=16384, description="Most prompt tokens of a prefill batch.")
-    enable_mixed_chunk: bool = Field(default=False, description="Decodes run beside chunks of prompts.")
+    max_prefill_tokens: Count = Field(default=16384, description="Most prompt tokens in a prefill batch.")
+    enable_mixed_chunk: bool = Field(
+        default=False, description="Whether decodes run in the same step as prompt chunks."
+    )
     schedule_conservativeness: Annotated[float, Field(gt=0)] = Field(
-        default=1.0, description="How much room is kept for tokens still to come; more is more careful."
+        default=1.0, description="Factor on the KV space reserved for future tokens; higher is more conservative."
     )
     max_new_tokens: Count | None = Field(
-        default=None, description="What every request says it may ask for; its output if not given."
+        default=None, description="Output limit that every request sends, in tokens; its actual output if not given."
     )
-    ignore_eos: bool = Field(default=False, description="Requests are known to run to their last token.")
+    ignore_eos: bool = Field(default=False, description="Whether requests always run to max_new_tokens.")
 
 
 class EngineSpec(Spec):
@@ -50,13 +53,13 @@ class EngineSpec(Spec):
 
     scheduler: SchedulerName = Field(
         default="vllm",
-        description="Who decides what a step runs (docs/schedulers.md); some bring settings of their own.",
+        description="Scheduler (docs/schedulers.md); some have settings of their own.",
     )
     sglang: SglangSpec = Field(default=SglangSpec(), description="Settings that only SGLang's scheduler has.")
     max_num_seqs: Count = Field(default=256, description="Most requests in one step.")
     max_num_batched_tokens: Count = Field(default=8192, description="Most tokens in one step.")
     max_model_len: Count | None = Field(
-        default=None, description="Longest prompt plus output; the model's own if not given."
+        default=None, description="Most tokens of prompt and output together; the model's limit if not given."
     )
     block_size: Count = Field(
         default=16, description=f"Tokens per KV-cache block: {_listed(_BLOCK_SIZES)}; 1 with SGLang's scheduler."
@@ -67,61 +70,65 @@ class EngineSpec(Spec):
     )
     num_gpu_blocks: Annotated[Count, Field(ge=2)] | None = Field(
         default=None,
-        description="KV-cache blocks instead of the memory model's figure, the null block counted.",
+        description="KV-cache blocks per engine, the null block included; from the memory plan if not given.",
     )
     disable_hybrid_kv_cache_manager: bool | None = Field(
         default=None,
-        description="Layers with a sliding window keep blocks of all tokens, as those do that see everything. If not "
-        "given, only where blocks of windows are not simulated (docs/fleets.md).",
+        description="Layers with a sliding window keep blocks of all tokens, like layers of full attention. If not "
+        "given, only if sliding windows are not simulated with the other settings (docs/fleets.md).",
     )
     enable_prefix_caching: bool = Field(default=True, description="Reuse the KV blocks of equal prefixes.")
     tiers: tuple[TierSpec, ...] = Field(
-        default=(), description="Memory for KV blocks below the GPU's, nearest first: host, disk, remote."
+        default=(), description="KV-cache tiers below GPU memory, nearest first: host, disk, remote."
     )
     enable_chunked_prefill: bool = Field(default=True, description="Split long prompts over several steps.")
     long_prefill_token_threshold: Whole = Field(
-        default=0, description="Most prompt tokens of one request in a step; 0 is no such limit."
+        default=0, description="Most prompt tokens of one request in a step; 0: no limit."
     )
     policy: Literal["fcfs", "priority"] = Field(default="fcfs", description="Order of the waiting queue.")
     async_scheduling: bool = Field(
         default=True,
-        description="Schedule a step while the one before it runs; never with n-gram drafts, which are made of its "
-        "result.",
+        description="Schedule a step while the one before runs; always off with n-gram drafts, which need its result.",
     )
     scheduler_reserve_full_isl: bool = Field(
-        default=True, description="Admit a request only when its whole prompt fits into the free blocks."
+        default=True, description="Admit a request only if its whole prompt fits into the free blocks."
     )
     watermark: Annotated[Share, Field(lt=1)] = Field(
         default=0.0, description="Share of blocks that admission keeps free."
     )
-    speculative: SpeculativeSpec | None = Field(default=None, description="Drafts to verify, and who makes them.")
+    speculative: SpeculativeSpec | None = Field(
+        default=None, description="Speculative decoding: the draft method and its settings."
+    )
     num_speculative_tokens: Whole = Field(
-        default=0, description="Short form of speculative: draft tokens per step that cost nothing to make."
+        default=0,
+        description="Short form of speculative: draft tokens per request and step, which take no time to make.",
     )
     acceptance: Accept | None = Field(
         default=None,
-        description="Accepted draft tokens per verify step, for workloads that say nothing themselves.",
+        description="Accepted draft tokens per verify step, for workloads without `accept`.",
     )
     cudagraph: Literal["full_and_piecewise", "full_decode_only", "full", "piecewise", "none"] = Field(
         default="full_and_piecewise", description="Which steps run as CUDA graphs."
     )
     cudagraph_capture_sizes: tuple[Count, ...] | None = Field(
-        default=None, description="Token counts with a captured graph; vLLM's own rule if not given."
+        default=None, description="Token counts with a captured graph; by vLLM's rule if not given."
     )
-    enforce_eager: bool = Field(default=False, description="No CUDA graphs at all.")
+    enforce_eager: bool = Field(default=False, description="Run without CUDA graphs.")
     fresh: bool = Field(
         default=False,
         description=(
-            "Each engine has just been started for this run. The first steps beyond the captured sizes then compile "
-            "kernels of routed experts (a second or two each, for all to wait), as far as the GPU's profile knows "
-            "them. Leave it off for the steady state of engines that have served for a while."
+            "Engines have just been started. Their first steps beyond the captured sizes compile kernels of routed "
+            "experts, one or two seconds each, during which all requests wait. Only kernels in the GPU's profile are "
+            "simulated. Leave it off for engines that have served for a while."
         ),
     )
     warm_up: tuple[Count, ...] = Field(
         default=(),
-        description="Tokens of steps that a fresh engine has run before, such as prompts sent to warm it up.",
+        description="Token counts of steps that a fresh engine ran before, such as warm-up prompts.",
     )
-    kv_cache_dtype: Literal["auto", "fp8"] = Field(default="auto", description="Type of cached keys and values.")
+    kv_cache_dtype: Literal["auto", "fp8"] = Field(
+        default="auto", description="Data type of the KV cache; auto is that of the model."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -159,16 +166,16 @@ class EngineSpec(Spec):
         return self
 
     def _check_graphs(self) -> None:
-        """Eager engines have none, so that is what they are said to have where nothing is given."""
+        """An eager engine has no graphs: its ``cudagraph`` is none unless given, and then it is refused."""
         if not self.enforce_eager:
             return
         if "cudagraph" not in self.model_fields_set:
-            object.__setattr__(self, "cudagraph", "none")  # a default, so not among the fields that are set
+            object.__setattr__(self, "cudagraph", "none")  # set as a default, so that it does not count as given
         if self.cudagraph != "none":
             raise mistake(f"an eager engine has no graphs ({self.cudagraph}); give one of the two", "enforce_eager")
 
     def _check_speculation(self) -> None:
-        """It is said once."""
+        """Refuse speculation that is given twice."""
         if self.speculative is None:
             return
         if self.num_speculative_tokens:
@@ -183,10 +190,10 @@ class EngineSpec(Spec):
 
     @property
     def accepted(self) -> AcceptSpec | None:
-        """How many of them are accepted, for workloads that do not say."""
+        """Accepted draft tokens, for workloads without `accept`."""
         return self.acceptance if self.speculative is None else self.speculative.acceptance
 
     @property
     def schedules_ahead(self) -> bool:
-        """Whether steps are scheduled before the result of the one before is known; not with drafts made from it."""
+        """Whether a step is scheduled before the result of the last is known; not with n-gram drafts."""
         return self.async_scheduling and (self.speculative is None or self.speculative.method != "ngram")

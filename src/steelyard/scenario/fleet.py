@@ -1,4 +1,4 @@
-"""What serves: GPUs in replicas, in pools with a role each, and the router before them."""
+"""The fleet: pools of replicas, their roles, and the router."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ PoolRouterName = Literal["least-loaded", "weighted"]
 Role = Literal["serve", "prefill", "decode", "attention", "ffn"]
 
 _GPU = "GPU type, by its name in the catalog (`steelyard gpus`)."
-_REPLICAS = "Engines side by side."
+_REPLICAS = "Number of engines."
 _TP = "GPUs per engine (tensor parallel)."
-_PP = "Stages that an engine's layers are dealt out to (pipeline parallel)."
+_PP = "Pipeline stages of an engine (pipeline parallel)."
 _DP = (
-    "Ranks of an engine with requests and a cache of their own, which step together and share the routed experts "
-    "(data-parallel attention). Results and routers count each rank as a replica."
+    "Data-parallel ranks of an engine. Each has its own requests and KV cache; they step together and share the routed "
+    "experts (data-parallel attention). Results and routers count each rank as a replica."
 )
 _DCP = (
-    "GPUs of a tensor-parallel group that cached tokens are dealt out to, where each would have a copy of them (decode "
-    "context parallel): a block then holds dcp times as many tokens."
+    "GPUs of a tensor-parallel group that split the cached tokens, instead of a copy on each (decode context "
+    "parallel). A block then holds dcp times as many tokens."
 )
-_EP = "Whether whole experts are dealt out to an engine's tp x dp GPUs, instead of a slice of each to all."
-_REDUNDANT = "Further copies of the busiest experts, with expert_parallel."
-_ALL2ALL = "How tokens get to experts of other ranks, by vLLM's names."
+_EP = "Whether each of an engine's tp x dp GPUs holds whole experts, instead of a slice of every expert."
+_REDUNDANT = "Additional copies of the busiest experts, with expert_parallel."
+_ALL2ALL = "Backend that sends tokens to experts of other ranks, by vLLM's names."
 All2AllName = Literal["allgather_reducescatter", "deepep_high_throughput", "deepep_low_latency"]
-_AUTOSCALE = "How the number of replicas changes by itself; then `replicas` is how many there are at the start."
+_AUTOSCALE = "Autoscaling; `replicas` is then the number at the start."
 _PRICE = "US dollars per GPU and hour; the catalog's price if not given."
 _TOPOLOGY = "How GPUs are wired; the usual nodes of the GPU if not given."
 _ROUTER = (
-    "How a request finds its replica: in turn, at random, fewest unfinished requests, the better of two random ones, "
-    "the session's own (sticky-spill: unless that is much busier than others), the one that holds most of its prefix, "
-    "least blocks to compute and in use (kv-aware), or the busiest that still meets slo.ttft (slo-aware)."
+    "Policy that chooses a replica: in turn, at random, fewest unfinished requests, the better of two random replicas, "
+    "the session's last one (sticky-spill: unless that is much busier than others), the one with the longest cached "
+    "prefix, fewest blocks to compute and in use (kv-aware), or the busiest that still meets slo.ttft (slo-aware)."
 )
 
 
@@ -59,19 +59,18 @@ class PoolSpec(Spec):
     name: str = Field(default="serve", min_length=1, description="Label in the results; the role if not given.")
     role: Role = Field(
         default="serve",
-        description="What the pool does: serve means prefill and decode; prefill hands requests to decode pools "
-        "once their prompt is computed; attention and ffn share the layers of one model, in place of serve or decode "
-        "(see `afd`).",
+        description="serve: prefill and decode; prefill: hands requests over to decode pools when their prompt is "
+        "computed; attention and ffn: split the layers of one model, in place of serve or decode (see `afd`).",
     )
     model: Model | None = Field(
         default=None,
-        description="The model that this pool serves, where it is not the scenario's own; not for attention and ffn. "
+        description="The model that this pool serves; the scenario's own if not given. Not for attention and ffn. "
         "Requests go to pools of the model they ask for (`model` of a workload).",
     )
     weight: Positive | None = Field(
         default=None,
-        description="What the pool bears next to others, for `pool_router`: give one to every pool of a role, or to "
-        "none. If not given, its GPUs times their memory bandwidth, of prefill pools times their peak arithmetic.",
+        description="Relative capacity, for `pool_router`. Give one to every pool of a role, or to none. If not given: "
+        "GPUs times memory bandwidth; in prefill pools, GPUs times peak arithmetic.",
     )
     gpu: str = Field(min_length=1, description=_GPU)
     replicas: Replicas = Field(default=1, description=_REPLICAS)
@@ -115,17 +114,16 @@ class ShortFleet(Spec):
 
 
 class TransferSpec(Spec):
-    """How a request's keys and values get from a prefill to a decode engine."""
+    """How the KV cache of a request is sent from its prefill to its decode engine."""
 
     layerwise: bool = Field(
         default=False,
-        description="Send each layer's as soon as it is computed, beside the rest of the prompt, instead of all "
-        "of them after it.",
+        description="Send the KV cache layer by layer during prefill, instead of all of it afterwards.",
     )
     first_token: Literal["decode", "prefill"] = Field(
         default="decode",
-        description="Who gives the first token: the decode engine, which computes the prompt's last token again "
-        "(vLLM), or the prefill engine, which sends it along (SGLang, Dynamo).",
+        description="Engine that produces the first token. decode: it computes the prompt's last token again (vLLM); "
+        "prefill: the token is sent along with the KV cache (SGLang, Dynamo).",
     )
 
 
@@ -134,30 +132,32 @@ class AfdSpec(Spec):
 
     units: Count = Field(
         default=1,
-        description="Equal parts that both pools are cut into. A unit has one scheduler: requests and KV blocks are "
-        "spread evenly over its attention replicas, and each is taken to fit wherever it comes to lie.",
+        description="Units that both pools are divided into. A unit has one scheduler. Requests and KV blocks are "
+        "spread evenly over its attention replicas.",
     )
     micro_batches: Count = Field(
-        default=2, description="Parts of a step's batch in flight, so that one side works while the other waits."
+        default=2,
+        description="Parts of a step's batch that alternate between the two sides, so that both work at the same time.",
     )
 
 
 class FleetSpec(Spec):
-    """The whole fleet: pools that serve, or pools that prefill and others that decode."""
+    """The whole fleet: pools of role serve, or pools of roles prefill and decode (or attention and ffn)."""
 
     pools: tuple[PoolSpec, ...] = Field(min_length=1, description="The pools of engines.")
     router: RouterName = Field(default="round-robin", description=_ROUTER)
     pool_router: PoolRouterName | None = Field(
         default=None,
-        description="Chooses a pool before `router` chooses among its replicas: the one with the fewest unfinished "
-        "requests for its weight (least-loaded), or each in turn as often as its weight says (weighted). If not given, "
-        "`router` chooses among the replicas of all pools as if they were alike.",
+        description="Policy that chooses a pool before `router` chooses among its replicas. least-loaded: fewest "
+        "unfinished requests per weight; weighted: in turn, in proportion to weights. If not given, `router` chooses "
+        "among the replicas of all pools.",
     )
     decode_router: RouterName = Field(
-        default="least-outstanding", description="The same for the way from prefill to decode engines."
+        default="least-outstanding",
+        description="Policy that chooses the decode replica of a computed prompt; values as for `router`.",
     )
-    transfer: TransferSpec = Field(default=TransferSpec(), description="From prefill to decode engines.")
-    afd: AfdSpec = Field(default=AfdSpec(), description="Between attention and ffn pools.")
+    transfer: TransferSpec = Field(default=TransferSpec(), description="KV transfer from prefill to decode engines.")
+    afd: AfdSpec = Field(default=AfdSpec(), description="Attention/FFN disaggregation.")
     topology: TopologySpec | None = Field(default=None, description=_TOPOLOGY)
 
     @model_validator(mode="after")
@@ -178,19 +178,19 @@ class FleetSpec(Spec):
         return self
 
     def _check_choices(self) -> None:
-        """Weights are comparable, and units have the scenario's model."""
+        """Check weights, models and context parallelism of pools."""
         for i, pool in enumerate(self.pools):
             if pool.model is not None and pool.role in ("attention", "ffn"):
                 raise mistake(f"a pool of role {pool.role} serves the scenario's model", "pools", i, "model")
             if pool.dcp > 1 and pool.role != "serve":
-                raise mistake("tokens are dealt out in pools of role serve only; leave it out", "pools", i, "dcp")
+                raise mistake("only pools of role serve split cached tokens; leave it out", "pools", i, "dcp")
             if pool.weight is not None and self.pool_router is None:
                 raise mistake("nothing asks for it; set fleet.pool_router, or leave it out", "pools", i, "weight")
             if pool.weight is None and any(each.weight is not None for each in self.of_role(pool.role)):
                 raise mistake(f"missing; give every pool of role {pool.role} a weight, or none", "pools", i, "weight")
 
     def _check_units(self, roles: set[Role]) -> None:
-        """Attention and FFN pools go together, one of each, and both divide into units."""
+        """Check attention and FFN pools: one of each, and replicas that divide into units."""
         if not roles & {"attention", "ffn"}:
             if self.afd != AfdSpec():
                 raise mistake("there is no attention and no ffn pool that it could be about", "afd")
@@ -213,7 +213,7 @@ class FleetSpec(Spec):
                     raise mistake(f"a pool of role {pool.role} has replicas and tp only; leave it out", "pools", i, key)
 
     def of_role(self, *roles: Role) -> tuple[PoolSpec, ...]:
-        """The pools that do one of these."""
+        """The pools of these roles."""
         return tuple(pool for pool in self.pools if pool.role in roles)
 
 

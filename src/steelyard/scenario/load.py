@@ -1,4 +1,4 @@
-"""From a file or a dict to a checked scenario."""
+"""From a file or a dict to a validated scenario."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Kind = TypeVar("_Kind", bound=Written)
 
 
 def load_scenario(path: str | PathLike[str], overrides: Sequence[str] = ()) -> Scenario:
-    """The scenario in a YAML or JSON file, ``--set`` overrides applied; its name defaults to the file's."""
+    """Read a scenario from a YAML or JSON file and apply ``--set`` overrides. Its name defaults to the file's."""
     return load(Scenario, path, overrides)
 
 
@@ -42,7 +42,7 @@ def scenario_from_dict(
     overrides: Sequence[str] = (),
     base_dir: Path | None = None,
 ) -> Scenario:
-    """The scenario in plain data; relative paths start from ``base_dir`` (else the working directory)."""
+    """A scenario from plain data. Relative paths start from ``base_dir``, by default the working directory."""
     changes = [parse_override(text) for text in overrides]
     written = apply_overrides(dict(data), changes)
     scenario = checked(Scenario, written, lambda key: source + _override_at(key, changes))
@@ -60,7 +60,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _override_at(path: tuple[str | int, ...], overrides: Sequence[Override]) -> str:
-    """The ``--set`` that a fault came from, if it was one: the file alone would mislead."""
+    """The ``--set`` that a mistake came from, if any."""
     for override in reversed(overrides):
         if path[: len(override.path)] == override.path or (path and path == override.path[: len(path)]):
             return f" with --set {override.text}"

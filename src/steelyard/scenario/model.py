@@ -1,4 +1,4 @@
-"""Which model is served, in which precision, and how its experts are chosen."""
+"""The served model: architecture, precision, expert routing."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from steelyard.scenario.base import NonNegative, Spec, kind_required
 
 
 class UniformRouting(Spec):
-    """All experts are chosen alike."""
+    """All experts are equally likely."""
 
     kind: Literal["uniform"] = Field(description="Every expert is as likely as any other.")
 
 
 class ZipfRouting(Spec):
-    """Some experts are chosen more often than others, by a law."""
+    """Expert popularity follows a power law."""
 
     kind: Literal["zipf"] = Field(description="The k-th most popular expert is chosen in proportion to k ** -exponent.")
-    exponent: NonNegative = Field(description="0: all alike; the higher, the more goes to few experts.")
+    exponent: NonNegative = Field(description="0: all equally likely; higher values concentrate tokens on few experts.")
 
 
 class FileRouting(Spec):
-    """Experts are chosen as often as they were counted to be."""
+    """Expert popularity from measured counts."""
 
-    kind: Literal["file"] = Field(description="In proportion to counts in a file.")
+    kind: Literal["file"] = Field(description="Experts are chosen in proportion to counts in a file.")
     path: str = Field(
         min_length=1,
-        description="Tokens (or any measure) of each expert, the first expert's first: a JSON list of numbers, or a "
-        "CSV file with a column `load` or one number to a line. Relative to the scenario's folder.",
+        description="Load of each expert in order, in tokens or any other unit: a JSON list of numbers, or a CSV file "
+        "with a column `load` or one number per line. Relative to the scenario's folder.",
     )
 
 
@@ -38,30 +38,30 @@ RoutingSpec = Annotated[_AnyRouting, BeforeValidator(kind_required(UniformRoutin
 
 
 class ModelRef(Spec):
-    """Which model. Short form: the bare name or path."""
+    """A model. Short form: its name or path."""
 
     config: str = Field(
         min_length=1, description="Catalog name (`steelyard models`), or path of a config.json or folder."
     )
     dtype: Literal["auto", "bfloat16", "float16", "fp8"] = Field(
-        default="auto", description="Type of the weights; auto is what the config says."
+        default="auto", description="Data type of the weights; auto: as in the config."
     )
     quantization: Literal["none", "fp8", "fp8_block", "int8", "int4", "awq", "nvfp4", "mxfp4"] | None = Field(
-        default=None, description="Weight quantization; what the config says if not given, 16 bits if 'none'."
+        default=None, description="Weight quantization; as in the config if not given, 16 bits if 'none'."
     )
     name: str | None = Field(
         default=None,
         min_length=1,
-        description="What requests call it, where pools serve several models; `config` if not given.",
+        description="Name that requests use, in a fleet of several models; `config` if not given.",
     )
     routing: RoutingSpec | None = Field(
         default=None,
-        description="How often each routed expert is chosen, the same in all layers; all alike if not given.",
+        description="Popularity of routed experts, the same in all layers; uniform if not given.",
     )
 
     @property
     def called(self) -> str:
-        """What requests call it."""
+        """The name that requests use."""
         return self.name or self.config
 
 

@@ -1,4 +1,4 @@
-"""``--set key.path=value``: change a scenario's data before it is checked."""
+"""``--set key.path=value``: change a scenario's data before validation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from steelyard.scenario.workload import expand_accept, expand_priority, expand_w
 
 _PART = re.compile(r"[^.\[\]=]+|\[\d+\]")
 
-# Short forms that have to become long ones before a path can lead into them.
+# Short forms that are expanded if a path leads into them.
 _EXPANSIONS: dict[str, Callable[[Any], Any]] = {
     "model": expand_model,
     "prompt": expand_tokens,
@@ -37,7 +37,7 @@ _EXPANSIONS: dict[str, Callable[[Any], Any]] = {
 
 
 class Override(NamedTuple):
-    """One ``--set``: what was typed, and what it means."""
+    """One ``--set``: its text, and its meaning."""
 
     text: str
     path: tuple[str | int, ...]
@@ -60,7 +60,7 @@ def parse_override(text: str) -> Override:
 
 
 def apply_overrides(data: dict[str, Any], overrides: Sequence[Override]) -> dict[str, Any]:
-    """The data with each override applied in turn; the given data stays as it was."""
+    """A copy of the data with each override applied in turn."""
     data = copy.deepcopy(data)
     for override in overrides:
         _apply(data, override)
@@ -79,7 +79,7 @@ def _apply(data: dict[str, Any], override: Override) -> None:
 
 
 def _enter(place: Any, part: str | int, override: Override, depth: int) -> None:
-    """Complain unless ``part`` can be looked up or added at this place."""
+    """Raise unless ``part`` can be looked up or added here."""
     here = dotted(override.path[:depth])
     if isinstance(place, list):
         if not isinstance(part, int):
@@ -93,7 +93,7 @@ def _enter(place: Any, part: str | int, override: Override, depth: int) -> None:
 
 
 def _expanded(key: str, value: Any, following: str | int) -> Any:
-    """The value under a key, in the form that the path's next part needs."""
+    """The value of a key, in the long form if the path leads into it."""
     if value is None:
         return {}
     if key == "fleet" and following == "pools":

@@ -1,4 +1,4 @@
-"""What a user writes about post-training: who rolls out, who trains, and how the two go together."""
+"""Post-training scenarios: rollout, training, and how the two are combined."""
 
 from __future__ import annotations
 
@@ -51,32 +51,36 @@ class BucketSpec(Spec):
     """Rollout engines of one tensor-parallel degree."""
 
     tp: Count = Field(description="GPUs per engine.")
-    replicas: Replicas = Field(description="Engines side by side.")
+    replicas: Replicas = Field(description="Number of engines.")
 
 
 class TrainingSpec(Spec):
-    """How the training job lies over its GPUs, and what a step of it does."""
+    """The training job: its layout and its steps."""
 
     tp: Count = Field(default=1, description="Tensor-parallel degree.")
     pp: Count = Field(default=1, description="Pipeline stages.")
     dp: Count = Field(default=1, description="Data-parallel ranks.")
-    ep: Count = Field(default=1, description="Ranks that experts are dealt out to.")
-    cp: Count = Field(default=1, description="Ranks that a sequence is split over.")
-    zero: Literal[0, 1, 2, 3] = Field(default=1, description="What data-parallel ranks share out; 3 is FSDP.")
-    recompute: Literal["none", "selective", "full"] = Field(default="full", description="What is computed again.")
-    micro_batch_tokens: Count = Field(default=16384, description="Tokens that a GPU takes at a time.")
+    ep: Count = Field(default=1, description="Expert-parallel degree.")
+    cp: Count = Field(default=1, description="Context-parallel degree.")
+    zero: Literal[0, 1, 2, 3] = Field(default=1, description="ZeRO stage: what data-parallel ranks shard; 3 is FSDP.")
+    recompute: Literal["none", "selective", "full"] = Field(
+        default="full", description="Activations that are recomputed in the backward pass."
+    )
+    micro_batch_tokens: Count = Field(default=16384, description="Most tokens of a micro-batch, per GPU.")
     packing: Literal["balanced", "best-fit"] = Field(
         default="balanced",
-        description="balanced: samples are shared out to ranks as evenly as can be, then to micro-batches, as verl "
-        "does; best-fit: micro-batches are filled up, then dealt out to ranks.",
+        description="balanced: samples are spread evenly over ranks, then over micro-batches, as in verl; best-fit: "
+        "micro-batches are filled first, then assigned to ranks.",
     )
-    minibatches: Count = Field(default=1, description="Optimiser updates to a training step.")
-    old_log_probs: bool = Field(default=True, description="Whether the old policy's log-probabilities are computed.")
-    reference: Literal["none", "resident", "offloaded"] = Field(default="none", description="The reference policy.")
+    minibatches: Count = Field(default=1, description="Optimiser updates per training step.")
+    old_log_probs: bool = Field(default=True, description="Whether log-probabilities of the old policy are computed.")
+    reference: Literal["none", "resident", "offloaded"] = Field(
+        default="none", description="Reference policy: none, kept on the GPUs, or offloaded to the host."
+    )
     weighed: bool = Field(
         default=False,
-        description="Whether gradients are weighed by tokens, so that data-parallel ranks need not have equal numbers "
-        "of samples; if not, their number divides the batch.",
+        description="Whether gradients are weighted by tokens, so that data-parallel ranks may have different numbers "
+        "of samples; if not, dp must divide the batch.",
     )
 
     @property
@@ -86,11 +90,14 @@ class TrainingSpec(Spec):
 
 
 class SyncSpec(Spec):
-    """How new weights get from training to rollout engines."""
+    """Weight sync from training to rollout engines."""
 
-    kind: SyncKind = Field(default="broadcast", description="From one rank to all, shard by shard, or over a disk.")
-    disk_write: Positive = Field(default=5e9, description="Bytes per second that the disk takes, from all together.")
-    disk_read: Positive = Field(default=2e10, description="Bytes per second that it gives.")
+    kind: SyncKind = Field(
+        default="broadcast",
+        description="broadcast: from one rank to all; shards: shard by shard; disk: over a shared disk.",
+    )
+    disk_write: Positive = Field(default=5e9, description="Write bandwidth of the disk in bytes per second, in all.")
+    disk_read: Positive = Field(default=2e10, description="Read bandwidth of the disk in bytes per second, in all.")
 
 
 class PosttrainScenario(Written):
@@ -98,49 +105,56 @@ class PosttrainScenario(Written):
 
     model: Model = Field(description="The policy.")
     gpu: str = Field(min_length=1, description="GPU type, by its name in the catalog.")
-    topology: TopologySpec | None = Field(default=None, description="How GPUs are wired; the GPU's usual nodes if not.")
-    trajectories: TrajectoriesSpec = Field(description="What agents do: a preset's name, or its keys.")
+    topology: TopologySpec | None = Field(
+        default=None, description="How GPUs are wired; the GPU's usual nodes if not given."
+    )
+    trajectories: TrajectoriesSpec = Field(description="Trajectories of agents: a preset's name, or its keys.")
     mode: Mode = Field(
         default="split",
-        description="colocated: the same GPUs roll out, then train; split: GPUs of their own, in turn; one-step-off: "
-        "one batch is rolled out while the last is trained on; asynchronous: rollouts never wait, up to `staleness`.",
+        description="colocated: the same GPUs roll out, then train; split: rollout and training have their own GPUs "
+        "and take turns; one-step-off: a batch is rolled out while the last is trained on; asynchronous: rollouts run "
+        "ahead, within `staleness`.",
     )
     staleness: Whole | None = Field(
         default=None,
-        description="Weight versions that a sample may be behind when it is trained on; by mode 0, 0, 1 and 2 if not "
-        "given, and more where the tail policy carries samples over to later steps.",
+        description="Most weight versions that a sample may be behind when it is trained on. If not given: 0, 0, 1 and "
+        "2 by mode, plus the steps that the tail policy carries samples over.",
     )
     rollout: tuple[BucketSpec, ...] = Field(min_length=1, description="Rollout engines, by tensor-parallel degree.")
     training: TrainingSpec = Field(default=TrainingSpec(), description="The training job.")
-    router: RouterName = Field(default="cost-aware", description="Who decides where a turn runs (docs/balance.md).")
-    estimator: EstimatorName = Field(default="suffix", description="Who says what a trajectory has left.")
+    router: RouterName = Field(
+        default="cost-aware", description="Policy that chooses the replica of a turn (docs/balance.md)."
+    )
+    estimator: EstimatorName = Field(
+        default="suffix", description="Estimator of what a trajectory has left (docs/estimators.md)."
+    )
     planner: PlannerName = Field(
         default="given",
-        description="Who splits GPUs between the stages anew while it runs (docs/planner.md). given: nobody; "
-        "static-best: the best split for all of the run, found beforehand; oracle: knows the lengths to come.",
+        description="Planner that moves GPUs between rollout and training during the run (docs/planner.md). given: "
+        "none; static-best: the best fixed split, found before the run; oracle: knows future lengths.",
     )
     pool: PoolName = Field(
         default="none",
-        description="Whether training replicas are lent by rollout and given back (docs/pool.md), and by which rule.",
+        description="Rule of the hybrid pool, which moves replicas between rollout and training (docs/pool.md).",
     )
     tail: TailSpec = Field(
         default=NoTail(),
-        description="What to do about the last trajectories of a step (docs/pool.md): its name, or its settings.",
+        description="Policy for the last trajectories of a step (docs/pool.md): its name, or its settings.",
     )
     streaming: bool = Field(
         default=False,
-        description="Whether training takes whole groups as they come, with one update when all of a step are through, "
-        "instead of waiting for the last of them.",
+        description="Whether training starts on each group when it is complete, with one update at the end of the "
+        "step, instead of waiting for the last group.",
     )
     sync: SyncSpec = Field(default=SyncSpec(), description="Weight sync.")
     engine: EngineSpec = Field(default=EngineSpec(), description="Engine settings, in vLLM's names.")
-    cost: CostSpec = Field(default=CostSpec(source="auto"), description="The source of operator times.")
+    cost: CostSpec = Field(default=CostSpec(source="auto"), description="Sources of operator times.")
     steps: Count = Field(default=5, description="Training steps.")
     seed: Whole = Field(default=0, description="Seed of everything random; the same seed gives the same result.")
 
     @property
     def rollout_gpus(self) -> int:
-        """GPUs that roll out."""
+        """GPUs of rollout."""
         return sum(bucket.tp * bucket.replicas for bucket in self.rollout)
 
     @property
@@ -151,19 +165,19 @@ class PosttrainScenario(Written):
 
     @property
     def staleness_bound(self) -> int:
-        """Weight versions that samples may be behind."""
+        """Bound on staleness, in weight versions."""
         usual = USUAL_STALENESS[self.mode]
         return usual + self.tail.carried if self.staleness is None else self.staleness
 
     @property
     def synchronous(self) -> bool:
-        """Whether rollouts stand still while training runs."""
+        """Whether rollouts pause during training."""
         return self.mode in ("colocated", "split")
 
     @property
     def lead(self) -> int:
-        """Steps whose rollout may begin before the weights they would have in turn: what is carried over later must
-        not have become too old by then."""
+        """Steps that rollout may run ahead of training. Steps that the tail policy carries samples over count against
+        staleness, so they reduce this."""
         return 0 if self.synchronous else self.staleness_bound - self.tail.carried
 
     @model_validator(mode="after")

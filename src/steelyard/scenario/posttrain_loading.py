@@ -1,4 +1,4 @@
-"""The same for post-training, apart so that serving does not wait for its schema."""
+"""Reads post-training scenarios. A module of its own, so that serving does not import their schema."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from steelyard.scenario.posttrain import PosttrainScenario
 
 
 def load_posttrain(path: str | PathLike[str], overrides: Sequence[str] = ()) -> PosttrainScenario:
-    """The post-training scenario in a YAML or JSON file, ``--set`` overrides applied."""
+    """Read a post-training scenario from a YAML or JSON file and apply ``--set`` overrides."""
     return load(PosttrainScenario, path, overrides)
 
 
 def posttrain_from_dict(data: Mapping[str, Any], source: str = "<dict>") -> PosttrainScenario:
-    """The post-training scenario in plain data; relative paths start from the working directory."""
+    """A post-training scenario from plain data. Relative paths start from the working directory."""
     return checked(PosttrainScenario, dict(data), lambda _: source).based_in(Path(), source)

@@ -1,4 +1,4 @@
-"""From pydantic's findings to words that name the file, the key, the value and what would be right."""
+"""Turns pydantic's errors into messages with the key, the value and what would be right."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ _WORDS = {
 
 
 def findings(error: ValidationError, data: Any) -> list[tuple[Path, str]]:
-    """Each thing wrong: the key path as the user wrote it, and a sentence."""
+    """(key path as the user wrote it, message) of each mistake."""
     found = []
     errors = error.errors(include_url=False)
     for each in errors:
         if each["type"] == "too_short" and _has_deeper(errors, each["loc"]):
-            continue  # faulty entries were not counted: their own errors say more
+            continue  # pydantic did not count faulty entries; their own errors say more
         context = each.get("ctx", {})
         extra = tuple(context.get("path", ()))
         named = bool(extra) or each["type"] == "missing"
@@ -63,7 +63,7 @@ def findings(error: ValidationError, data: Any) -> list[tuple[Path, str]]:
 
 
 def listed(lines: Sequence[str]) -> str:
-    """Several findings as one message, the first few in full."""
+    """Several mistakes as one message, the first few in full."""
     shown = list(lines[:_MOST_SHOWN])
     if len(lines) > _MOST_SHOWN:
         shown.append(f"... and {len(lines) - _MOST_SHOWN} more")
@@ -71,10 +71,10 @@ def listed(lines: Sequence[str]) -> str:
 
 
 def as_written(location: Path, data: Any, named: bool) -> Path:
-    """The user's own path to a place in the long form.
+    """The path that the user wrote, for a path in the long form.
 
-    Parts that the user did not write (the branch of a union, what a short form expands to) are left out. The
-    last part stays if it is ``named`` as the key at fault, though it is not there.
+    Parts that the user did not write (the branch of a union, what a short form expands to) are left out. The last part
+    stays if it is ``named`` as the wrong key, even if it is missing.
     """
     path: list[str | int] = []
     for i, part in enumerate(location):
@@ -92,7 +92,7 @@ def as_written(location: Path, data: Any, named: bool) -> Path:
 
 
 def dotted(path: Path) -> str:
-    """A path as it is written on the command line: ``workload.mix[0].prompt``."""
+    """A path as on the command line: ``workload.mix[0].prompt``."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) and text else f".{part}" if text else str(part)
@@ -100,7 +100,7 @@ def dotted(path: Path) -> str:
 
 
 def brief(value: Any) -> str:
-    """A value, short enough to quote."""
+    """A value, shortened."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -125,7 +125,7 @@ def _figure(value: Any) -> str:
 
 
 def _value(path: Path, data: Any, plain_only: bool) -> str:
-    """What stands at a path; our own sentences say themselves what is wrong inside a mapping or list."""
+    """The value at a path, as text. With ``plain_only`` empty for mappings and lists."""
     for part in path:
         if isinstance(data, Mapping) and part not in data:
             return ""

@@ -1,4 +1,4 @@
-"""A scenario file as plain data, or a message that says at which line it cannot be read."""
+"""Reads a scenario file as plain data. Error messages have the line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from steelyard.errors import UserError
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML that refuses a key given twice (one would be lost in silence) and reads ``1e6`` as a number."""
+    """YAML that refuses duplicate keys and reads ``1e6`` as a number."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         lines: dict[Any, int] = {}
@@ -66,7 +66,7 @@ def parse_value(text: str) -> Any:
 
 
 def line_of(text: str, path: tuple[str | int, ...]) -> int | None:
-    """The line on which a key path stands, or the last part of it that is there."""
+    """The line of a key path, or of the longest part of it that exists."""
     try:
         node = yaml.compose(text, Loader=_Loader)
     except yaml.YAMLError:

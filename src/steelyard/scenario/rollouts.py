@@ -1,4 +1,4 @@
-"""What agents do in a rollout: turns, tools and how the two drive each other; groups; drift as the policy learns."""
+"""Trajectories of agents: turns and tools; groups; drift as the policy learns."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from steelyard.scenario.distributions import SecondsSpec, TokensSpec, refuse_dis
 from steelyard.scenario.problems import dotted, findings, listed
 
 _PRESETS = Path(__file__).parent / "rollouts.yaml"
-_FACTOR = "Factor on what it is at the start: 1 changes nothing."
+_FACTOR = "Factor on the value at the start; 1: no change."
 
 
 def _both_ends(value: Any) -> Any:
-    """A bare number is the same at the begin and the end."""
+    """A single number applies at the start and at the end."""
     return (value, value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 class ToolSpec(Spec):
-    """A tool, how often it is called, how it answers, and what its answer does to the work that is left."""
+    """A tool: how often it is called, how it answers, and how that changes the remaining work."""
 
-    name: str = Field(min_length=1, description="Its name, which estimators see.")
+    name: str = Field(min_length=1, description="Name of the tool, which estimators see.")
     share: Annotated[
         tuple[NonNegative, NonNegative], BeforeValidator(_both_ends, json_schema_input_type=NonNegative | list[float])
     ] = Field(
         default=(1.0, 1.0),
-        description="Weight among the tools: one number, or [while nothing is done, when all is nearly done]; linear "
+        description="Relative frequency among the tools: one number, or [at the start of the work, at its end], linear "
         "in between.",
     )
     latency: SecondsSpec = Field(description="Seconds from call to return, at medium difficulty; at most `limit`.")
-    limit: Positive = Field(default=60.0, description="Seconds that a call which times out takes.")
+    limit: Positive = Field(default=60.0, description="Seconds that a call takes if it times out.")
     returned: TokensSpec = Field(description="Tokens that a success adds to the context.")
     error_returned: TokensSpec | None = Field(
         default=None, description="Tokens that an error or a timeout adds; as `returned` if not given."
@@ -56,13 +56,13 @@ class ToolSpec(Spec):
     harder: Positive = Field(
         default=1.0, description="Factor on the odds of errors and timeouts for each standard deviation of difficulty."
     )
-    slower: Positive = Field(default=1.0, description="The same on latency.")
-    advance: NonNegative = Field(default=1.0, description="Steps of work that a success gets done.")
+    slower: Positive = Field(default=1.0, description="Factor on latency for each standard deviation of difficulty.")
+    advance: NonNegative = Field(default=1.0, description="Steps of work that a success completes.")
     rework: NonNegative = Field(default=0.0, description="Steps of work that an error adds.")
     insight: Annotated[Share, Field(le=0.5)] = Field(
         default=0.0,
-        description="Chance that a success shortens the rest of the way (by TrajectorySpec.shorten). Longer results "
-        "are likelier to: from none for the shortest to twice this for the longest.",
+        description="Chance that a success shortens the remaining work (by `shorten`). It grows with the length of the "
+        "result, from 0 for the shortest to twice this for the longest.",
     )
 
     @model_validator(mode="after")
@@ -73,20 +73,22 @@ class ToolSpec(Spec):
 
 
 class SpreadSpec(Spec):
-    """How far trajectories lie apart: standard deviations of a logarithm."""
+    """Variation between trajectories: standard deviations of the natural logarithm."""
 
-    by_task: NonNegative = Field(default=0.0, description="With the task's difficulty, which its whole group shares.")
-    by_sample: NonNegative = Field(default=0.0, description="Between samples of one task.")
+    by_task: NonNegative = Field(
+        default=0.0, description="Standard deviation between tasks, by difficulty; the same for a whole group."
+    )
+    by_sample: NonNegative = Field(default=0.0, description="Standard deviation between samples of one task.")
 
 
 class WorkSpec(SpreadSpec):
-    """Steps that a trajectory has before it: successful calls of tools that advance by 1. Less than half is none."""
+    """Steps of work of a trajectory: successful calls of tools with ``advance`` 1. Rounded; it may be 0."""
 
-    median: Positive = Field(description="Steps in the median.")
+    median: Positive = Field(description="Median number of steps.")
 
 
 class BudgetSpec(Spec):
-    """Where a trajectory is cut off."""
+    """Limits at which a trajectory is cut off."""
 
     turns: Annotated[Count, Field(le=10_000)] = Field(description="Most turns.")
     context: Annotated[Count, Field(ge=2)] = Field(description="Most tokens in all: prompt, generated and returned.")
@@ -96,14 +98,14 @@ class BudgetSpec(Spec):
 class LearningSpec(Spec):
     """How reward rises, an assumption: reward = best - (best - start) * exp(-effective samples / samples)."""
 
-    samples: Positive = Field(description="Effective samples after which 63% of the way is made.")
+    samples: Positive = Field(description="Effective samples after which 63 % of the gain is reached.")
     start: float = Field(default=0.0, description="Reward before any training.")
-    best: float = Field(default=1.0, description="Reward that is approached.")
+    best: float = Field(default=1.0, description="Reward in the limit.")
     stale_half: Positive | None = Field(
         default=None,
-        description="Weight versions after which a sample counts half; staleness does no harm if not given.",
+        description="Staleness, in weight versions, at which a sample counts half; no effect if not given.",
     )
-    target: float | None = Field(default=None, description="Reward to which the time is told, if given.")
+    target: float | None = Field(default=None, description="Reward for which the summary gives the time to reach it.")
 
     @model_validator(mode="after")
     def _upwards(self) -> LearningSpec:
@@ -116,9 +118,9 @@ class LearningSpec(Spec):
 
 
 class Factors(Spec):
-    """What drift changes."""
+    """Factors that drift changes."""
 
-    tokens: Positive = Field(default=1.0, description=f"Tokens that a turn generates. {_FACTOR}")
+    tokens: Positive = Field(default=1.0, description=f"Generated tokens per turn. {_FACTOR}")
     turns: Positive = Field(default=1.0, description=f"Steps of work. {_FACTOR}")
     success: Positive = Field(default=1.0, description=f"Odds that a tool call succeeds. {_FACTOR}")
 
@@ -130,7 +132,7 @@ class DriftPoint(Factors):
 
 
 class ScheduleDrift(Spec):
-    """Drift that is given: straight lines between points, level before the first and after the last."""
+    """Drift by training step: linear between points, constant before the first and after the last."""
 
     kind: Literal["schedule"] = Field(description="By training step.")
     points: tuple[DriftPoint, ...] = Field(min_length=1, description="Factors by step.")
@@ -144,7 +146,7 @@ class ScheduleDrift(Spec):
 
 
 class LearningDrift(Factors):
-    """Drift by what has been learnt: each factor goes from 1 to what it is at full skill, in proportion to skill."""
+    """Drift by learning: each factor goes from 1 to its given value, in proportion to the gain in reward."""
 
     kind: Literal["learning"] = Field(description="By effective samples trained on; needs `learning`.")
 
@@ -154,39 +156,41 @@ DriftSpec = Annotated[_AnyDrift, BeforeValidator(kind_required(ScheduleDrift, Le
 
 
 class GroupsSpec(Spec):
-    """What one training step asks for, wherever trajectories come from."""
+    """Prompts and samples of one training step."""
 
-    prompts: Count = Field(default=128, description="Prompts of a training step.")
-    group: Count = Field(default=16, description="Samples of each prompt, as GRPO compares them.")
-    learning: LearningSpec | None = Field(default=None, description="How reward rises with what was trained on.")
+    prompts: Count = Field(default=128, description="Prompts per training step.")
+    group: Count = Field(default=16, description="Samples per prompt, the group of GRPO.")
+    learning: LearningSpec | None = Field(default=None, description="Model of how reward rises with training.")
 
 
 class FileTrajectories(GroupsSpec):
-    """Recorded trajectories: prompts are drawn with replacement, and of each prompt its trajectories."""
+    """Recorded trajectories. Prompts are drawn with replacement, and so are the trajectories of each prompt."""
 
-    kind: Literal["recorded"] = Field(default="recorded", description="From a file; not needed beside `file`.")
+    kind: Literal["recorded"] = Field(default="recorded", description="From a file; implied by `file`.")
     file: str = Field(min_length=1, description="A trajectory file (docs/trajectories.md); relative to the scenario.")
 
 
 class TrajectorySpec(GroupsSpec):
-    """Generated trajectories. Short form: the name of a preset; `preset` with other keys replaces those in it."""
+    """Generated trajectories. Short form: the name of a preset. Keys beside `preset` override those of the preset."""
 
-    kind: Literal["generated"] = Field(default="generated", description="Drawn; what it is where no file is given.")
-    name: str = Field(default="task", min_length=1, description="What tasks are called, before their number.")
-    tasks: Count = Field(description="Different tasks; a training step takes the next `prompts` of a shuffled epoch.")
+    kind: Literal["generated"] = Field(default="generated", description="Drawn at random; implied if no file is given.")
+    name: str = Field(default="task", min_length=1, description="Prefix of task names, before their number.")
+    tasks: Count = Field(
+        description="Number of different tasks; a training step takes the next `prompts` of a shuffled epoch."
+    )
     prompt: TokensSpec = Field(description="Tokens of a task's prompt.")
     thinking: TokensSpec = Field(description="Tokens of a turn before its call, at medium pace.")
     call: TokensSpec = Field(description="Tokens of the call itself, at medium pace.")
     answer: TokensSpec = Field(description="Tokens of the last turn, which calls no tool, at medium pace.")
-    tools: tuple[ToolSpec, ...] = Field(min_length=1, description="The tools that a task may use.")
-    work: WorkSpec = Field(description="Steps of work before a trajectory.")
-    pace: SpreadSpec = Field(default=SpreadSpec(), description="How far apart they lie in tokens of a turn.")
+    tools: tuple[ToolSpec, ...] = Field(min_length=1, description="Tools that trajectories call.")
+    work: WorkSpec = Field(description="Steps of work of a trajectory.")
+    pace: SpreadSpec = Field(default=SpreadSpec(), description="Variation of tokens per turn.")
     after_error: Positive = Field(default=1.0, description="Factor on thinking in the turn after a failed call.")
     streak: Positive = Field(default=1.0, description="Factor on the odds of failing right after a failed call.")
     give_up: Share = Field(default=0.0, description="Chance to give up at a failed call; the next turn is the last.")
-    shorten: Share = Field(default=0.5, description="What an insight leaves of the work.")
-    budget: BudgetSpec = Field(description="Where a trajectory is cut off.")
-    drift: DriftSpec | None = Field(default=None, description="How lengths move as training goes on.")
+    shorten: Share = Field(default=0.5, description="Share of the remaining work that is left after an insight.")
+    budget: BudgetSpec = Field(description="Limits on turns and tokens; a trajectory is cut off there.")
+    drift: DriftSpec | None = Field(default=None, description="How lengths change during training.")
 
     @model_validator(mode="after")
     def _consistent(self) -> TrajectorySpec:
@@ -213,7 +217,7 @@ def _presets() -> dict[str, dict[str, Any]]:
 
 
 def preset_names() -> list[str]:
-    """The workloads that have a name."""
+    """Names of the presets."""
     return list(_presets())
 
 
@@ -242,7 +246,7 @@ _ADAPTER: TypeAdapter[TrajectorySpec | FileTrajectories] = TypeAdapter(Trajector
 
 
 def trajectories_spec(data: Any, where: str = "trajectories") -> TrajectorySpec | FileTrajectories:
-    """A preset's name or plain data, checked; for those who have no scenario file around it."""
+    """A preset's name or plain data, validated without a scenario file."""
     try:
         return _ADAPTER.validate_python(data)
     except ValidationError as error:

@@ -17,31 +17,33 @@ from steelyard.scenario.workload import Workloads, WorkloadSpec
 
 
 class CostSpec(Spec):
-    """Where step times come from."""
+    """Sources of step times."""
 
     source: Literal["auto", "silicon", "analytic"] = Field(
         default="auto",
-        description="auto: the best source there is for each operator; silicon: first NVIDIA's database of measured "
-        "operators, which `pip install steelyard[silicon]` brings; analytic: the roofline only.",
+        description="auto: the best source for each operator; silicon: NVIDIA's tables of measured operators first "
+        "(`pip install steelyard[silicon]`); analytic: the roofline only.",
     )
     profile: str | None = Field(
         default=None,
         min_length=1,
-        description="A profile of your own, asked before any other: the file that `steelyard profile` wrote, or a "
-        "folder of LLMServingSim, Vidur or Frontier.",
+        description="Your own profile, used before any other source: a file of `steelyard profile`, or a folder of "
+        "LLMServingSim, Vidur or Frontier.",
     )
     calibration: str | None = Field(
         default=None,
         min_length=1,
-        description="The host's times, as `steelyard calibrate` wrote them; those of a usual H200 host if not given.",
+        description="Times of the host: a file of `steelyard calibrate`; those of a usual H200 host if not given.",
     )
 
 
 class SteadySpec(Spec):
     """The part of the run whose figures count as steady."""
 
-    start: NonNegative = Field(description="Second at which it begins.")
-    end: Positive | None = Field(default=None, description="Second at which it ends; the end of the run if not given.")
+    start: NonNegative = Field(description="Second at which the window starts.")
+    end: Positive | None = Field(
+        default=None, description="Second at which the window ends; the end of the run if not given."
+    )
 
     @model_validator(mode="after")
     def _forward(self) -> SteadySpec:
@@ -51,21 +53,21 @@ class SteadySpec(Spec):
 
 
 class Scenario(Written):
-    """What is simulated: a model on a fleet under a workload."""
+    """A serving scenario: a model on a fleet under a workload."""
 
     model: Model = Field(description="The model to serve.")
-    fleet: Fleet = Field(description="What serves it. Short form: {gpu, replicas, tp, router, price_per_hour}.")
+    fleet: Fleet = Field(description="The fleet. Short form: {gpu, replicas, tp, router, price_per_hour}.")
     engine: EngineSpec = Field(default=EngineSpec(), description="Engine settings, in vLLM's names.")
-    workload: Workloads = Field(description="Who asks for what: one workload, a list, or {mix: [...]}.")
-    slo: SloSpec = Field(default=SloSpec(), description="What counts as good service, in seconds.")
+    workload: Workloads = Field(description="The requests: one workload, a list, or {mix: [...]}.")
+    slo: SloSpec = Field(default=SloSpec(), description="Latency limits in seconds.")
     dynamics: tuple[ChangeSpec, ...] = Field(
-        default=(), description="What happens to the fleet meanwhile: crashes, slow GPUs, degraded links."
+        default=(), description="Faults during the run: crashes, slow GPUs, degraded links."
     )
     steady: SteadySpec | None = Field(
         default=None,
-        description="When the fleet is neither filling nor draining; found by MSER-5 if not given (docs/figures.md).",
+        description="The steady window; found by MSER-5 if not given (docs/figures.md).",
     )
-    cost: CostSpec = Field(default=CostSpec(source="auto"), description="The source of step times.")
+    cost: CostSpec = Field(default=CostSpec(source="auto"), description="Where step times come from.")
     seed: Whole = Field(default=0, description="Seed of everything random; the same seed gives the same result.")
 
     @model_validator(mode="after")
@@ -81,11 +83,11 @@ class Scenario(Written):
         return self
 
     def model_of(self, pool: PoolSpec) -> ModelRef:
-        """What a pool's engines serve."""
+        """The model of a pool."""
         return pool.model or self.model
 
     def asked_model(self, spec: WorkloadSpec) -> str:
-        """What a workload's requests call the model they want."""
+        """The name of the model that a workload asks for."""
         return spec.model or self.model.called
 
     def engine_of(self, pool: PoolSpec) -> EngineSpec:
@@ -110,7 +112,7 @@ class Scenario(Written):
             self._check_acceptance(engine, self.model_of(pool).called)
 
     def _check_models(self) -> None:
-        """A name means one model, and somebody serves each that is asked for."""
+        """Each name means one model, and a pool serves each model that a workload asks for."""
         served = [self.model_of(pool).called for pool in self.fleet.pools]
         known = {self.model.called: self.model}
         for i, pool in enumerate(self.fleet.pools):
@@ -127,7 +129,7 @@ class Scenario(Written):
                 raise mistake(f"no pool serves {wanted}; {did_you_mean(wanted, served)}", "workload", "mix", i, "model")
 
     def _check_both_sides(self) -> None:
-        """Where prompts are computed apart, each model has pools for both."""
+        """With prefill/decode disaggregation each model has pools of both roles."""
         if not self.fleet.of_role("prefill"):
             return
         sides: list[tuple[Role, ...]] = [("prefill",), ("decode", "attention")]
@@ -141,7 +143,7 @@ class Scenario(Written):
                     )
 
     def _check_held(self) -> None:
-        """Blocks can be held where the next round comes back to them and finds them."""
+        """Refuse held blocks if the next round may not find them."""
         apart = any(pool.role != "serve" for pool in self.fleet.pools)
         caching = all(self.engine_of(pool).enable_prefix_caching for pool in self.fleet.pools)
         for i, spec in enumerate(self.workload.mix):
@@ -152,7 +154,7 @@ class Scenario(Written):
                     raise mistake(f"a round's blocks cannot be held {why}; use kept or dropped", *place)
 
     def _check_acceptance(self, engine: EngineSpec, model: str) -> None:
-        """Speculation without a word on acceptance would mean a number nobody gave."""
+        """Speculation needs an acceptance: there is no default."""
         long = engine.speculative is not None
         tokens = "speculative.num_tokens" if long else "num_speculative_tokens"
         place = ("engine", "speculative", "acceptance") if long else ("engine", "acceptance")

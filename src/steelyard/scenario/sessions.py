@@ -1,4 +1,4 @@
-"""What a request is part of: openings that many share, conversations, plans of hidden rounds."""
+"""Shared prefixes, sessions of several turns, plans of hidden rounds."""
 
 from __future__ import annotations
 
@@ -12,20 +12,18 @@ from steelyard.scenario.distributions import FixedSeconds, FixedTokens, SecondsS
 
 
 class PrefixSpec(Spec):
-    """Tokens that open many prompts: a system prompt, a document, few-shot examples."""
+    """A prefix that many prompts share: a system prompt, a document, few-shot examples."""
 
-    tokens: Count = Field(description="Length of the shared opening in tokens.")
-    groups: Count = Field(
-        default=1, description="How many different openings there are; each request uses one of them."
-    )
+    tokens: Count = Field(description="Length of the shared prefix in tokens.")
+    groups: Count = Field(default=1, description="Number of different prefixes; each request uses one of them.")
     zipf: NonNegative = Field(
         default=0.0,
-        description="Popularity: the k-th opening is used in proportion to k ** -zipf. 0: all alike.",
+        description="Popularity: the k-th prefix is used in proportion to k ** -zipf. 0: all equally.",
     )
 
 
 def expand_prefix(value: Any) -> Any:
-    """A bare number of tokens stands for one opening shared by all."""
+    """A number of tokens stands for one prefix that all requests share."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return {"tokens": value}
     return value
@@ -35,16 +33,16 @@ SharedPrefix = Annotated[PrefixSpec, BeforeValidator(expand_prefix, json_schema_
 
 
 class SessionSpec(Spec):
-    """Conversations: every later turn's prompt is the whole conversation so far plus new user tokens."""
+    """Conversations: the prompt of a turn is the whole conversation so far plus new user tokens."""
 
     turns: TokensSpec = Field(description="Requests per session.")
     think: SecondsSpec = Field(
         default=FixedSeconds(kind="fixed", seconds=0.0),
-        description="Pause between an answer and the next turn.",
+        description="Seconds between an answer and the next turn.",
     )
     system: SharedPrefix | None = Field(
         default=None,
-        description="Tokens before the first turn that sessions share; comes on top of `prompt`.",
+        description="Tokens before the first turn that sessions share, in addition to `prompt`.",
     )
 
 
@@ -52,36 +50,36 @@ Retention = Literal["kept", "held", "dropped"]
 
 
 class StageSpec(Spec):
-    """Hidden rounds of a request's plan: each generates tokens and calls a tool, whose result the next one reads.
+    """Hidden rounds of a request's plan. Each generates tokens and calls a tool, whose result the next round reads.
 
-    The first round reads the user's prompt, and the visible answer, the request's `output`, comes after the last stage.
+    The first round reads the user's prompt. The visible answer, the request's `output`, comes after the last stage.
     """
 
     rounds: TokensSpec = Field(
-        default=FixedTokens(kind="fixed", tokens=1), description="Rounds one after the other, in each branch."
+        default=FixedTokens(kind="fixed", tokens=1), description="Consecutive rounds in each branch."
     )
     branches: TokensSpec = Field(
         default=FixedTokens(kind="fixed", tokens=1),
-        description="Chains of rounds at the same time. With several, what they generate stays with them: whoever "
-        "comes next waits for all of them and reads the results of their last tools.",
+        description="Parallel chains of rounds. With several, the next stage waits for all of them and reads only the "
+        "results of their last tools.",
     )
-    output: TokensSpec = Field(description="Tokens that a round generates, which its user does not see.")
+    output: TokensSpec = Field(description="Tokens that a round generates, which the user does not see.")
     tool: SecondsSpec = Field(
-        default=FixedSeconds(kind="fixed", seconds=0.0), description="How long the tool takes that a round calls."
+        default=FixedSeconds(kind="fixed", seconds=0.0), description="Seconds that a round's tool call takes."
     )
     result: TokensSpec = Field(
         default=FixedTokens(kind="fixed", tokens=1), description="Tokens that the tool adds to the next prompt."
     )
     kv: Retention = Field(
         default="kept",
-        description="The round's KV blocks while its tool runs. kept: in the prefix cache until others need the room; "
-        "held: nobody else gets them before the next round has begun, unless the engine could do nothing at all; "
-        "dropped: free at once, but for what other requests use or open with.",
+        description="KV blocks of a round while its tool runs. kept: in the prefix cache until others need the space; "
+        "held: reserved until the next round starts, unless the engine could not run anything else; dropped: freed at "
+        "once, except blocks that other requests use or share as a prefix.",
     )
 
 
 def expand_plan(value: Any) -> Any:
-    """One stage is a plan."""
+    """A single stage stands for a plan of one stage."""
     return [value] if isinstance(value, Mapping | StageSpec) else value
 
 

@@ -1,4 +1,4 @@
-"""What counts as good service."""
+"""Latency limits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LIMIT = re.compile(rf"({'|'.join(METRICS)})_p([1-9][0-9]?)")
 
 
 class PercentileLimit(NamedTuple):
-    """The run as a whole meets it if the metric's percentile is at most ``seconds``."""
+    """A limit on a percentile of the whole run."""
 
     name: str
     metric: str
@@ -42,15 +42,19 @@ class SloSpec(Spec):
     )
     __pydantic_extra__: dict[str, Positive] = Field(init=False)
 
-    ttft: Positive | None = Field(default=None, description="Longest time to first token of a good request.")
+    ttft: Positive | None = Field(
+        default=None, description="Most seconds from submission to the first token of a good request."
+    )
     attft: Positive | None = Field(
         default=None,
-        description="Longest time from a user's submission to the first token of the answer they see, hidden rounds "
-        "and tools before it included.",
+        description="Most seconds from a user's submission to the first token of the visible answer, hidden rounds and "
+        "tools included.",
     )
-    tpot: Positive | None = Field(default=None, description="Longest average time per further token of a good request.")
+    tpot: Positive | None = Field(
+        default=None, description="Most seconds per output token of a good request, on average after its first."
+    )
     e2e: Positive | None = Field(
-        default=None, description="Longest time from submission to last token of a good request."
+        default=None, description="Most seconds from submission to the last token of a good request."
     )
 
     @model_validator(mode="before")
@@ -63,7 +67,7 @@ class SloSpec(Spec):
         return data
 
     def per_request(self) -> dict[str, float]:
-        """What a request must meet to count as goodput; a percentile limit stands in where none is given."""
+        """Limits that a request must meet to count as goodput. A percentile limit applies if no other is given."""
         limits: dict[str, float] = {}
         for limit in sorted(self.percentiles(), key=lambda each: each.percentile):
             if limit.metric in type(self).model_fields:

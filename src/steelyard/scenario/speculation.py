@@ -1,4 +1,4 @@
-"""Speculative decoding: who drafts tokens, how many, and how many of them the model accepts."""
+"""Speculative decoding: draft method, draft tokens, acceptance."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ DraftMethod = Literal["free", "ngram", "draft", "eagle", "mtp"]
 
 
 class SpeculativeSpec(Spec):
-    """Drafts that each step verifies. Short form: engine.num_speculative_tokens and engine.acceptance, drafts free."""
+    """Speculative decoding. Short form: engine.num_speculative_tokens and engine.acceptance, with free drafts."""
 
     method: DraftMethod = Field(
-        description="Who drafts: ngram looks the last tokens up in what there is already, on the host; draft is a "
-        "smaller model of its own on the same GPUs; eagle a head of one layer on the model's hidden states; mtp the "
-        "model's own layers for it (num_nextn_predict_layers); free is nobody, for drafts that cost nothing to make.",
+        description="Draft method. ngram: looks up the last tokens in the context, on the host; draft: a smaller model "
+        "on the same GPUs; eagle: a head of one layer on the model's hidden states; mtp: the model's own layers for it "
+        "(num_nextn_predict_layers); free: drafts take no time to make.",
     )
-    num_tokens: Count = Field(description="Drafts per request and step.")
+    num_tokens: Count = Field(description="Draft tokens per request and step.")
     acceptance: Accept | None = Field(
         default=None,
-        description="Accepted draft tokens per verify step, for workloads that say nothing themselves: shares such as "
-        "[0.8, 0.6, 0.4] by position, or recorded counts such as [2, 0, 3].",
+        description="Accepted draft tokens per verify step, for workloads without `accept`: shares by position such as "
+        "[0.8, 0.6, 0.4], or recorded counts such as [2, 0, 3].",
     )
     draft_model: str | None = Field(
         default=None,
         min_length=1,
-        description="Of method draft: the smaller model, as in `model`. It needs the model's vocabulary.",
+        description="For method draft: the smaller model, as in `model`. It needs the same vocabulary.",
     )
 
     @model_validator(mode="after")

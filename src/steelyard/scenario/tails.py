@@ -1,4 +1,4 @@
-"""What a user writes about the last trajectories of a step: wait for them, or one of the ways not to."""
+"""Tail policies: what to do about the last trajectories of a step."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ AtLeastOne = Annotated[float, Field(ge=1)]
 
 
 class _Policy(Spec):
-    """What all have in common."""
+    """Base of all tail policies."""
 
     @property
     def carried(self) -> int:
-        """Steps by which samples may be carried over; each makes them one weight version older."""
+        """Most steps that samples are carried over. Each adds one to their staleness."""
         return 0
 
     @property
     def waits(self) -> bool:
-        """Whether every trajectory is waited for in the end, so that none that was begun is lost."""
+        """Whether every trajectory that was begun is completed in the end."""
         return True
 
 
@@ -33,10 +33,12 @@ class NoTail(_Policy):
 
 
 class OverSamplingSpec(_Policy):
-    """More prompts are begun than a step trains on; those that are not complete go on in the next."""
+    """More prompts are begun than a step trains on. Incomplete ones continue in the next step."""
 
-    kind: Literal["over-sampling"] = Field(description="Begin more, stop at enough, go on with the rest later.")
-    factor: Annotated[float, Field(gt=1)] = Field(default=2.0, description="Prompts under way for each one wanted.")
+    kind: Literal["over-sampling"] = Field(
+        description="Begin more prompts, stop at enough, continue the rest in the next step."
+    )
+    factor: Annotated[float, Field(gt=1)] = Field(default=2.0, description="Prompts in progress per prompt needed.")
 
     @property
     def carried(self) -> int:
@@ -48,11 +50,11 @@ class OverSamplingSpec(_Policy):
 
 
 class TailBatchingSpec(_Policy):
-    """Prompts race; those that lose are begun anew in a later step that waits for all of them."""
+    """More prompts are begun than needed. The slowest are begun again in a later step that waits for all of its own."""
 
     kind: Literal["tail-batching"] = Field(description="Defer the slowest prompts to a step of their own.")
-    groups: AtLeastOne = Field(default=1.25, description="Prompts begun for each one wanted.")
-    samples: AtLeastOne = Field(default=1.25, description="Samples begun for each one that a group needs.")
+    groups: AtLeastOne = Field(default=1.25, description="Prompts begun per prompt needed.")
+    samples: AtLeastOne = Field(default=1.25, description="Samples begun per sample that a group needs.")
 
     @property
     def waits(self) -> bool:
@@ -60,10 +62,12 @@ class TailBatchingSpec(_Policy):
 
 
 class PartialSpec(_Policy):
-    """A trajectory generates so many tokens a step; the step trains on the groups that are complete by then."""
+    """A trajectory generates at most ``budget`` tokens per step. The step trains on the groups that are complete."""
 
-    kind: Literal["partial"] = Field(description="A token budget for each step; the rest goes on in the next.")
-    budget: Count = Field(default=4096, description="Tokens that a trajectory may generate in a step.")
+    kind: Literal["partial"] = Field(
+        description="A token budget per step; incomplete trajectories continue in the next."
+    )
+    budget: Count = Field(default=4096, description="Most tokens that a trajectory generates in a step.")
 
     @property
     def carried(self) -> int:
@@ -77,17 +81,19 @@ class PartialSpec(_Policy):
 class DividedSpec(_Policy):
     """Trajectories run in chunks and queue again after each."""
 
-    kind: Literal["divided"] = Field(description="Chunks; the longest go first, by what the rest of their group took.")
+    kind: Literal["divided"] = Field(
+        description="Chunks; the trajectories predicted to be longest from their group go first."
+    )
     chunk: Count = Field(default=1024, description="Tokens of a chunk.")
 
 
 class RepackSpec(_Policy):
-    """When few trajectories are left they are gathered on few replicas."""
+    """When few trajectories are left, they are moved to few replicas."""
 
-    kind: Literal["repack"] = Field(description="Gather the last ones on few replicas.")
+    kind: Literal["repack"] = Field(description="Move the last trajectories to few replicas.")
     few: Share = Field(default=0.25, description="Share of a step's samples that counts as few.")
     fill: Annotated[Positive, Field(le=1)] = Field(
-        default=0.5, description="Share of the seats and of the cache of a replica that may be filled."
+        default=0.5, description="Most of a replica's seats and KV cache that may be filled, as a share."
     )
 
 
@@ -96,7 +102,7 @@ TAIL_NAMES = tuple(kinds_of(*_KINDS))
 
 
 def _named(value: Any) -> Any:
-    """A bare name is the policy with its usual settings."""
+    """A name stands for the policy with default settings."""
     if value is None or isinstance(value, str):
         return {"kind": value or "none"}
     if isinstance(value, dict) and "kind" not in value:

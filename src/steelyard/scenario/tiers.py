@@ -1,4 +1,4 @@
-"""Memory for keys and values below the GPU's own, as a user writes it."""
+"""KV-cache tiers below GPU memory."""
 
 from __future__ import annotations
 
@@ -36,27 +36,31 @@ Size = Annotated[float, BeforeValidator(read_size, json_schema_input_type=float 
 
 
 class TierSpec(Spec):
-    """One tier. Transfers in each direction go one after the other."""
+    """One tier. Transfers in one direction run one after the other."""
 
     kind: TierKind = Field(
-        description="host: memory of the engine's host, which all that lies further down passes through; disk: its own "
-        "disks; remote: one store that all engines of the fleet share, so that each finds what any has written."
+        description="host: memory of the engine's host, which lower tiers pass through; disk: the engine's own disks; "
+        "remote: one store that all engines of the fleet share."
     )
-    size: Size | None = Field(
-        default=None, description="Bytes, of one engine or of the whole remote store (64GB, 2TB)."
+    size: Size | None = Field(default=None, description="Bytes per engine, or of the whole remote store (64GB, 2TB).")
+    blocks: Whole | None = Field(
+        default=None, description="Size in blocks of engine.block_size tokens, instead of `size`."
     )
-    blocks: Whole | None = Field(default=None, description="The same in blocks of engine.block_size tokens.")
     bandwidth: Bandwidth | None = Field(
         default=None,
-        description="Bytes per second in each direction (50GB), of one engine or of the whole remote store.",
+        description="Bytes per second in each direction (50GB), per engine or of the whole remote store.",
     )
-    read_bandwidth: Bandwidth | None = Field(default=None, description="That of reading, where the two differ.")
-    write_bandwidth: Bandwidth | None = Field(default=None, description="That of writing, where the two differ.")
+    read_bandwidth: Bandwidth | None = Field(
+        default=None, description="Bytes per second of reads, if reads and writes differ."
+    )
+    write_bandwidth: Bandwidth | None = Field(
+        default=None, description="Bytes per second of writes, if reads and writes differ."
+    )
     latency: NonNegative = Field(default=0.0, description="Seconds until the first bytes of a transfer arrive.")
     write: Literal["back", "through"] = Field(
         default="back",
-        description="back: blocks are written when the tier above gives them up; through: when they are computed, as "
-        "vLLM's offloading connector and LMCache do.",
+        description="back: blocks are written when the tier above evicts them; through: when they are computed, as in "
+        "vLLM's offloading connector and LMCache.",
     )
 
     @model_validator(mode="after")
@@ -79,7 +83,7 @@ class TierSpec(Spec):
 
 
 def check_tiers(tiers: tuple[TierSpec, ...], caching: bool) -> None:
-    """Refuse tiers that could not lie below each other, or would never be used."""
+    """Refuse tiers in the wrong order, and tiers without prefix caching."""
     if tiers and not caching:
         raise mistake("nothing would ever be found there without enable_prefix_caching", "tiers")
     for i, (upper, lower) in enumerate(pairwise(tiers)):

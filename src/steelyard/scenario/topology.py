@@ -1,4 +1,4 @@
-"""How the fleet's GPUs are wired: nodes, their links, and the network between them."""
+"""Topology: nodes, their links, and the network between them."""
 
 from __future__ import annotations
 
@@ -32,23 +32,26 @@ Bandwidth = Annotated[float, BeforeValidator(read_bandwidth, json_schema_input_t
 
 
 class TopologySpec(Spec):
-    """GPUs in nodes. Bandwidths are per GPU and direction; what is not given is as in the GPU's usual node."""
+    """GPUs in nodes. Bandwidths are per GPU and direction. Defaults are those of the GPU's usual node."""
 
-    gpus_per_node: Count | None = Field(default=None, description="GPUs that share a node's fast links.")
+    gpus_per_node: Count | None = Field(default=None, description="GPUs per node.")
     nvlink: Bandwidth | None = Field(
         default=None,
-        description="Bandwidth of a GPU to the others of its node, one direction (an H100 has 450GB; vendors often "
-        "print both directions together, which is twice that).",
+        description="Bandwidth of a GPU to others in its node, in bytes per second and one direction (an H100 has "
+        "450GB; vendors often give both directions together, which is twice that).",
     )
     nvlink_latency: NonNegative | None = Field(default=None, description="Seconds until its first bytes arrive.")
     nic: Bandwidth | None = Field(
-        default=None, description="Bandwidth of a GPU to other nodes, one direction: 400Gb is one 400 Gb/s port each."
+        default=None,
+        description="Bandwidth of a GPU to other nodes, one direction: 400Gb is one port of 400 Gb/s per GPU.",
     )
     nic_latency: NonNegative | None = Field(default=None, description="Seconds until its first bytes arrive.")
     oversubscription: Positive = Field(
-        default=1.0, ge=1.0, description="Ports per uplink of a leaf switch: 2 halves what all GPUs get at once."
+        default=1.0,
+        ge=1.0,
+        description="Ports per uplink of a leaf switch: with 2, all GPUs together get half of their bandwidth.",
     )
     nodes_per_leaf: Count = Field(
         default=1,
-        description="Nodes behind the same leaf (or rail) switches; traffic among them is not oversubscribed.",
+        description="Nodes per leaf (or rail) switch; traffic among them is not oversubscribed.",
     )

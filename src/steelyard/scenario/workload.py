@@ -1,4 +1,4 @@
-"""Who asks for what, and when."""
+"""Workloads: requests and their arrivals."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from steelyard.scenario.sessions import Plan, SessionSpec, SharedPrefix
 
 
 class FixedPriority(Spec):
-    """The same priority for all. Short form: the bare number."""
+    """The same priority for all. Short form: the number."""
 
     kind: Literal["fixed"] = Field(description="Every request has the same priority.")
     value: Integer = Field(description="Lower is served first.")
@@ -46,7 +46,7 @@ class ChoicePriority(Spec):
     kind: Literal["choice"] = Field(description="Drawn from a list of priorities.")
     values: tuple[Integer, ...] = Field(min_length=1, description="The priorities; lower is served first.")
     weights: tuple[NonNegative, ...] | None = Field(
-        default=None, description="How often each is drawn; equal if not given."
+        default=None, description="Relative frequency of each; equal if not given."
     )
 
     @model_validator(mode="after")
@@ -66,12 +66,12 @@ PrioritySpec = Annotated[_AnyPriority, BeforeValidator(expand_priority, json_sch
 
 
 class AcceptSpec(Spec):
-    """How many draft tokens a verify step accepts. Short form: a bare list, a cycle if all of it is whole numbers."""
+    """Accepted draft tokens per verify step. Short form: a list, a cycle if all of it is whole numbers."""
 
     cycle: tuple[Whole, ...] | None = Field(
         default=None,
         min_length=1,
-        description="Accepted draft tokens of each verify step, repeated for ever.",
+        description="Accepted draft tokens of each verify step, repeated.",
     )
     probabilities: tuple[Share, ...] | None = Field(
         default=None,
@@ -103,7 +103,7 @@ class AcceptSpec(Spec):
 
 
 def expand_accept(value: Any) -> Any:
-    """A bare list of whole numbers is a cycle; one with a decimal point in it has shares."""
+    """A list of whole numbers is a cycle; a list with a decimal point has shares."""
     if not isinstance(value, list | tuple):
         return value
     return {"probabilities" if any(isinstance(each, float) for each in value) else "cycle": value}
@@ -118,7 +118,7 @@ TraceFormat = Literal["auto", "azure", "mooncake", "vllm-bench", "capture"]
 
 
 class TraceSpec(Spec):
-    """Recorded requests: the trace gives prompts, outputs, what they share and, by default, the times."""
+    """Recorded requests: prompts, outputs, shared prefixes and, by default, arrival times."""
 
     file: str = Field(min_length=1, description="The trace (may be gzipped); relative to the scenario's folder.")
     format: TraceFormat = Field(
@@ -131,38 +131,40 @@ class TraceSpec(Spec):
     sent: str | None = Field(
         default=None,
         min_length=1,
-        description="Of a capture: its NAME.requests.jsonl.gz, to know in which order the client sent requests that "
-        "were to be sent at the same second.",
+        description="For a capture: its NAME.requests.jsonl.gz, which has the order in which the client sent requests "
+        "of the same second.",
     )
     cached: str | None = Field(
         default=None,
         min_length=1,
-        description="Of a capture: its NAME.requests.jsonl.gz, to take the prompt tokens found in the prefix cache "
-        "from there instead of simulating the cache.",
+        description="For a capture: its NAME.requests.jsonl.gz, to take prefix-cache hits from there instead of "
+        "simulating the cache.",
     )
 
 
 class WorkloadSpec(Spec):
-    """One stream of alike requests, synthetic or from a trace."""
+    """One stream of requests, drawn or from a trace."""
 
     name: str | None = Field(default=None, min_length=1, description="Label of these requests in the results.")
     model: str | None = Field(
         default=None,
         min_length=1,
-        description="The model that these requests ask for, by the name it has in `model` or in a pool; the "
-        "scenario's own if not given.",
+        description="The model that these requests ask for, by its name in `model` or in a pool; the scenario's own if "
+        "not given.",
     )
     share: Positive | None = Field(
         default=None,
         description="Weight in a mix: this workload gets share / (sum of shares) of its rate (or users) and "
         "of its requests. Give one to every workload of a mix, or to none.",
     )
-    arrivals: ArrivalsSpec | None = Field(default=None, description="When requests (or sessions) come.")
+    arrivals: ArrivalsSpec | None = Field(default=None, description="When requests (or sessions) arrive.")
     requests: Requests | None = Field(
         default=None,
-        description="How many requests, every turn of a session counted and hidden rounds not; of a trace, at most.",
+        description="Number of requests; each turn of a session counts, hidden rounds do not. For a trace: the most.",
     )
-    duration: Positive | None = Field(default=None, description="Nobody new comes after this many seconds.")
+    duration: Positive | None = Field(
+        default=None, description="Seconds after which no new request (or session) arrives."
+    )
     prompt: TokensSpec | None = Field(
         default=None,
         description="Prompt length, the shared prefix included; in a session: new user tokens per turn.",
@@ -170,19 +172,19 @@ class WorkloadSpec(Spec):
     output: TokensSpec | None = Field(default=None, description="Generated tokens per request.")
     prefix: SharedPrefix | None = Field(
         default=None,
-        description="Opening tokens that requests share. A shorter prompt is raised to the prefix plus one.",
+        description="Prefix tokens that requests share. A shorter prompt is extended to the prefix plus one token.",
     )
     session: SessionSpec | None = Field(default=None, description="Makes each arrival a conversation of several turns.")
     plan: Plan | None = Field(
         default=None,
-        description="What each request does before its visible answer, stage by stage: hidden rounds and tools.",
+        description="Hidden rounds and tools before each request's visible answer, stage by stage.",
     )
     priority: PrioritySpec = Field(
         default=FixedPriority(kind="fixed", value=0),
         description="For engine.policy priority; lower is served first.",
     )
     abort_after: SecondsSpec | None = Field(
-        default=None, description="The client gives up this long after submission. Not given: never."
+        default=None, description="Seconds after submission at which the client aborts; never if not given."
     )
     accept: Accept | None = Field(
         default=None, description="Accepted draft tokens per verify step; engine.acceptance if not given."
@@ -226,17 +228,15 @@ class WorkloadSpec(Spec):
 
 
 class MixSpec(Spec):
-    """Several workloads at once, interleaved by time. One workload is a mix of one, and a list is a mix."""
+    """Several workloads at the same time. A single workload or a list of them stands for a mix."""
 
     mix: tuple[WorkloadSpec, ...] = Field(min_length=1, description="The workloads.")
-    arrivals: ArrivalsSpec | None = Field(
-        default=None, description="Arrivals of workloads that give none of their own."
-    )
+    arrivals: ArrivalsSpec | None = Field(default=None, description="Arrivals of workloads without `arrivals`.")
     requests: Requests | None = Field(
-        default=None, description="Requests of workloads that give no requests or duration."
+        default=None, description="Requests of workloads without `requests` and `duration`."
     )
     duration: Positive | None = Field(
-        default=None, description="Duration of workloads that give no requests or duration."
+        default=None, description="Duration in seconds of workloads without `requests` and `duration`."
     )
 
     @model_validator(mode="after")
@@ -258,11 +258,11 @@ class MixSpec(Spec):
         return self
 
     def workloads(self) -> list[WorkloadSpec]:
-        """Each workload with what it takes over from the mix."""
+        """Each workload, completed by the keys of the mix."""
         return [self._filled(spec) for spec in self.mix]
 
     def shares(self) -> list[float]:
-        """Each workload's part of its own rate and requests; 1 where no shares are given."""
+        """Each workload's share of its rate and requests; 1 if no shares are given."""
         total = sum(spec.share or 0.0 for spec in self.mix)
         return [1.0 if spec.share is None else spec.share / total for spec in self.mix]
 
@@ -280,7 +280,7 @@ class MixSpec(Spec):
 
 
 def _check_amount(spec: WorkloadSpec, i: int) -> None:
-    """Enough is said to know how many requests come."""
+    """Check that arrivals, and requests or duration, are given."""
     if spec.arrivals is None:
         raise mistake("missing; for example {kind: poisson, rate: 10}", "mix", i, "arrivals")
     if spec.trace is not None:

@@ -1,4 +1,4 @@
-"""Virtual time: from a scenario to its result."""
+"""From a scenario, or a prepared engine, to a result."""
 
 from steelyard.sim.intervals import with_intervals
 from steelyard.sim.prepared import Prepared, prepare

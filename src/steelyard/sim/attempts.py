@@ -1,4 +1,4 @@
-"""Requests that started over after a crash: what their clients had of earlier attempts."""
+"""Requests that started over after a crash: what counts of their earlier attempts."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Rows = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
-class Part:
-    """What an engine did of each request it had: whether it began it, gave its first token, and ended it."""
+class EnginePart:
+    """Which part of a request an engine runs: its beginning, its first token, its end."""
 
     begins: bool = True
     first: bool = True
@@ -32,13 +32,13 @@ class Part:
         return self.first or self.ends
 
 
-def settled(log: EngineLog) -> Rows:
-    """What a log has of requests that did not start over from there."""
+def without_lost(log: EngineLog) -> Rows:
+    """Rows of a log, without requests that a crash of its engine lost."""
     return _where(log.ended, log.ended["status"] != LOST)
 
 
-def add_earlier(table: Rows, logs: Sequence[EngineLog], parts: Sequence[Part], host: HostTerms) -> None:
-    """Begin, first token and preemptions of a request are those of all its attempts; the rest is of the last one."""
+def add_earlier(table: Rows, logs: Sequence[EngineLog], parts: Sequence[EnginePart], host: HostTerms) -> None:
+    """Add earlier attempts to a request's row: the earliest start and first token, and the sum of preemptions."""
     for log, part in zip(logs, parts, strict=True):
         rows = _where(log.ended, log.ended["status"] == LOST)
         if not len(rows["index"]):
@@ -48,23 +48,23 @@ def add_earlier(table: Rows, logs: Sequence[EngineLog], parts: Sequence[Part], h
             begun = _where(rows, rows["scheduled"] >= 0)
             np.fmin.at(table["scheduled"], begun["index"], begun["scheduled"])
         if part.shows:
-            told = _where(rows, rows["first"] >= 0)
-            np.fmin.at(table["first_token"], told["index"], shown(host, log, told["first"]))
+            seen = _where(rows, rows["first"] >= 0)
+            np.fmin.at(table["first_token"], seen["index"], shown(host, log, seen["first"]))
 
 
-def gaps_between(logs: Sequence[EngineLog], parts: Sequence[Part]) -> Floats:
-    """Seconds from the last token before a crash to the first new one after it, of requests that finished."""
+def gaps_between(logs: Sequence[EngineLog], parts: Sequence[EnginePart]) -> Floats:
+    """Seconds from the last token before a crash to the first new one after it, for finished requests."""
     spans: dict[int, list[tuple[float, float, int]]] = {}
     for log, part in zip(logs, parts, strict=True):
         if part.shows and (log.ended["status"] == LOST).any():
-            told = _where(log.ended, (log.ended["status"] == LOST) & (log.ended["first"] >= 0))
-            for i, first, last in zip(*(told[name].tolist() for name in ("index", "first", "last")), strict=True):
+            seen = _where(log.ended, (log.ended["status"] == LOST) & (log.ended["first"] >= 0))
+            for i, first, last in zip(*(seen[name].tolist() for name in ("index", "first", "last")), strict=True):
                 spans.setdefault(i, []).append((log.ends[first], log.ends[last], LOST))
     for log, part in zip(logs, parts, strict=True):
-        told = _where(log.ended, (log.ended["status"] == FINISHED) & (log.ended["first"] >= 0))
-        for k in np.flatnonzero(np.isin(told["index"], list(spans))).tolist() if part.shows else ():
-            first, last = int(told["first"][k]), int(told["last"][k])
-            spans[int(told["index"][k])].append((log.ends[first], log.ends[last], FINISHED))
+        seen = _where(log.ended, (log.ended["status"] == FINISHED) & (log.ended["first"] >= 0))
+        for k in np.flatnonzero(np.isin(seen["index"], list(spans))).tolist() if part.shows else ():
+            first, last = int(seen["first"][k]), int(seen["last"][k])
+            spans[int(seen["index"][k])].append((log.ends[first], log.ends[last], FINISHED))
     found: list[float] = []
     for attempts in spans.values():
         attempts.sort()

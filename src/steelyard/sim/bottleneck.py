@@ -1,9 +1,9 @@
-"""What keeps a fleet from serving more: the limit that requests wait at, or the hardware where no limit would help.
+"""The bottleneck of a fleet: the engine limit that requests wait for, or else the hardware.
 
 An engine admits a waiting request unless its seats (`max_num_seqs`), the tokens of a step (`max_num_batched_tokens`) or
-its KV blocks are used up, so every step after which requests still wait tells which. A higher limit only helps if a
-larger batch pays: if the last doubling of the batch made a step less than twice as long. Where it does not, the GPU or
-the host binds. A limit that pays is named before the hardware: it costs nothing to raise.
+its KV blocks are used up. So every step after which requests still wait shows which limit was reached. Raising a limit
+helps only if a larger batch is more efficient, that is if twice the batch takes less than twice the time. If it is not,
+the GPU or the host is the bottleneck. A limit that helps is named before the hardware, since raising it costs nothing.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from steelyard.records import Floats, Ints
 from steelyard.sim.setup import FleetSetup, Setup
 from steelyard.sim.summary import Bottleneck, LinkUse, PoolFigures
 
-_WAITED = 0.02  # share of an engine's time from which on requests that wait are worth a word
-_BUSY_LINK = 0.90  # share of the time that a link is sending, from which on requests wait for it
-_PAYS = 1.2  # what twice the batch must gain for a limit to be what binds, and not the hardware
-_SAMPLED = 64  # steps looked at
-_HALVES = 0.5  # of a step's time on the host, from which on that is what counts
+_WAITED = 0.02  # least share of engines' time with waiting requests that is reported
+_BUSY_LINK = 0.90  # share of time that a link is busy, above which it is the bottleneck
+_PAYS = 1.2  # least gain of twice the batch for a limit, and not the hardware, to be the bottleneck
+_SAMPLED = 64  # steps that are evaluated
+_HOST_BOUND = 0.5  # share of step time on the host, above which the host is the bottleneck
 
 
 @dataclass(frozen=True)
 class _Queue:
-    """The time in which requests waited at a pool's engines, by what they waited for, in engine-seconds."""
+    """Time in which requests waited at a pool's engines, in engine-seconds by what they waited for."""
 
     share: float  # of the engines' time
     length: float  # request-seconds
@@ -38,7 +38,7 @@ class _Queue:
 
     @property
     def longest(self) -> tuple[str, float]:
-        """What was waited for most, and its share of all waiting."""
+        """The most frequent reason, and its share of all waiting."""
         by = {"seats": self.seats, "tokens": self.tokens, "blocks": self.blocks}
         cause = max(by, key=lambda each: by[each])
         return cause, by[cause] / sum(by.values())
@@ -51,7 +51,7 @@ def bottleneck(
     links: dict[str, LinkUse],
     seconds: float,
 ) -> Bottleneck | None:
-    """What binds; None where requests hardly ever wait."""
+    """The bottleneck; None if requests hardly ever wait."""
     crowded = max(links.items(), key=lambda each: each[1].busy, default=None)
     if crowded is not None and crowded[1].busy >= _BUSY_LINK:
         name, use = crowded
@@ -73,13 +73,15 @@ def bottleneck(
     found = _at_the_limit(each, pool, queue, own)
     if found is None:
         sides = [side for side in pools if side.stalled is not None] if each.unit is not None else []
-        slowest = min(sides, key=lambda side: side.stalled or 0.0, default=pool)  # of a unit, the side that waits less
+        slowest = min(
+            sides, key=lambda side: side.stalled or 0.0, default=pool
+        )  # of an AFD unit, the side that stalls less
         found = _on_the_hardware(each, slowest, queue, own)
     return found
 
 
 def _queue(setup: Setup, logs: Sequence[EngineLog], seconds: float) -> _Queue:
-    """Look at every stretch of steps after which requests still waited."""
+    """Sum up all stretches of steps after which requests still waited."""
     limits = setup.limits
     found = np.zeros(5)  # waited, request-seconds, seats, tokens, blocks
     for log in logs:
@@ -101,7 +103,7 @@ def _queue(setup: Setup, logs: Sequence[EngineLog], seconds: float) -> _Queue:
 
 
 def _at_the_limit(setup: Setup, pool: PoolFigures, queue: _Queue, logs: Sequence[EngineLog]) -> Bottleneck | None:
-    """The setting that requests waited for, if more of it would make them wait less."""
+    """The limit that requests waited for, if raising it would help."""
     cause, share = queue.longest
     limits = setup.limits
     steps = _steps_that_wait(setup, logs, cause)
@@ -129,11 +131,11 @@ def _at_the_limit(setup: Setup, pool: PoolFigures, queue: _Queue, logs: Sequence
 
 
 def _on_the_hardware(setup: Setup, pool: PoolFigures, queue: _Queue, logs: Sequence[EngineLog]) -> Bottleneck:
-    """Host, links between GPUs, arithmetic or memory bandwidth: what a larger batch does not get more out of."""
+    """The hardware that binds: host, links between GPUs, arithmetic or memory bandwidth."""
     times = [_time(setup, *step) for step in _steps_that_wait(setup, logs, queue.longest[0])]
     slower = sum(_total(setup, time) for time in times if time.prepare + time.launch > time.gpu)
     total = sum(_total(setup, time) for time in times)
-    if total and slower / total > _HALVES:
+    if total and slower / total > _HOST_BOUND:
         return Bottleneck(
             cause="host",
             pool=pool.name,
@@ -163,7 +165,7 @@ def _on_the_hardware(setup: Setup, pool: PoolFigures, queue: _Queue, logs: Seque
 
 
 def _steps_that_wait(setup: Setup, logs: Sequence[EngineLog], cause: str) -> list[tuple[int, int, int, int]]:
-    """(decodes, their cached tokens, prompt tokens, prompts) of steps after which requests waited, evenly over time."""
+    """(decodes, their cached tokens, prompt tokens, prompts) of a sample of steps after which requests waited."""
     tables = [(log.stretches(), _durations(log)) for log in logs if len(log.ends)]
 
     def column(name: str) -> Ints:
@@ -183,15 +185,15 @@ def _steps_that_wait(setup: Setup, logs: Sequence[EngineLog], cause: str) -> lis
 
 
 def _pays(setup: Setup, steps: Sequence[tuple[int, int, int, int]], cause: str) -> bool:
-    """Whether twice the batch would take less than twice the time, going by what half of it takes for the same work."""
+    """Whether twice the batch would be more efficient, estimated from what half of the batch gains."""
     half = whole = 0.0
     for decodes, kv, tokens, prompts in steps:
         took = _total(setup, _time(setup, decodes, kv, tokens, prompts))
         whole += took
-        if cause == "tokens":  # everything twice, in halves
+        if cause == "tokens":  # the same work in two halves
             few = min(max(tokens // 2, 1), prompts)
             half += 2 * _total(setup, _time(setup, decodes // 2, kv // 2, tokens // 2, few))
-        elif decodes:  # prompts are computed once, whatever the batch
+        elif decodes:  # prompts are computed once, whatever the batch size
             decode = _total(setup, _time(setup, decodes, kv, 0, 0))
             half += took - decode + 2 * _total(setup, _time(setup, max(1, decodes // 2), kv // 2, 0, 0))
         else:
@@ -200,13 +202,13 @@ def _pays(setup: Setup, steps: Sequence[tuple[int, int, int, int]], cause: str) 
 
 
 def _next_gain(gain: float) -> float:
-    """What the next doubling gains if the last gained so much, where time is a constant plus a part by size."""
-    constant = max(gain - 1, 0.0) / max(2 - gain, 1e-9)  # over the part by size
+    """The gain of the next doubling, given that of the last, if step time is linear in batch size."""
+    constant = max(gain - 1, 0.0) / max(2 - gain, 1e-9)  # constant time over time that grows with the batch
     return 2 * (constant + 1) / (constant + 2)
 
 
 def _time(setup: Setup, decodes: int, kv: int, tokens: int, prompts: int) -> StepTime:
-    """A step with so much in it, prompts and cached tokens evenly over requests."""
+    """Time of a step, with prompt and cached tokens spread evenly over its requests."""
     cost = setup.step_cost
     longest = -(-kv // decodes) if decodes else 0
     if tokens and prompts:
@@ -218,7 +220,7 @@ def _time(setup: Setup, decodes: int, kv: int, tokens: int, prompts: int) -> Ste
 
 
 def _total(setup: Setup, time: StepTime) -> float:
-    """From one step's result to the next, where the host works ahead or does not."""
+    """Seconds from one step's result to the next, with or without asynchronous scheduling."""
     host = time.prepare + time.launch
     return max(time.gpu, host) if setup.limits.async_scheduling else time.prepare + max(time.gpu, time.launch)
 

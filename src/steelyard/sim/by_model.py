@@ -1,4 +1,4 @@
-"""Several models in one fleet: who asks for which, and how each was served."""
+"""Several models in one fleet: which requests ask for which model, and figures of each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from steelyard.sim.summary import ModelFigures
 
 
 def models_at(setup: FleetSetup, stages: Sequence[Sequence[Setup]]) -> Models | None:
-    """Who asks for which model and which pools of each stage serve it; None where there is one."""
+    """The model of each workload, and of each pool by stage; None in a fleet of one model."""
     if len(setup.models) == 1:
         return None
     scenario = setup.scenario
@@ -22,7 +22,7 @@ def models_at(setup: FleetSetup, stages: Sequence[Sequence[Setup]]) -> Models | 
 
 
 def figures_by_model(desk: Desk, requests: dict[str, Column], duration: float) -> dict[str, ModelFigures]:
-    """How each model was served; nothing where there is one."""
+    """Figures of each model; empty in a fleet of one model."""
     if desk.models is None:
         return {}
     asked = np.array(desk.models.by_label, dtype=object)[desk.workload.label]

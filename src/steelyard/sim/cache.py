@@ -1,8 +1,8 @@
-"""Things that take long to make, kept by their contents: in memory, and on disk for other processes.
+"""A cache keyed by content: in memory, and on disk for other processes.
 
-On disk is only what took longer to make than to read back. Entries are pickles, so they are read from a folder only
-that belongs to the user and that nobody else can write to. An entry that cannot be read, or is of something else, is
-made anew. Writers of the same entry do not disturb each other: each writes a file of its own and moves it into place.
+An entry goes to disk only if it took longer to make than it takes to read. Entries are pickles, so they are only read
+from a folder that belongs to the user and that nobody else can write to. An entry that cannot be read, or that has
+another key, is made again. Several writers of one entry are safe: each writes its own file and moves it into place.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from typing import Generic, TypeVar
 Thing = TypeVar("Thing")
 
 FOLDER = "STEELYARD_CACHE"  # environment variable: the folder of all caches; empty for none
-_WORTH_SECONDS = 0.05  # CPU time to make something that is worth a file; reading one back takes some milliseconds
+_WORTH_SECONDS = 0.05  # least CPU time to make an entry that goes to disk; reading takes milliseconds
 _IN_MEMORY = 64  # entries
-_ON_DISK = 200  # entries of a kind, of some megabytes each; beyond these the oldest go
+_ON_DISK = 200  # entries of a kind, a few megabytes each; the oldest are removed
 _OTHERS_WRITE = 0o022
 
 
 def cache_folder() -> Path | None:
-    """Where things are kept on disk: $STEELYARD_CACHE, or ``steelyard`` in the user's own cache folder."""
+    """The folder on disk: $STEELYARD_CACHE, or ``steelyard`` in the user's cache folder; None if there is none."""
     given = os.environ.get(FOLDER)
     if given is not None:
         return Path(given) if given else None
     home = os.environ.get("XDG_CACHE_HOME")
-    with suppress(RuntimeError):  # there is nobody whose home it could be
+    with suppress(RuntimeError):  # the user has no home folder
         return (Path(home) if home else Path.home() / ".cache") / "steelyard"
     return None
 
 
 class Cache(Generic[Thing]):
-    """Things of one kind by the name of their contents (`content.digest`)."""
+    """Entries of one kind, by the digest of their contents (`content.digest`)."""
 
     def __init__(self, kind: str, worth_seconds: float = _WORTH_SECONDS) -> None:
         self._kind = kind
@@ -46,7 +46,7 @@ class Cache(Generic[Thing]):
         self._known: OrderedDict[str, Thing] = OrderedDict()
 
     def get(self, name: str, make: Callable[[], Thing]) -> Thing:
-        """The thing of this name; made if it is not there."""
+        """The entry of this name, made if it is missing."""
         found = self._known.get(name)
         if found is None:
             found = self._read(name)
@@ -59,7 +59,7 @@ class Cache(Generic[Thing]):
         return found
 
     def forget(self) -> None:
-        """Keep nothing in memory."""
+        """Drop all entries in memory."""
         self._known.clear()
 
     def _make(self, name: str, make: Callable[[], Thing]) -> Thing:
@@ -81,14 +81,14 @@ class Cache(Generic[Thing]):
             if not _is_private(file.parent):
                 return None
             with file.open("rb") as opened:
-                whose, found = pickle.load(opened)  # noqa: S301: from a folder that only the user can write to
-        except Exception:  # whatever an old, cut or foreign file may raise: it is made anew
+                stored_name, found = pickle.load(opened)  # noqa: S301: from a folder that only the user can write to
+        except Exception:  # an old, truncated or foreign file may raise anything
             return None
-        known: Thing | None = found if whose == name else None
+        known: Thing | None = found if stored_name == name else None
         return known
 
     def _write(self, name: str, made: Thing) -> None:
-        """A cache that cannot be written to is no reason to fail."""
+        """Write an entry. A cache that cannot be written is not an error."""
         file = self._file(name)
         if file is None:
             return
@@ -108,7 +108,7 @@ class Cache(Generic[Thing]):
 
 
 def _drop_oldest(folder: Path) -> None:
-    """Whatever another process has dropped meanwhile is gone, too."""
+    """Remove the oldest entries. Another process may remove them at the same time."""
     with os.scandir(folder) as entries:
         files = sorted((entry.stat().st_mtime_ns, entry.path) for entry in entries if entry.name.endswith(".pickle"))
     for _, path in files[: max(0, len(files) - _ON_DISK)]:
@@ -117,6 +117,6 @@ def _drop_oldest(folder: Path) -> None:
 
 
 def _is_private(folder: Path) -> bool:
-    """Whether a folder is the user's own, and nobody else can put anything there."""
+    """Whether a folder belongs to the user and nobody else can write to it."""
     stat = folder.stat()
     return stat.st_uid == os.geteuid() and not stat.st_mode & _OTHERS_WRITE

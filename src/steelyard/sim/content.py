@@ -1,4 +1,4 @@
-"""What something is made of, as a short name: equal contents have equal names, in this process and in others."""
+"""Digests of contents: equal contents have equal digests, in any process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,14 @@ import numpy as np
 from pydantic import BaseModel
 
 _PACKAGE = Path(__file__).parents[1]
-_MATTERS = ("model", "hardware", "cost", "engine", "scenario", "sim")  # rooms that tables and memory plans come from
+_MATTERS = (
+    "model",
+    "hardware",
+    "cost",
+    "engine",
+    "scenario",
+    "sim",
+)  # packages whose code or data change tables or memory plans
 _NOT_CODE = {".pyc"}
 
 
@@ -63,15 +70,15 @@ def _named(kind: type, values: Mapping[Any, Any]) -> Iterator[bytes]:
 
 @cache
 def package_fingerprint() -> str:
-    """Changes whenever the code or the data that tables are made with do: names, sizes and times of its files, and the
-    versions of what runs it."""
+    """A digest that changes with the package's code and data: names, sizes and times of its files, and versions of
+    Python and NumPy."""
     return digest(
         sys.version_info[:2], np.__version__, platform.machine(), [files_under(_PACKAGE / room) for room in _MATTERS]
     )
 
 
 def files_under(path: Path) -> list[tuple[str, int, int]]:
-    """Name, size and time of the last change of a file, or of all files in a folder."""
+    """(name, size, modification time) of a file, or of all files in a folder."""
     if path.is_file():
         stat = path.stat()
         return [(path.name, stat.st_size, stat.st_mtime_ns)]

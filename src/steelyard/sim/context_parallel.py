@@ -1,4 +1,4 @@
-"""Engines whose cached tokens are dealt out to GPUs: what goes with them."""
+"""Decode context parallelism: what it can be combined with."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from steelyard.scenario import EngineSpec
 
 
 def check_context_parallel(layout: Layout, engine: EngineSpec) -> None:
-    """Refuse what is not simulated together with tokens dealt out."""
+    """Refuse settings that are not simulated together with ``dcp``."""
     others = {
         f"pp: {layout.pp}": layout.pp > 1,
         f"dp: {layout.dp}": layout.dp > 1,

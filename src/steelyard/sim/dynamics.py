@@ -1,4 +1,4 @@
-"""What a scenario says will happen to its fleet, in the fleet's own terms; and afterwards what did, for the summary."""
+"""Faults and autoscaling of a scenario: set up for the fleet before a run, summed up for the summary after it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from steelyard.sim.setup import FleetSetup
 
 
 def make_dynamics(setup: FleetSetup, handover: Handover | None) -> Dynamics | None:
-    """What is to happen; None where a fleet stays as it is."""
+    """Faults and autoscaling of a fleet; None if it has neither."""
     scenario = setup.scenario
     wanted = {pool.name: pool for pool in scenario.fleet.pools}
     if not scenario.dynamics and not any(pool.autoscale for pool in wanted.values()):
@@ -69,10 +69,10 @@ def _scaling(spec: AutoscaleSpec | None) -> Scaling | None:
     return Scaling(spec.min, spec.max, spec.startup, rule, spec.every, spec.cooldown, schedule)
 
 
-def shares_there(dynamics: Dynamics, start: float, end: float) -> list[float]:
-    """What share of its replicas a pool had on average, by pool: from the decision to start one until it is gone.
+def mean_shares_present(dynamics: Dynamics, start: float, end: float) -> list[float]:
+    """By pool: the mean share of its replicas that held GPUs, from the decision to start one until it is off.
 
-    A replica that starts, drains or restarts keeps its GPUs from others, so they count.
+    A replica that starts, drains or restarts holds its GPUs, so it counts.
     """
     return [_share(dynamics, pool, HELD, start, end) for pool in dynamics.pools]
 
@@ -83,7 +83,7 @@ def _share(dynamics: Dynamics, pool: ReplicaPool, states: Collection[ReplicaStat
 
 
 def dynamics_figures(setup: FleetSetup, dynamics: Dynamics, start: float, end: float) -> summary.DynamicsFigures:
-    """Crashes, retries, and how many replicas served when."""
+    """Crashes, retries, and replicas over time."""
     uptime = dynamics.uptime
     pools = tuple(
         summary.ServingFigures(
@@ -102,7 +102,7 @@ def dynamics_figures(setup: FleetSetup, dynamics: Dynamics, start: float, end: f
     )
 
 
-def never_happened(dynamics: Dynamics, end: float) -> list[str]:
-    """A word on what was to happen after everything had been served."""
+def missed_changes(dynamics: Dynamics, end: float) -> list[str]:
+    """Notes on faults that were scheduled after all requests had ended."""
     late = sorted({change.at for change in dynamics.changes if change.at > end})
     return [f"dynamics: nothing happens at {at:g} s, since all was served by {end:.1f} s" for at in late]

@@ -1,4 +1,4 @@
-"""Gaps between output tokens: tens of millions of values that stand for many tokens each."""
+"""Gaps between output tokens (ITL): up to tens of millions of values, each with a count of token pairs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BINS = 1 << 16
 
 @dataclass(frozen=True)
 class TokenGaps:
-    """Per engine: seconds between two output tokens of a request, and how many such pairs saw each gap."""
+    """Per engine: seconds between two output tokens of a request, and the number of pairs with that gap."""
 
     parts: tuple[tuple[Floats, Ints], ...]
 
@@ -30,7 +30,7 @@ class TokenGaps:
         return cls(tuple(part for part in found if len(part[0])))
 
     def with_further(self, seconds: Floats) -> TokenGaps:
-        """The same with some more, one pair of tokens each."""
+        """These gaps and some more, one pair of tokens each."""
         return TokenGaps((*self.parts, (seconds, np.ones(len(seconds), dtype=np.int64)))) if len(seconds) else self
 
     @cached_property
@@ -49,9 +49,9 @@ class TokenGaps:
         return max(float(seconds.max()) for seconds, _ in self.parts)
 
     def percentiles(self, percents: Sequence[float]) -> list[float]:
-        """For each, the smallest gap that at least this share of all is no larger than.
+        """The gap at each percentile: the smallest one that is at least as large as this share of all gaps.
 
-        Sorting everything would cost more than the simulation did, so only the bins that hold an answer are sorted.
+        Sorting all gaps would cost more than the simulation, so only the bins that hold an answer are sorted.
         """
         low = min(float(seconds.min()) for seconds, _ in self.parts)
         if low == self.longest:
@@ -78,7 +78,7 @@ class TokenGaps:
         return float(seconds[order[np.searchsorted(np.cumsum(count[order]), target)]])
 
     def rising(self) -> tuple[Floats, Ints]:
-        """Both columns over all engines, sorted by seconds."""
+        """Gaps and counts of all engines, sorted by gap."""
         if not self.parts:
             return np.empty(0), np.empty(0, dtype=np.int64)
         seconds = np.concatenate([part[0] for part in self.parts])

@@ -1,4 +1,4 @@
-"""The links of a fleet whose prompts are computed apart, and what use was made of them."""
+"""Links between prefill and decode pools, and their use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from steelyard.sim.summary import LinkUse
 
 
 def make_handover(setup: FleetSetup) -> Handover:
-    """The way from prefill to decode engines that a scenario describes."""
+    """The handover from prefill to decode engines of a scenario."""
     fleet, decodes = setup.scenario.fleet, setup.answers
     ports = _ports(setup)
     token_bytes, layers = _kv(decodes[0])
@@ -31,12 +31,12 @@ def make_handover(setup: FleetSetup) -> Handover:
 
 
 def _kv(each: Setup) -> tuple[float, int]:
-    """Bytes of a token, and the layers that they are of."""
+    """KV bytes of a token, and the number of layers with KV cache."""
     return kv_bytes_per_token(each.model, each.engine.kv_cache_dtype), each.model.num_layers
 
 
 def _ports(setup: FleetSetup) -> Ports:
-    """Replicas fill nodes one after the other; a pool of other GPUs begins a node of its own."""
+    """Ports of all replicas. Replicas fill nodes in order; a pool with other GPUs starts a new node."""
     placed: dict[str, list[Port]] = {"out": [], "in": []}
     uplinks: dict[tuple[str, int], Link] = {}
     node = used = 0
@@ -64,7 +64,7 @@ def _ports(setup: FleetSetup) -> Ports:
 
 
 def link_use(ports: Ports, duration: float) -> dict[str, LinkUse]:
-    """How much the links of each side carried, and what share of the time they were in use."""
+    """By side: bytes that its links carried, and the share of time in which they were busy."""
     found = {"prefill_out": [port.nic for port in ports.out], "decode_in": [port.nic for port in ports.into]}
     found["inside_nodes"] = [port.peer for port in ports.out]
     uplinks = {id(port.uplink): port.uplink for port in (*ports.out, *ports.into) if port.uplink is not None}

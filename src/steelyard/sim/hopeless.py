@@ -1,4 +1,4 @@
-"""Runs that need not go on: a limit that cannot be met any more, whatever becomes of the rest."""
+"""Early stopping: a limit that cannot be met any more, whatever the remaining requests do."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from steelyard.engine.log import ENDED
 from steelyard.fleet import Desk
 from steelyard.scenario import SloSpec
 from steelyard.scenario.slo import PercentileLimit
-from steelyard.sim.attempts import Part
+from steelyard.sim.attempts import EnginePart
 
 _METRICS = ("ttft", "tpot", "e2e", "queue")
-_ROUNDING = 1e-6  # of a percentile's place among the values
+_ROUNDING = 1e-6  # tolerance on the rank of a percentile
 
 
 class Hopeless:
-    """Counts requests that are over their limits, from what engines have logged so far.
+    """Counts requests over their limits, from the engines' logs so far.
 
-    A limit is hopeless when more requests are over it than its percentile leaves out, of all that there are. Requests
-    that will never finish count as over it, too, so nothing that is still to come can help. Where it is not known to
-    the microsecond when a client sees a token, the time that favours the limit is taken: a run is never stopped that
-    would have met all of them. Limits on ``itl`` and ``attft`` do not stop any.
+    A limit is hopeless when more requests are over it than its percentile allows, of all requests of the run. Requests
+    that will never finish count as over it, too, so later requests cannot help. Times that a client sees are bounded in
+    favour of the limit, so a run that would meet all limits is never stopped. Limits on ``itl`` and ``attft`` do not
+    stop runs.
     """
 
-    def __init__(self, slo: SloSpec, desk: Desk, engines: Sequence[Engine], parts: Sequence[Part]) -> None:
+    def __init__(self, slo: SloSpec, desk: Desk, engines: Sequence[Engine], parts: Sequence[EnginePart]) -> None:
         self._limits = [limit for limit in slo.percentiles() if limit.metric in _METRICS]
         self._desk, self._engines, self._parts = desk, engines, parts
         total = len(desk.workload)
         self._enough = [total - floor(limit.percentile / 100 * (total - 1) - _ROUNDING) for limit in self._limits]
         self._over = [0] * len(self._limits)
-        self._read = [0] * len(engines)  # how much of each log has been looked at
+        self._read = [0] * len(engines)  # rows of each log that have been counted
         self.found: PercentileLimit | None = None  # the limit that stopped the run
 
     def __call__(self) -> bool:
-        """Whether a limit is hopeless by now."""
+        """Whether a limit is hopeless."""
         for k, engine in enumerate(self._engines):
             self._look(k, engine)
         for limit, over, enough in zip(self._limits, self._over, self._enough, strict=True):
@@ -55,9 +55,9 @@ class Hopeless:
         self._read[k] = len(rows)
 
     def _least(
-        self, engine: Engine, part: Part, index: int, first: int, last: int, scheduled: float
+        self, engine: Engine, part: EnginePart, index: int, first: int, last: int, scheduled: float
     ) -> dict[str, float]:
-        """What the figures of a request that has ended here are at least, as far as this engine knows them."""
+        """Lower bounds on the latencies of a request that has ended on this engine."""
         ends, arrival, found = engine.log.ends, float(self._desk.arrival[index]), dict[str, float]()
         if part.begins:
             found["queue"] = scheduled - arrival

@@ -1,9 +1,8 @@
-"""How sure a run's figures are: what becomes of them if the costs are as far off as they usually are.
+"""Intervals of a run's figures, from repeated runs with perturbed costs and other seeds.
 
-Each thing that is only known within an error (a family of operators, the sum of a step, the host) is moved by one
-standard error in a run of its own, and so is the seed where the workload is drawn. The changes, as ratios, add up in
-squares. Figures of the steady window have an interval of their own for what the draw of requests does (batch means),
-which takes the place of the seed.
+Each input with an error (a family of operators, the sum of a step, the host) is changed by one standard error in a run
+of its own. If the workload is drawn, it is also run with other seeds. The resulting changes, as logarithms of ratios,
+add up in squares. Figures of the steady window have a sampling interval (batch means), which replaces that of seeds.
 """
 
 from __future__ import annotations
@@ -23,23 +22,23 @@ from steelyard.sim.setup import FleetSetup, set_up
 from steelyard.sim.summary import Interval, Intervals, Summary
 from steelyard.sim.workers import free_cores, run_all
 
-STATED = 0.90  # share of the truth that the intervals are meant to hold
-_WIDTH = 1.645  # standard errors to either side, for that
+STATED = 0.90  # nominal coverage
+_WIDTH = 1.645  # standard errors to either side, for that coverage
 _SEEDS = 3
 _FARTHEST = 100.0  # ratio of a figure to the lower end of its interval
-_STEP_ERROR = 0.02  # of the sum of a step's operators, all of them known
-_HOST_ERROR = 0.20  # of a usual host's terms, from host to host
-_CALIBRATED_ERROR = 0.05  # of terms fitted to captures of the host itself
-_MANY_STEPS = 20_000  # of a run, from which on processes are worth their start
-STEADY = "steady."  # what names of the steady window's figures begin with
+_STEP_ERROR = 0.02  # relative error of a step's sum if all its operators are exact
+_HOST_ERROR = 0.20  # relative error of the default host's times
+_CALIBRATED_ERROR = 0.05  # relative error of times fitted to captures of the host
+_MANY_STEPS = 20_000  # steps of a run, above which worker processes pay
+STEADY = "steady."  # prefix of the steady window's figures
 LATENCIES = ("ttft", "tpot", "itl", "e2e", "queue")
 
 Figures = dict[str, float]  # by dotted name, such as ttft.p99
 
 
 @dataclass(frozen=True)
-class Move:
-    """One thing that may be off, moved by a standard error."""
+class Perturbation:
+    """One input changed by a standard error, or another seed."""
 
     factors: Mapping[str, float]
     host: HostTerms | None = None
@@ -49,25 +48,25 @@ class Move:
 def intervals(
     result: Result, progress: Callable[[int, int], None] | None = None, workers: int | None = None
 ) -> dict[str, Interval]:
-    """Where each figure of a run most likely lies, by its dotted name.
+    """The interval of each figure, by its dotted name.
 
-    The runs that this takes are shared out to ``workers`` processes: by default to none, or of a long run to all cores.
+    The runs are spread over ``workers`` processes. The default is none, or all cores for a long run.
     """
     if workers is None:
         workers = free_cores() if result.summary.steps >= _MANY_STEPS else 0
     scenario = result.scenario
     base = figures(result.summary)
-    moves = list(_moves(scenario))
+    changes = list(_perturbations(scenario))
     spread = dict.fromkeys(base, 0.0) | _sampled(result.summary)
-    runs = run_all(partial(_moved, scenario), moves, workers)
-    for done, (move, moved) in enumerate(zip(moves, runs, strict=True), 1):
-        share = 1 / _SEEDS if move.seed is not None else 1.0
+    runs = run_all(partial(_perturbed, scenario), changes, workers)
+    for done, (change, moved) in enumerate(zip(changes, runs, strict=True), 1):
+        share = 1 / _SEEDS if change.seed is not None else 1.0
         for name, value in base.items():
-            drawn = move.seed is not None and name.startswith(STEADY)
+            drawn = change.seed is not None and name.startswith(STEADY)
             if value > 0 and moved.get(name, 0.0) > 0 and not drawn:
                 spread[name] += share * log(moved[name] / value) ** 2
         if progress is not None:
-            progress(done, len(moves))
+            progress(done, len(changes))
     wide = {name: exp(_WIDTH * sqrt(square)) for name, square in spread.items()}
     return {name: (value / wide[name], value * wide[name]) for name, value in base.items()}
 
@@ -75,7 +74,7 @@ def intervals(
 def with_intervals(
     result: Result, progress: Callable[[int, int], None] | None = None, workers: int | None = None
 ) -> Result:
-    """The same result, its summary saying how sure each figure is."""
+    """The same result with intervals in its summary."""
     found = Intervals(STATED, intervals(result, progress, workers))
     return replace(result, summary=replace(result.summary, intervals=found))
 
@@ -94,7 +93,8 @@ def figures(summary: Summary) -> Figures:
 
 
 def _sampled(summary: Summary) -> dict[str, float]:
-    """Squared standard errors of the steady figures, as logarithms: by requests for these, by tokens for all others."""
+    """Squared standard errors of the steady figures, as logarithms. Rates of requests have their own, all others
+    that of tokens."""
     steady = summary.steady
     if steady is None:
         return {}
@@ -105,31 +105,31 @@ def _sampled(summary: Summary) -> dict[str, float]:
 
 
 def _error(value: float, interval: Interval) -> float:
-    """A standard error, as a logarithm of a ratio, by the farther end of an interval."""
+    """The standard error, as the logarithm of a ratio, from the farther end of an interval."""
     low, high = interval
     return log(max(high / value, value / max(low, value / _FARTHEST))) / _WIDTH if value > 0 else 0.0
 
 
-def _moved(scenario: Scenario, move: Move) -> Figures:
-    """The figures of a run with one thing moved."""
-    if move.seed is not None:
-        scenario = scenario.replace(seed=move.seed)
-    return figures(simulate(scenario, host=move.host, factors=move.factors).summary)
+def _perturbed(scenario: Scenario, change: Perturbation) -> Figures:
+    """The figures of a run with one change."""
+    if change.seed is not None:
+        scenario = scenario.replace(seed=change.seed)
+    return figures(simulate(scenario, host=change.host, factors=change.factors).summary)
 
 
-def _moves(scenario: Scenario) -> Iterator[Move]:
+def _perturbations(scenario: Scenario) -> Iterator[Perturbation]:
     setup = set_up(scenario)
-    yield Move(dict.fromkeys(FAMILIES, 1 + _STEP_ERROR))
+    yield Perturbation(dict.fromkeys(FAMILIES, 1 + _STEP_ERROR))
     errors: dict[str, float] = {}
     for pool in setup.pools:
         for family, error in operator_errors(pool.cost).items():
             errors[family] = max(error, errors.get(family, 0.0))
     for family, error in errors.items():
-        yield Move({family: 1 + error})
-    yield Move({}, host=_slower(setup))
+        yield Perturbation({family: 1 + error})
+    yield Perturbation({}, host=_slower(setup))
     if not _replayed(scenario):
         for seed in range(scenario.seed + 1, scenario.seed + 1 + _SEEDS):
-            yield Move({}, seed=seed)
+            yield Perturbation({}, seed=seed)
 
 
 def _slower(setup: FleetSetup) -> HostTerms:
@@ -138,5 +138,5 @@ def _slower(setup: FleetSetup) -> HostTerms:
 
 
 def _replayed(scenario: Scenario) -> bool:
-    """Whether the workload is a record that no seed changes."""
+    """Whether the workload is a trace, which no seed changes."""
     return all(isinstance(spec.arrivals, TraceArrivals) and spec.trace is not None for spec in scenario.workload.mix)

@@ -1,4 +1,4 @@
-"""The models that a scenario names, read: what they are, and how their experts are chosen."""
+"""The models of a scenario: architecture and expert routing."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from steelyard.scenario import FileRouting, ModelRef, RoutingSpec, Scenario, Zip
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedModel:
     """A model as engines serve it."""
 
     spec: ModelSpec
     routing: Routing
 
 
-def find_served(wanted: ModelRef, base_dir: Path, place: str) -> Served:
-    """Read a model, and the loads of its experts where a file has them; ``place`` is the key that names it."""
+def find_served(wanted: ModelRef, base_dir: Path, place: str) -> ServedModel:
+    """Read a model and, if given, the loads of its experts. ``place`` is its key, for error messages."""
     with blaming(place):
         model = serve_as(load_model(wanted.config, base_dir=base_dir), wanted.dtype, wanted.quantization)
     if wanted.routing is None:
-        return Served(model, Routing())
-    return Served(model, _routing(wanted.routing, model, base_dir, f"{place}.routing"))
+        return ServedModel(model, Routing())
+    return ServedModel(model, _routing(wanted.routing, model, base_dir, f"{place}.routing"))
 
 
-def find_models(scenario: Scenario) -> dict[str, Served]:
-    """Every model that a pool serves, by what requests call it; the scenario's own first."""
+def find_models(scenario: Scenario) -> dict[str, ServedModel]:
+    """Every model that a pool serves, by the name that requests use; the scenario's own first."""
     found = {}
     own, source = scenario.model, scenario.source
     found[own.called] = find_served(own, scenario.base_dir, f"{source}: model")
@@ -40,7 +40,7 @@ def find_models(scenario: Scenario) -> dict[str, Served]:
 
 
 def _routing(wanted: RoutingSpec, model: ModelSpec, base_dir: Path, place: str) -> Routing:
-    """How experts are chosen; refuses loads of another model's experts."""
+    """Expert routing. Refuses loads that do not fit the model's experts."""
     blocks = [layer.ffn for layer in model.layers if isinstance(layer.ffn, MoeFfn)]
     if not blocks:
         raise UserError(f"{place}: {model.name} has no routed experts; leave it out")

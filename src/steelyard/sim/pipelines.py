@@ -1,4 +1,4 @@
-"""Engines whose layers are dealt out to stages: what goes with them, and how well they were filled."""
+"""Pipeline parallelism: what it can be combined with, and its bubble."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from steelyard.scenario import EngineSpec
 
 
 def check_pipeline(layout: Layout, engine: EngineSpec) -> None:
-    """Refuse what is not simulated together with stages."""
+    """Refuse settings that are not simulated together with ``pp``."""
     others = {
         f"dp: {layout.dp}": layout.dp > 1,
         "drafts": engine.drafts > 0,
@@ -27,7 +27,7 @@ def check_pipeline(layout: Layout, engine: EngineSpec) -> None:
 
 
 def bubble(engines: Sequence[Engine]) -> float | None:
-    """The share of time that stages had nothing to do while others had; None for engines without stages."""
+    """Share of time that stages idled while others worked; None for engines of one stage."""
     own = [each.stages for each in engines if isinstance(each, Pipeline)]
     if not own:
         return None

@@ -1,7 +1,6 @@
-"""One kind of engine made ready: memory planned and step times in tables, without a scenario and before any clock.
+"""One kind of engine, prepared: its memory plan and its tables of step times. Needs no scenario.
 
-Whatever took long to make is kept, by what it was made of (`cache`): asked for the same again, here or in another
-process, it is there at once.
+Prepared engines are cached by their contents (`cache`), in memory and on disk.
 """
 
 from __future__ import annotations
@@ -52,10 +51,9 @@ from steelyard.sim.sources import Sources
 
 @dataclass(frozen=True)
 class Prepared:
-    """One kind of engine: what it holds, what its steps take, and within which limits it schedules.
+    """One kind of engine: its memory plan, step costs and scheduler limits.
 
-    It can be pickled, and be used for any number of runs; nothing of one is left for the next. ``contents`` names all
-    that it was made of.
+    It can be pickled and used for any number of runs. No run changes it. ``contents`` is the digest of its inputs.
     """
 
     model: ModelSpec
@@ -68,15 +66,15 @@ class Prepared:
     limits: Limits
     cost: CompiledCost | SpeculativeCost
     work: Work
-    shared_reads: SharedReads | None = None  # None where it is not known what requests share, or what that gains
-    stages: tuple[CompiledCost, ...] = ()  # what engines ask instead of ``cost``, by stage, where there are several
-    unit: AfdCost | None = None  # what engines ask instead of ``cost``, where attention and FFN are apart
-    spread: int = 1  # replicas of a pool that one such engine spreads its requests over
+    shared_reads: SharedReads | None = None  # gain of shared prefixes; None if unknown or not simulated
+    stages: tuple[CompiledCost, ...] = ()  # step costs by pipeline stage, used instead of ``cost``
+    unit: AfdCost | None = None  # step costs of an attention/FFN unit, used instead of ``cost``
+    spread: int = 1  # attention replicas of such a unit
     contents: str = ""
 
     @property
     def step_cost(self) -> CompiledCost | SpeculativeCost | AfdCost:
-        """What engines ask."""
+        """The step costs that engines use."""
         return self.unit or self.cost
 
     def __repr__(self) -> str:
@@ -101,12 +99,12 @@ def prepare(
     factors: Mapping[str, float] | None = None,
     base_dir: Path | None = None,
 ) -> Prepared:
-    """Make one kind of engine ready; refuses what cannot work.
+    """Prepare one kind of engine. Raises UserError for settings that cannot work.
 
-    ``model`` and ``gpu`` are names of the catalogs, or what those stand for; a bare number as ``layout`` is a
-    tensor-parallel degree. ``engine`` and ``cost`` are settings as a scenario has them. ``host`` are the host's times,
-    ``routing`` is how experts are chosen, ``topology`` how GPUs are wired, ``role`` the part of a request that engines
-    do. ``factors`` scale families of operators. Relative paths start from ``base_dir``.
+    ``model`` and ``gpu`` are catalog names or specs. A number as ``layout`` is a tensor-parallel degree. ``engine`` and
+    ``cost`` have the keys of a scenario. ``host`` are the host's times in seconds, ``routing`` is the expert routing,
+    ``topology`` the wiring of GPUs, ``role`` that of a pool. ``factors`` scale the times of operator families. Relative
+    paths start from ``base_dir``.
     """
     base_dir = Path() if base_dir is None else base_dir
     model = load_model(model, base_dir=base_dir) if isinstance(model, str) else model
@@ -139,7 +137,7 @@ def _read(kind: type[_Settings], given: Mapping[str, Any] | None, place: str) ->
 
 
 def check_engine(model: ModelSpec, gpu: Gpu, layout: Layout, engine: EngineSpec) -> None:
-    """Refuse layouts that a model or a node cannot have, or that are not simulated with such settings."""
+    """Refuse layouts that do not fit the model or a node, or that are not simulated with these settings."""
     check_layout(model, layout.tp if layout == Layout(tp=layout.tp) else layout)
     check_fits_node(gpu, layout.tp)
     if layout.pp > 1:
@@ -150,7 +148,7 @@ def check_engine(model: ModelSpec, gpu: Gpu, layout: Layout, engine: EngineSpec)
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that one kind of engine is made of, found and checked."""
+    """All inputs of one kind of engine, checked."""
 
     model: ModelSpec
     gpu: Gpu
@@ -164,7 +162,7 @@ class Recipe:
     draft: Draft | None
 
     def prepared(self) -> Prepared:
-        """The engine itself, made now or before."""
+        """The prepared engine, from the cache if it is there."""
         parts = (self.model, self.gpu, self.layout, self.engine, self.host, self.routing, self.topology, self.role)
         name = digest(package_fingerprint(), *parts, self.draft, self.sources.contents(self.gpu))
         return KNOWN.get(name, lambda: self._make(name))
@@ -197,9 +195,9 @@ class Recipe:
         )
 
     def _shared_reads(self) -> SharedReads | None:
-        """Of engines whose steps run one batch on GPUs that all have the same tokens, one of each request.
+        """The gain of shared prefixes, for plain engines on GPUs where it was measured.
 
-        What that gains is known of GPUs that have been measured.
+        Not for pipelines, data parallelism, context parallelism or drafts.
         """
         model, layout, engine = self.model, self.layout, self.engine
         if not self.sources.are_measured(self.gpu) or engine.drafts or layout.pp * layout.dp * layout.dcp > 1:
@@ -210,7 +208,7 @@ class Recipe:
 
 
 def limits_of(engine: EngineSpec, model: ModelSpec, memory: MemoryPlan, draft: Draft | None) -> Limits:
-    """Within which limits an engine of one stage schedules."""
+    """The scheduler limits of an engine."""
     longest = engine.max_model_len or model.max_position
     if longest > model.max_position:
         raise UserError(

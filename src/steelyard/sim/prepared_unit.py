@@ -1,4 +1,4 @@
-"""An attention/FFN unit made ready: one engine whose attention and experts have GPUs of their own."""
+"""An attention/FFN unit, prepared: one engine whose attention and FFN layers run on different GPUs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KNOWN: Cache[tuple[Prepared, Prepared]] = Cache("units")
 
 @dataclass(frozen=True)
 class Half:
-    """Equal instances of one side of a unit, of ``tp`` GPUs each."""
+    """One side of a unit: equal instances of ``tp`` GPUs each."""
 
     name: str  # of its pool, for messages
     gpu: Gpu
@@ -33,14 +33,14 @@ class Half:
     redundant_experts: int = 0
 
     def side(self, model: ModelSpec, sources: Sources) -> Side:
-        """The same with who knows how fast its GPUs are; it holds so much of the model."""
+        """This side with the cost sources of its GPUs."""
         opened = sources.open(self.gpu, self.topology, model, Layout(tp=self.tp))
         return Side(self.gpu, self.instances, self.tp, opened, self.redundant_experts)
 
 
 @dataclass(frozen=True)
 class UnitRecipe:
-    """All that one kind of unit is made of; ``engine`` has the settings of one attention instance."""
+    """All inputs of one kind of unit. ``engine`` has the settings of one attention instance."""
 
     model: ModelSpec
     attention: Half
@@ -53,8 +53,7 @@ class UnitRecipe:
     routing: Routing
 
     def prepared(self, source: str = "unit") -> tuple[Prepared, Prepared]:
-        """The attention side, which is asked as an engine, and the FFN side behind it. Messages begin with
-        ``source``."""
+        """The attention side, which schedules, and the FFN side. Error messages begin with ``source``."""
         halves = self.attention, self.ffn
         name = digest(
             package_fingerprint(),
@@ -114,7 +113,7 @@ class UnitRecipe:
 
 
 def _of_unit(limits: Limits, instances: int) -> Limits:
-    """The limits of all attention instances together; a chunk of a prompt is still on one of them."""
+    """The limits of all attention instances together. A prompt chunk runs on one instance."""
     each = limits.max_num_batched_tokens
     return replace(
         limits,

@@ -1,4 +1,4 @@
-"""Figures as frozen dataclasses that go to JSON and come back."""
+"""Figures as frozen dataclasses that can be written to JSON and read back."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, Self, get_args, get_origin, get_type_hints
 
 
 class Record:
-    """What every part of a summary can do. Subclasses are frozen dataclasses."""
+    """Base class of all parts of a summary. Subclasses are frozen dataclasses."""
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready, keys in the order of the fields; a field that holds its default has none."""
+        """Plain data for JSON, keys in the order of the fields. Fields with their default value are left out."""
         assert is_dataclass(self)
         own = [(each, getattr(self, each.name)) for each in fields(self)]
         return {each.name: _plain(value) for each, value in own if value != _default(each)}
@@ -39,7 +39,7 @@ def _plain(value: Any) -> Any:
 
 
 def _typed(hint: Any, value: Any) -> Any:
-    """The value as the hint wants it: a record, a mapping or tuple of them, or as it is."""
+    """The value as the type hint says: a record, a mapping or tuple of records, or unchanged."""
     if value is None:
         return None
     if get_origin(hint) is UnionType:

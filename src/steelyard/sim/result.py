@@ -20,7 +20,7 @@ from steelyard.fleet.frontend import shown
 from steelyard.records.jsontext import readable
 from steelyard.records.tables import read_table, to_arrow, to_pandas, write_table
 from steelyard.scenario import Scenario
-from steelyard.sim.attempts import Part, add_earlier, settled
+from steelyard.sim.attempts import EnginePart, add_earlier, without_lost
 from steelyard.sim.gaps import TokenGaps
 from steelyard.sim.setup import FleetSetup
 from steelyard.sim.summary import Summary
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Column = NDArray[Any]
 
-_UNFINISHED = 0  # in place of a status that a request has ended with
+_UNFINISHED = 0  # status of requests that have not ended
 _STATUS = {_UNFINISHED: "unfinished", FINISHED: "finished", ABORTED: "aborted", REJECTED: "rejected"}
 _PHASES = {VISIBLE: "visible", HIDDEN: "hidden"}
 
@@ -48,10 +48,10 @@ class NotKept(UserError, AttributeError):
 
 @dataclass(eq=False, repr=False)
 class Result:
-    """The outcome of one run: data, which can be pickled, saved and read back.
+    """The outcome of one run. Plain data: it can be pickled, saved and loaded.
 
-    Tables of steps are expanded from the engines' logs when first looked at. A run may have kept only a part of it,
-    and a folder has no scenario: what is missing says so when it is looked at.
+    The table of steps is expanded from the engines' logs on first access. A run may keep only some parts, and a result
+    folder has no scenario; access to a missing part raises `NotKept`.
     """
 
     scenario: Scenario
@@ -63,14 +63,14 @@ class Result:
 
     @classmethod
     def of(cls, **parts: Any) -> Result:
-        """Such parts of a result as there are."""
+        """A result with only these parts."""
         made = cls.__new__(cls)
         made.__dict__.update(parts)
         return made
 
     @classmethod
     def load(cls, folder: str | Path) -> Result:
-        """The result that `save`, or ``steelyard simulate``, has written to a folder."""
+        """Read a result folder that `save` or ``steelyard simulate`` wrote."""
         folder = Path(folder)
         try:
             written = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
@@ -87,8 +87,8 @@ class Result:
         return cls.of(**parts)
 
     def save(self, folder: str | Path) -> None:
-        """Write summary.json, requests.parquet and steps.parquet, as far as they were kept, as ``steelyard simulate``
-        writes them. Files of an earlier result are replaced."""
+        """Write summary.json, requests.parquet and steps.parquet, as far as they were kept. Files of an earlier result
+        are replaced."""
         folder = Path(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -127,7 +127,7 @@ class Result:
 
     @cached_property
     def itl(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Gaps between output tokens, rising, and how many there were of each."""
+        """Gaps between output tokens in seconds, sorted, and the count of each."""
         return self.gaps.rising()
 
     @cached_property
@@ -156,13 +156,13 @@ _PARTS = {
 }
 
 
-def parts_of(setup: FleetSetup) -> list[Part]:
-    """By replica."""
-    told_early = setup.scenario.fleet.transfer.first_token == "prefill"
+def parts_of(setup: FleetSetup) -> list[EnginePart]:
+    """By replica: the part of its requests that its engine runs."""
+    first_from_prefill = setup.scenario.fleet.transfer.first_token == "prefill"
     parts = {
-        "serve": Part(),
-        "prefill": Part(first=told_early, ends=False),
-        "decode": Part(begins=False, first=not told_early),
+        "serve": EnginePart(),
+        "prefill": EnginePart(first=first_from_prefill, ends=False),
+        "decode": EnginePart(begins=False, first=not first_from_prefill),
     }
     parts["attention"] = parts["decode" if setup.hands_over else "serve"]
     return [parts[each.pool.role] for each in setup.pools for _ in range(each.ranks)]
@@ -172,30 +172,30 @@ def request_table(
     workload: Workload,
     desk: Desk,
     logs: list[EngineLog],
-    parts: Sequence[Part] | None = None,
+    parts: Sequence[EnginePart] | None = None,
     retries: Column | None = None,
     until: float = inf,
 ) -> dict[str, Column]:
-    """One row per request, in workload order; NaN where something did not happen, or not up to ``until``.
+    """One row per request, in workload order; NaN for what did not happen, or not before ``until``.
 
-    Tokens come when the client sees them. ``taken`` is when the engine's front end took a request up. ``parts`` say
-    what each engine did of its requests, where that is not everything. ``attft`` is of visible answers alone: their
-    first token, counted from the submission of the first of the rounds that led to them. ``retries`` say how often a
-    request had to start over. Where prompts are computed apart, ``decode_replica`` answered what ``replica`` began.
+    Token times are when the client sees them. ``taken`` is when the engine's front end took a request up. ``parts`` are
+    the parts of requests that each engine ran, if not all. ``attft`` is for visible answers only: seconds from the
+    submission of the first round to the answer's first token. ``retries`` is how often a request started over. With
+    prefill/decode disaggregation ``replica`` ran the prefill and ``decode_replica`` the decode.
     """
     n = len(workload)
     rounds = workload.rounds or single_rounds(n)
     status = np.full(n, _UNFINISHED, dtype=np.int64)
-    complete = np.zeros(n, dtype=bool)  # in a part that is not followed by another
+    complete = np.zeros(n, dtype=bool)  # ended on an engine that runs the end of requests
     cached, preemptions = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
     scheduled, first, finish = np.full(n, np.nan), np.full(n, np.nan), np.full(n, np.nan)
     reason = np.full(n, "", dtype=object)
     for i, why in desk.refused.items():
         reason[i], status[i], complete[i] = why, REJECTED, True
-    parts = parts or [Part()] * len(logs)
+    parts = parts or [EnginePart()] * len(logs)
     decode_replica = np.full(n, -1, dtype=np.int64)
     for number, (log, part) in enumerate(zip(logs, parts, strict=True)):
-        rows = settled(log)
+        rows = without_lost(log)
         index = rows["index"].astype(np.int64)
         status[index] = rows["status"]
         complete[index] |= part.ends | (rows["status"] != FINISHED) | (part.first & (desk.output[index] == 1))
@@ -215,7 +215,7 @@ def request_table(
         for i, (second, why) in log.given_up.items():
             finish[i], reason[i] = second, why
             if first[i] > second:
-                first[i] = np.nan  # the client had gone by then
+                first[i] = np.nan  # the client gave up before
     complete &= ~(finish > until)
     status[~complete], finish[~complete] = _UNFINISHED, np.nan
     first[first > until] = np.nan

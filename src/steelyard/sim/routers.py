@@ -1,4 +1,4 @@
-"""The router that a scenario puts before some pools: by model, then by pool, then among replicas."""
+"""Builds the router of a scenario: by model, then by pool, then among replicas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from steelyard.sim.setup import FleetSetup, Setup
 
 
 def router_before(setup: FleetSetup, pools: Sequence[Setup], name: str, seed: int) -> Router:
-    """The router before these pools, whose replicas it numbers from 0; ``name`` is of the one among replicas."""
+    """The router of these pools, whose replicas it numbers from 0. ``name`` is the policy among replicas."""
     own: dict[str, list[Setup]] = {}
     numbers: dict[str, list[int]] = {}
     first = 0
@@ -38,7 +38,7 @@ def _among(setup: FleetSetup, pools: Sequence[Setup], name: str, seed: int) -> R
 
 
 def _weight(each: Setup) -> float:
-    """What a pool bears: decodes wait for memory, prompts for arithmetic."""
+    """The default weight of a pool: memory bandwidth for decode, arithmetic for prefill."""
     if each.pool.weight is not None:
         return each.pool.weight
     gpu = each.gpu
@@ -46,6 +46,6 @@ def _weight(each: Setup) -> float:
 
 
 def _settings(setup: FleetSetup, pools: Sequence[Setup]) -> RouterSettings:
-    """What a router before these pools may want to know."""
+    """Settings of the router of these pools."""
     limits = pools[0].limits
     return RouterSettings(limits.block_size, limits.blocks, ttft=setup.scenario.slo.ttft or 1.0)

@@ -1,4 +1,4 @@
-"""Run a scenario, or engines that were made ready before."""
+"""Run a scenario, or engines that were prepared before."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from steelyard.fleet.lockstep import Rank, step_together
 from steelyard.scenario import Scenario, SloSpec
 from steelyard.scenario.checking import checked
 from steelyard.scenario.workload import MixSpec
-from steelyard.sim.attempts import Part, gaps_between
+from steelyard.sim.attempts import EnginePart, gaps_between
 from steelyard.sim.by_model import models_at
-from steelyard.sim.dynamics import make_dynamics, never_happened
+from steelyard.sim.dynamics import make_dynamics, missed_changes
 from steelyard.sim.gaps import TokenGaps
 from steelyard.sim.handovers import make_handover
 from steelyard.sim.hopeless import Hopeless
@@ -47,18 +47,18 @@ def simulate(
     plain: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Result:
-    """Simulate a scenario; or a fleet that was set up before, or a single prepared engine, under a workload.
+    """Simulate a scenario, a fleet from `set_up`, or a prepared engine under a workload.
 
-    For many runs of the same engines, `set_up` or `prepare` them once: then nothing is read, checked or compiled here.
-    Without ``workload`` the scenario's own is drawn; one that was drawn before can be used again and again.
+    For many runs of the same engines, call `set_up` or `prepare` once: then nothing is read, checked or compiled here.
+    Without ``workload`` the scenario's own is drawn. A workload from `draw_workload` can be used for many runs.
 
     ``until`` is the virtual second at which the run is cut. ``stop`` are limits on percentiles, as in a scenario's
     ``slo``: the run ends as soon as one of them cannot be met any more. Requests that have not ended by then are
-    "unfinished". ``keep`` is what the result has.
+    "unfinished". ``keep`` names the parts of the result to keep.
 
-    ``host`` stands in for the host's times that a scenario names, and ``factors`` scale the times of families of
-    operators. ``plain`` takes every step one request at a time: the slow reference that the fast path must equal.
-    ``progress`` is called now and then with (requests that have ended, requests in all).
+    ``host`` replaces the host's times of the scenario. ``factors`` scale the times of operator families. ``plain``
+    handles every step one request at a time: the slow reference that the fast path must equal. ``progress`` is called
+    every few requests with (ended requests, all requests).
     """
     setup = _set_up(what, workload, host, factors)
     drawn = workload if isinstance(workload, Workload) else draw_workload(setup)
@@ -85,7 +85,7 @@ def _set_up(
     host: HostTerms | None,
     factors: Mapping[str, float] | None,
 ) -> FleetSetup:
-    """A fleet, and a scenario that says what it is and what is asked of it."""
+    """The fleet to run, with its scenario."""
     if isinstance(what, Scenario):
         asked = what if workload is None or isinstance(workload, Workload) else what.replace(workload=workload)
         return set_up(asked, host, factors)
@@ -102,7 +102,7 @@ def _set_up(
 
 @dataclass(frozen=True)
 class _Run:
-    """All that takes part in one run, new."""
+    """The objects of one run, all new."""
 
     setup: FleetSetup
     workload: Workload
@@ -111,7 +111,7 @@ class _Run:
     router: Router
     handover: Handover | None
     dynamics: Dynamics | None
-    parts: list[Part]
+    parts: list[EnginePart]
 
     @classmethod
     def of(cls, setup: FleetSetup, workload: Workload, plain: bool) -> _Run:
@@ -132,12 +132,12 @@ class _Run:
         )
 
     def hopeless(self, stop: SloSpec | Mapping[str, float]) -> Hopeless | None:
-        """What may end the run early; a fleet that changes is always run on, since its requests may start over."""
+        """The check that may end the run early; None for a fleet with dynamics, whose requests may start over."""
         limits = stop if isinstance(stop, SloSpec) else checked(SloSpec, stop, lambda _: "simulate: stop")
         return None if self.dynamics is not None else Hopeless(limits, self.desk, self.engines, self.parts)
 
     def result(self, keep: Collection[Kept], until: float, hopeless: Hopeless | None) -> Result:
-        """What is to be kept of it."""
+        """The result, with the parts to keep."""
         unknown = [name for name in keep if name not in EVERYTHING]
         if unknown:
             raise UserError(f"simulate: keep: {unknown[0]!r} is not kept; choose from {', '.join(EVERYTHING)}")
@@ -147,7 +147,7 @@ class _Run:
             retries = None if self.dynamics is None else self.dynamics.retries_of(len(self.workload))
             requests = request_table(self.workload, self.desk, logs, self.parts, retries, until)
             if self.dynamics is not None:
-                found["notes"] += never_happened(self.dynamics, span(requests)[1])
+                found["notes"] += missed_changes(self.dynamics, span(requests)[1])
             found["requests"] = requests
         if "summary" in keep:
             gaps = TokenGaps.of(logs)
@@ -174,7 +174,7 @@ class _Run:
 
 
 def _engines(setup: FleetSetup, desk: Desk, plain: bool) -> list[Engine]:
-    """Every replica's engine, ranks of one engine tied together."""
+    """The engine of every replica; data-parallel ranks of one engine step together."""
     tiers = iter(make_tiers(setup))
     engines: list[Engine] = []
     for each in setup.pools:

@@ -18,7 +18,7 @@ from steelyard.workload import Workload
 
 
 def throughput_of(seconds: float, finished: int, prompt: int, output: int, gpus: float) -> Throughput:
-    """What so many requests with so many tokens are by second."""
+    """Requests and tokens per second, in all and per GPU."""
     per = 1 / seconds if seconds > 0 else 0.0
     return Throughput(
         requests_per_s=finished * per,
@@ -31,7 +31,7 @@ def throughput_of(seconds: float, finished: int, prompt: int, output: int, gpus:
 
 
 def cost_of(price: float, gpu_hours: float, prompt: int, output: int) -> Cost:
-    """Of GPUs at a price by hour."""
+    """US dollars for GPU hours at a price per hour, in all and per million tokens."""
     usd = price * gpu_hours
     return Cost(
         usd_per_gpu_hour=price,
@@ -42,19 +42,19 @@ def cost_of(price: float, gpu_hours: float, prompt: int, output: int) -> Cost:
 
 
 def goodput_of(slo: SloSpec, requests: dict[str, Column], seconds: float) -> Goodput:
-    """Requests that finished and met every per-request limit, of all; null when the scenario sets none."""
+    """Requests that finished and met every per-request limit; None if the scenario has no such limit."""
     limits = slo.per_request()
     if not limits:
         return Goodput(requests_per_s=None, share=None)
     good = requests["status"] == "finished"
     for metric, limit in limits.items():
-        good &= ~(requests[metric] > limit)  # an output of one token has no tpot and cannot miss it
+        good &= ~(requests[metric] > limit)  # an output of one token has no tpot, and meets any limit
     count = int(good.sum())
     return Goodput(requests_per_s=count / seconds if seconds > 0 else 0.0, share=count / max(len(good), 1))
 
 
 def verdicts(slo: SloSpec, requests: dict[str, Column], gaps: TokenGaps) -> dict[str, LimitVerdict]:
-    """Each limit on a percentile, by its name. A request that did not finish is infinitely late."""
+    """The verdict on each percentile limit, by its name. A request that did not finish counts as infinitely late."""
     finished = requests["status"] == "finished"
     found: dict[str, LimitVerdict] = {}
     for limit in slo.percentiles():
@@ -62,7 +62,7 @@ def verdicts(slo: SloSpec, requests: dict[str, Column], gaps: TokenGaps) -> dict
             value = _gap(gaps, limit.percentile, int((requests["output"][~finished] - 1).sum()))
             unserved = int((~finished).sum())
         else:
-            asked = finished | _would_have(requests, limit.metric)
+            asked = finished | _has_metric(requests, limit.metric)
             values = np.where(finished, requests[limit.metric], np.inf)[asked]
             values = values[~np.isnan(values)]
             value = _percentile(values, limit.percentile)
@@ -80,7 +80,7 @@ def steady_figures(
     gpus: float,
     price: float,
 ) -> Steady | Unsteady:
-    """Figures of the window in which a fleet of so many GPUs was neither filling nor draining, or why there is none."""
+    """Figures of the steady window, or why there is none."""
     window = steady_window(scenario, workload, requests, logs)
     if isinstance(window, Unsteady):
         return window
@@ -111,8 +111,8 @@ def steady_figures(
     )
 
 
-def _would_have(requests: dict[str, Column], metric: str) -> Column:
-    """Requests that would have it, had they finished: an output of one token has no tpot, a hidden round no attft."""
+def _has_metric(requests: dict[str, Column], metric: str) -> Column:
+    """Requests to which a metric applies: an output of one token has no tpot, a hidden round no attft."""
     if metric == "tpot":
         return np.asarray(requests["output"] > 1)
     if metric == "attft":
@@ -121,7 +121,7 @@ def _would_have(requests: dict[str, Column], metric: str) -> Column:
 
 
 def _percentile(values: Floats, percent: float) -> float | None:
-    """By linear interpolation; None where nobody has one or it is infinite."""
+    """A percentile by linear interpolation; None if there are no values or it is infinite."""
     if not len(values):
         return None
     if np.isfinite(values).all():
@@ -136,7 +136,7 @@ def _percentile(values: Floats, percent: float) -> float | None:
 
 
 def _gap(gaps: TokenGaps, percent: float, missing: int) -> float | None:
-    """A percentile of the gaps between tokens, those that never came counted as endless."""
+    """A percentile of the gaps between tokens; ``missing`` gaps count as infinite."""
     if not gaps.total:
         return None
     among = percent * (gaps.total + missing) / gaps.total

@@ -1,4 +1,4 @@
-"""From what a user wrote to what runs: everything expensive happens here, before the clock starts."""
+"""From a scenario to a fleet that can run. Everything expensive happens here, before the clock starts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from steelyard.hardware import Gpu, check_fits_node, find_gpu, topology_of
 from steelyard.model import Layout, ModelSpec, check_tp
 from steelyard.scenario import CostSpec, EngineSpec, PoolSpec, Scenario, SloSpec, scenario_from_dict
 from steelyard.scenario.workload import MixSpec
-from steelyard.sim.models import Served, find_models
+from steelyard.sim.models import ServedModel, find_models
 from steelyard.sim.prepared import Prepared, Recipe, check_engine
 from steelyard.sim.prepared_unit import Half, UnitRecipe
 from steelyard.sim.sources import Sources
@@ -24,11 +24,11 @@ from steelyard.sim.sources import Sources
 
 @dataclass(frozen=True)
 class Setup:
-    """A pool made concrete: replicas of one kind of engine."""
+    """A pool of a scenario, prepared: replicas of one kind of engine."""
 
     pool: PoolSpec
     prepared: Prepared
-    serves: str = ""  # what requests call the model
+    serves: str = ""  # the model's name in requests
 
     @property
     def engine(self) -> EngineSpec:
@@ -77,7 +77,7 @@ class Setup:
 
     @property
     def step_cost(self) -> CompiledCost | SpeculativeCost | AfdCost:
-        """What engines ask."""
+        """The step costs that engines use."""
         return self.prepared.step_cost
 
     @property
@@ -87,24 +87,24 @@ class Setup:
 
     @property
     def layout(self) -> Layout:
-        """How one engine lies over its GPUs."""
+        """The parallel layout of one engine."""
         return layout_of(self.pool)
 
     @property
     def ranks(self) -> int:
-        """Schedulers of the pool: one to each data-parallel rank of each engine; FFN pools have none of their own."""
+        """Schedulers of the pool: one per data-parallel rank of each engine; none in FFN pools."""
         return 0 if self.pool.role == "ffn" else self.pool.replicas * self.pool.dp // self.spread
 
     @property
     def price_per_hour(self) -> float:
-        """US dollars for one of them."""
+        """US dollars per GPU."""
         own = self.pool.price_per_hour
         return self.gpu.price_per_hour if own is None else own
 
 
 @dataclass(frozen=True)
 class FleetSetup:
-    """A scenario made concrete. Replicas are numbered through all pools, those that take requests first."""
+    """A scenario with its pools prepared. Replicas are numbered over all pools, those that take requests first."""
 
     scenario: Scenario
     model: ModelSpec
@@ -118,12 +118,12 @@ class FleetSetup:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """What requests call the models that are served."""
+        """Names of the served models, as requests use them."""
         return tuple(dict.fromkeys(each.serves for each in self.pools))
 
     @property
     def hands_over(self) -> bool:
-        """Whether some engines compute prompts and others answer."""
+        """Whether prefill and decode run in different pools."""
         return any(each.pool.role == "prefill" for each in self.pools)
 
     @property
@@ -138,9 +138,9 @@ class FleetSetup:
 
 
 def set_up(scenario: Scenario, host: HostTerms | None = None, factors: Mapping[str, float] | None = None) -> FleetSetup:
-    """Find model and GPUs, plan memory, compile costs; refuses what cannot work.
+    """Find models and GPUs, plan memory, compile costs. Raises UserError for settings that cannot work.
 
-    ``host`` stands in for the terms that the scenario names; ``factors`` scale families of operators.
+    ``host`` replaces the host's times of the scenario. ``factors`` scale the times of operator families.
     """
     models = find_models(scenario)
     own = models[scenario.model.called]
@@ -168,7 +168,7 @@ def fleet_of(
     slo: SloSpec | Mapping[str, float] | None = None,
     seed: int = 0,
 ) -> FleetSetup:
-    """Replicas of one prepared engine, and what is asked of them, as a scenario has it."""
+    """A fleet of replicas of one prepared engine. Other settings have the keys of a scenario."""
     layout = prepared.layout
     fleet = {"gpu": prepared.gpu.name, "replicas": replicas, "router": router, **asdict(layout)}
     said = {
@@ -185,9 +185,9 @@ def fleet_of(
     return FleetSetup(scenario, prepared.model, prepared.host, (Setup(pool, prepared, scenario.model.called),))
 
 
-def _pool(scenario: Scenario, pool: PoolSpec, served: Served, host: HostTerms, sources: Sources) -> Setup:
+def _pool(scenario: Scenario, pool: PoolSpec, served: ServedModel, host: HostTerms, sources: Sources) -> Setup:
     if pool.autoscale is not None:
-        pool = pool.model_copy(update={"replicas": pool.autoscale.max})  # all there can ever be
+        pool = pool.model_copy(update={"replicas": pool.autoscale.max})  # the most there can be
     engine = scenario.engine_of(pool)
     place = "fleet" if len(scenario.fleet.pools) == 1 else f"fleet.pools: {pool.name}"
     with blaming(f"{scenario.source}: {place}.gpu"):
@@ -202,8 +202,8 @@ def _pool(scenario: Scenario, pool: PoolSpec, served: Served, host: HostTerms, s
         return Setup(pool, recipe.prepared(), scenario.model_of(pool).called)
 
 
-def _units(scenario: Scenario, served: Served, host: HostTerms, sources: Sources) -> tuple[Setup, Setup]:
-    """The attention and the FFN pool; an engine of the first has a part of the second behind it."""
+def _units(scenario: Scenario, served: ServedModel, host: HostTerms, sources: Sources) -> tuple[Setup, Setup]:
+    """The attention and the FFN pool. An engine of the first uses a share of the second."""
     (attention_pool,), (ffn_pool,) = scenario.fleet.of_role("attention"), scenario.fleet.of_role("ffn")
     engine = scenario.engine_of(attention_pool)
     if engine.drafts:
@@ -225,7 +225,7 @@ def _units(scenario: Scenario, served: Served, host: HostTerms, sources: Sources
 
 
 def _half(scenario: Scenario, pool: PoolSpec, model: ModelSpec) -> Half:
-    """One unit's part of an attention or FFN pool."""
+    """One unit's share of an attention or FFN pool."""
     place = f"{scenario.source}: fleet.pools: {pool.name}"
     with blaming(f"{place}.gpu"):
         gpu = find_gpu(pool.gpu)
@@ -237,12 +237,12 @@ def _half(scenario: Scenario, pool: PoolSpec, model: ModelSpec) -> Half:
 
 
 def layout_of(pool: PoolSpec) -> Layout:
-    """A pool's layout in the model's terms."""
+    """The parallel layout of a pool."""
     return Layout(pool.tp, pool.pp, pool.dp, pool.expert_parallel, pool.redundant_experts, pool.all2all, pool.dcp)
 
 
 def host_terms(cost: CostSpec, base_dir: Path, source: str) -> HostTerms:
-    """The host's times that a user names, or those of a usual one."""
+    """The host's times from a calibration file, or the defaults."""
     if cost.calibration is None:
         return HostTerms()
     with blaming(f"{source}: cost.calibration"):

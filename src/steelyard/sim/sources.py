@@ -1,4 +1,4 @@
-"""Where the step times of an engine come from, by what a user wants."""
+"""The cost sources of an engine, as the scenario's ``cost`` selects them."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from steelyard.sim.content import files_under
 
 @dataclass(frozen=True)
 class Sources:
-    """What is wanted, the folder that its paths start from, and factors on families of operators."""
+    """The selection, the folder that relative paths start from, and factors on operator families."""
 
     wanted: CostSpec = field(default_factory=CostSpec)
     base_dir: Path = Path()
     factors: Mapping[str, float] = field(default_factory=dict)
 
     def open(self, gpu: Gpu, topology: Topology, model: ModelSpec, layout: Layout) -> tuple[CostSource, ...]:
-        """What there is, the best first: the user's own profile, the GPU's shipped one, NVIDIA's tables, the
+        """All available sources, the best first: the user's profile, the GPU's shipped profile, NVIDIA's tables, the
         roofline."""
         own: list[CostSource] = []
         if self.profile is not None:
-            from steelyard.cost.profiles import open_profile  # readers of files that few have
+            from steelyard.cost.profiles import open_profile  # imported late: few users have such files
 
             with blaming("cost.profile"):
                 own.append(open_profile(self.profile, gpu, model, layout))
@@ -39,20 +39,20 @@ class Sources:
         return tuple(Scaled(source, self.factors) for source in found) if self.factors else found
 
     def general(self, sources: tuple[CostSource, ...]) -> tuple[CostSource, ...]:
-        """Those of them that know any model; the user's own may be of one only."""
+        """Sources that cover any model. A user's profile may cover one model only."""
         return sources if self.profile is None else sources[1:]
 
     def are_measured(self, gpu: Gpu) -> bool:
-        """Whether a profile of a GPU comes with the package."""
+        """Whether the package has a profile of a GPU."""
         return shipped(gpu.name) is not None
 
     @property
     def profile(self) -> Path | None:
-        """The user's own, a file or a folder."""
+        """The user's profile, a file or a folder."""
         return None if self.wanted.profile is None else self.base_dir / self.wanted.profile
 
     def contents(self, gpu: Gpu) -> tuple[object, ...]:
-        """What the times depend on, beside the package itself."""
+        """Inputs of step times other than the package itself, for the cache."""
         database = None if self.wanted.source == "analytic" else find_database(gpu.name)
         return (
             self.wanted.source,
@@ -63,7 +63,7 @@ class Sources:
 
 
 def _profile_contents(path: Path) -> tuple[object, ...]:
-    """A file as it is; of a folder, which may be large, its place and its files' times."""
+    """A file's bytes; for a folder, which may be large, its path and its files' names, sizes and times."""
     if path.is_file():
         return (path.read_bytes(),)
     return str(path.resolve()), files_under(path)
@@ -75,7 +75,7 @@ def _table_files(folder: Path) -> list[tuple[str, int, int]]:
 
 
 def measured_sources(wanted: CostSpec, gpu: Gpu, topology: Topology) -> tuple[CostSource, ...]:
-    """What others have measured on a GPU, as far as it is wanted, the best first."""
+    """Measured sources that come with packages, as far as they are selected, the best first."""
     if wanted.source == "analytic":
         return ()
     tables = find_silicon(gpu, topology)
@@ -89,6 +89,6 @@ def measured_sources(wanted: CostSpec, gpu: Gpu, topology: Topology) -> tuple[Co
 
 @cache
 def shipped(gpu: str) -> MeasuredSource | None:
-    """The profile that comes with the package for a GPU, read once however many runs use it."""
+    """The package's profile of a GPU, read once per process."""
     bundle = shipped_bundle(gpu)
     return None if bundle is None else MeasuredSource(find_gpu(gpu), bundle)

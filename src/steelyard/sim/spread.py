@@ -16,7 +16,7 @@ NOTHING = Latency(mean=None, p50=None, p90=None, p95=None, p99=None, max=None, c
 
 
 def spread_of(values: Column) -> Latency:
-    """Of those values that are finite."""
+    """Mean and percentiles of the finite values."""
     values = values[np.isfinite(values)]
     if not len(values):
         return NOTHING
@@ -25,7 +25,7 @@ def spread_of(values: Column) -> Latency:
 
 
 def spread_of_gaps(gaps: TokenGaps) -> Latency:
-    """Of the gaps between tokens."""
+    """Mean and percentiles of the gaps between tokens."""
     if not gaps.total:
         return NOTHING
     p50, p90, p95, p99 = gaps.percentiles(PERCENTILES)

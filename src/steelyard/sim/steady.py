@@ -1,7 +1,7 @@
-"""The part of a run in which the fleet is neither filling nor draining, and its figures.
+"""The steady window: the part of a run in which the fleet neither fills nor drains.
 
-The window ends where requests stop coming: at the last root's arrival, or when the first user of a closed loop is done.
-Where it begins is found by MSER-5 (White, Cobb and Spratt, "A comparison of five steady-state truncation heuristics for
+The window ends when requests stop arriving: at the last first turn, or when the first user of a closed loop is done.
+Its start is found by MSER-5 (White, Cobb and Spratt, "A comparison of five steady-state truncation heuristics for
 simulation", WSC 2000) on the number of requests in the system: of all beginnings in the first half, the one that leaves
 the smallest standard error of the mean. If that is the last of them the run is too short to tell.
 """
@@ -22,13 +22,13 @@ from steelyard.sim.summary import Interval, Unsteady
 from steelyard.workload import Workload
 from steelyard.workload.columns import root_of
 
-_SLICES, _BATCH = 1000, 5  # observations at most, and how many of them MSER-5 takes together
-_FEWEST = 100  # requests that tell anything
-_LONGEST = 99  # percentile of the time that requests stay: so long it takes until as many leave as come
-_BATCHES = 20  # of the window, whose means vary as much as the figure does
+_SLICES, _BATCH = 1000, 5  # most observations, and how many MSER-5 averages
+_FEWEST = 100  # requests in a window
+_LONGEST = 99  # percentile of time in the system: the least time until as many leave as arrive
+_BATCHES = 20  # batches of the window, for batch means
 _STUDENT = 1.729  # 95 % quantile of Student's t with one degree of freedom less
-# A queue grows if it does so by more standard errors than this, and by more than this share of arrivals. Means of a
-# random walk's batches vary less than its ends do, by sqrt(2 / 3), so this is about two standard errors.
+# A queue grows if it grows by more standard errors than this, and by more than this share of arrivals. Batch means of a
+# random walk vary less than its ends, by sqrt(2 / 3), so this is about two standard errors.
 _SIGNIFICANT, _SIZEABLE = 2.5, 0.02
 
 
@@ -47,7 +47,7 @@ class Window:
 def steady_window(
     scenario: Scenario, workload: Workload, requests: dict[str, Column], logs: Sequence[EngineLog]
 ) -> Window | Unsteady:
-    """The window that the scenario gives, or else the one that is found."""
+    """The window that the scenario gives, or else the one found by MSER-5; or why there is none."""
     ended = ends(requests)
     over = max((float(log.ends[-1]) for log in logs if len(log.ends)), default=0.0)
     if scenario.steady is not None:
@@ -83,18 +83,18 @@ def steady_window(
 
 
 def ends(requests: dict[str, Column]) -> Floats:
-    """When each request ended: with its last token, when it was given up or rejected; never in a run cut before."""
+    """When each request ended: last token, abort or rejection; infinite if it did not end."""
     turned_away = np.where(requests["status"] == "rejected", requests["arrival"], np.inf)
     return np.where(np.isfinite(requests["finish"]), requests["finish"], turned_away)
 
 
 def in_system(arrival: Floats, ended: Floats, edges: Floats) -> Floats:
-    """Request-seconds spent in the system up to each moment."""
+    """Request-seconds in the system up to each moment."""
     return _past(arrival, edges) - _past(ended, edges)
 
 
 def truncation(series: Floats) -> int | None:
-    """How many observations to leave out at the beginning, by MSER; None where half of them would not be enough."""
+    """Observations to drop at the start, by MSER; None if it would be half of them or more."""
     n = len(series)
     if n < 4:
         return None
@@ -107,9 +107,9 @@ def truncation(series: Floats) -> int | None:
 
 
 def sampling_interval(came: Floats, left: Floats, amounts: Floats | None, window: Window) -> Interval:
-    """Where an amount per second of requests (one each if not given) lies with 90 % certainty, by means of batches.
+    """The 90 % interval of a rate, by batch means. ``amounts`` is what each request counts, 1 by default.
 
-    In the long run as much leaves as comes, so both are looked at. Near saturation only what comes varies as it should.
+    In the long run as much leaves as arrives, so both are used. Near saturation only arrivals vary as they should.
     """
     edges = np.linspace(window.start, window.end, _BATCHES + 1)
     found = []
@@ -121,7 +121,7 @@ def sampling_interval(came: Floats, left: Floats, amounts: Floats | None, window
 
 
 def _changes(scenario: Scenario) -> str:
-    """What a scenario changes on purpose while it runs, if anything."""
+    """What a scenario changes during the run, in words; empty if nothing."""
     if scenario.dynamics or any(pool.autoscale for pool in scenario.fleet.pools):
         return "the fleet changes while it serves; steady: {start, end} gives a window"
     if any(isinstance(spec.arrivals, VaryingArrivals) for spec in scenario.workload.workloads()):
@@ -130,7 +130,7 @@ def _changes(scenario: Scenario) -> str:
 
 
 def _last_arrival(scenario: Scenario, workload: Workload, requests: dict[str, Column]) -> float:
-    """When the first of the workloads has nobody left to come."""
+    """When the first workload of the mix has no more arrivals."""
     found = []
     roots = root_of(workload.after)
     for i, spec in enumerate(scenario.workload.workloads()):
@@ -148,7 +148,7 @@ def _last_arrival(scenario: Scenario, workload: Workload, requests: dict[str, Co
 
 
 def _closed(scenario: Scenario) -> bool:
-    """Whether all requests are of users who wait for their answers, which no fleet is too slow for."""
+    """Whether all workloads are closed loops, in which no queue can grow without bound."""
     return all(isinstance(spec.arrivals, ClosedArrivals) for spec in scenario.workload.workloads())
 
 
@@ -161,7 +161,7 @@ def _per_second(moments: Floats, window: Window) -> float:
 
 
 def _queue_grows(arrival: Floats, ended: Floats, window: Window, logs: Sequence[EngineLog]) -> bool:
-    """Whether the requests that wait anywhere become more, by a t-test on their increase from batch to batch."""
+    """Whether the number of waiting requests grows, by a t-test on its increase from batch to batch."""
     came, left = (_per_second(moments, window) * window.seconds for moments in (arrival, ended))
     if came - left < _SIZEABLE * came:
         return False
@@ -174,7 +174,7 @@ def _queue_grows(arrival: Floats, ended: Floats, window: Window, logs: Sequence[
 
 
 def _running(log: EngineLog, moments: Floats) -> Floats:
-    """Request-seconds spent in an engine's batch up to each moment."""
+    """Request-seconds in an engine's batch up to each moment."""
     if not len(log.ends):
         return np.zeros(len(moments))
     rows = log.stretches()
@@ -185,7 +185,7 @@ def _running(log: EngineLog, moments: Floats) -> Floats:
 
 
 def _past(times: Floats, moments: Floats) -> Floats:
-    """For each moment, the seconds since those times that are before it, added up."""
+    """For each moment: the sum of seconds since all earlier times."""
     ordered = np.sort(times)
     before = np.searchsorted(ordered, moments)
     return np.asarray(before * moments - np.append(0.0, np.cumsum(ordered))[before])

@@ -15,7 +15,7 @@ from steelyard.fleet.dynamics import Dynamics as FleetDynamics
 from steelyard.fleet.handover import Handover
 from steelyard.sim.bottleneck import bottleneck
 from steelyard.sim.by_model import figures_by_model
-from steelyard.sim.dynamics import dynamics_figures, shares_there
+from steelyard.sim.dynamics import dynamics_figures, mean_shares_present
 from steelyard.sim.gaps import TokenGaps
 from steelyard.sim.handovers import link_use
 from steelyard.sim.service import cost_of, goodput_of, steady_figures, throughput_of, verdicts
@@ -46,7 +46,7 @@ def summarise(
     dynamics: FleetDynamics | None = None,
     handover: Handover | None = None,
 ) -> Summary:
-    """All headline figures of a run that has ended."""
+    """The summary of a run."""
     scenario, answers = setup.scenario, setup.answers[0]
     finished = requests["status"] == "finished"
     start, end = span(requests)
@@ -55,12 +55,12 @@ def summarise(
         *(int((requests["status"] == s).sum()) for s in ("finished", "rejected", "aborted", "unfinished"))
     )
     prompt, output = int(requests["prompt"][finished].sum()), int(requests["output"][finished].sum())
-    # The share of its replicas that each pool had on average, where they come and go.
-    there = [1.0] * len(setup.pools) if dynamics is None else shares_there(dynamics, start, end)
-    gpus = [each.gpus * share for each, share in zip(setup.pools, there, strict=True)]
+    # By pool: the mean share of its replicas that held GPUs.
+    present = [1.0] * len(setup.pools) if dynamics is None else mean_shares_present(dynamics, start, end)
+    gpus = [each.gpus * share for each, share in zip(setup.pools, present, strict=True)]
     gpu_hours = duration * sum(gpus) / 3600
     price = sum(count * each.price_per_hour for count, each in zip(gpus, setup.pools, strict=True)) / sum(gpus)
-    pools = pool_figures(setup, engines, desk.output, duration, there)
+    pools = pool_figures(setup, engines, desk.output, duration, present)
     kv, mfu, mbu, busy, provenance = _whole(pools, gpus, setup.pools.index(answers))
     cached = _prefix_cache(requests)
     logs = [engine.log for engine in engines]
@@ -113,7 +113,7 @@ def summarise(
 
 
 def _sources(setup: FleetSetup) -> dict[str, str]:
-    """Who knew each operator; engines that only prefill were not asked for decodes."""
+    """The source of each operator's times. Prefill engines have no decode operators."""
     return {
         name: source
         for each in setup.pools
@@ -124,7 +124,7 @@ def _sources(setup: FleetSetup) -> dict[str, str]:
 
 @cache
 def _version() -> str:
-    """Looked up once: it takes as long as a twentieth of a small run."""
+    """The package's version, looked up once: that takes as long as a twentieth of a small run."""
     return version("steelyard")
 
 
@@ -140,7 +140,7 @@ def span(requests: dict[str, Column]) -> tuple[float, float]:
 def _whole(
     pools: Sequence[PoolFigures], gpus: list[float], answers: int
 ) -> tuple[KvUse, float, float, float, Provenance]:
-    """The fleet's use, by GPUs; its blocks are those of the pool that answers."""
+    """Use of the whole fleet, weighted by GPUs. KV blocks are those of the pool that answers."""
 
     def mean(values: list[float]) -> float:
         return sum(value * count for value, count in zip(values, gpus, strict=True)) / sum(gpus)
@@ -162,7 +162,7 @@ def _prefix_cache(requests: dict[str, Column]) -> PrefixCache:
 
 
 def _first_uses(engines: Sequence[Engine]) -> FirstUseFigures | None:
-    """What fresh engines compiled; None where none is fresh."""
+    """Kernels that fresh engines compiled; None if no engine is fresh."""
     counted = [engine.first_uses for engine in engines if engine.first_uses is not None]
     if not counted:
         return None

@@ -1,6 +1,6 @@
-"""The figures of a run that people look at first. Keys and order of `summary.json` are those of the fields here.
+"""The summary of a run. The fields here are the keys of `summary.json`, in the same order.
 
-Fields with a default have no key where they hold it; others are null where they are None.
+A field that holds its default is left out. Other fields are null if they are None.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class Latency(Record):
-    """Mean and percentiles of something that happened ``count`` times; None where it never did."""
+    """Mean and percentiles of ``count`` values, in seconds; None if there are none."""
 
     mean: float | None
     p50: float | None
@@ -28,14 +28,14 @@ class Latency(Record):
 
     @property
     def levels(self) -> dict[str, float | None]:
-        """All of it by name, but the count."""
+        """All fields by name, without the count."""
         names = ("mean", "p50", "p90", "p95", "p99", "max")
         return dict(zip(names, (self.mean, self.p50, self.p90, self.p95, self.p99, self.max), strict=True))
 
 
 @dataclass(frozen=True)
 class Outcomes(Record):
-    """What became of the requests."""
+    """Number of requests by outcome."""
 
     finished: int
     rejected: int
@@ -45,7 +45,7 @@ class Outcomes(Record):
 
 @dataclass(frozen=True)
 class Throughput(Record):
-    """What finished requests amount to, by second."""
+    """Finished requests and their tokens, per second."""
 
     requests_per_s: float
     input_tokens_per_s: float
@@ -57,7 +57,7 @@ class Throughput(Record):
 
 @dataclass(frozen=True)
 class Goodput(Record):
-    """Requests that met every limit on a single request; None where the scenario sets none."""
+    """Requests that met every per-request limit; None if the scenario has none."""
 
     requests_per_s: float | None
     share: float | None
@@ -65,9 +65,9 @@ class Goodput(Record):
 
 @dataclass(frozen=True)
 class LimitVerdict(Record):
-    """A limit on a percentile in seconds, and what the run had instead.
+    """A limit on a percentile and the run's value, in seconds.
 
-    Requests that did not finish count as infinitely late; the value is None where the percentile is one of them.
+    Requests that did not finish count as infinitely late. The value is None if the percentile is infinite.
     """
 
     limit: float
@@ -78,7 +78,7 @@ class LimitVerdict(Record):
 
 @dataclass(frozen=True)
 class Steady(Record):
-    """Figures of the requests that ended in the window in which the fleet neither fills nor drains."""
+    """Figures of the requests that ended in the steady window."""
 
     start_s: float
     end_s: float
@@ -91,12 +91,12 @@ class Steady(Record):
     ttft: Latency
     tpot: Latency
     e2e: Latency
-    sampling: dict[str, Interval]  # where a longer run's would lie, with 90 % certainty, by figure
+    sampling: dict[str, Interval]  # 90 % interval of a longer run, by figure
 
 
 @dataclass(frozen=True)
 class Unsteady(Record):
-    """Why a run has no such window; and where the queue grows all the way, how fast requests came and went."""
+    """Why a run has no steady window; and if the queue keeps growing, the rates of arrivals and ends."""
 
     reason: str
     arrive_per_s: float | None = None
@@ -105,18 +105,18 @@ class Unsteady(Record):
 
 @dataclass(frozen=True)
 class Bottleneck(Record):
-    """What requests wait for, where they do, and what would help."""
+    """What requests wait for, and what would help."""
 
     cause: str  # seats, tokens, blocks, gpu compute, gpu memory, communication, host or link
-    pool: str  # at whose engines; empty for links
-    waited: float  # share of the engines' time in which requests waited; of links, of the time in which they sent
+    pool: str  # pool whose engines they wait at; empty for links
+    waited: float  # share of engines' time with waiting requests; for links, share of time busy
     figure: str
     help: str
 
 
 @dataclass(frozen=True)
 class FoundInTier(Record):
-    """Prompt tokens that one tier of memory held, and its traffic; the GPU's own has no traffic to count."""
+    """Prompt tokens found in one memory tier, and the tier's traffic. The GPU's own cache has no traffic."""
 
     hit_rate: float
     hit_tokens: int
@@ -141,7 +141,7 @@ class PrefixCache(Record):
 
 @dataclass(frozen=True)
 class KvUse(Record):
-    """Blocks of the KV cache, and the share of them that was held."""
+    """KV-cache blocks, and the share of them in use."""
 
     blocks_per_replica: int
     block_size: int
@@ -151,7 +151,7 @@ class KvUse(Record):
 
 @dataclass(frozen=True)
 class Provenance(Record):
-    """Which shares of step time are of which kind of figure."""
+    """Shares of step time by kind of cost figure."""
 
     measured: float
     interpolated: float
@@ -215,16 +215,16 @@ class PoolFigures(Record):
     mbu: float
     busy: float
     provenance: Provenance
-    stalled: float | None = None  # share of decode-only steps, waiting for the other side of an AFD unit
+    stalled: float | None = None  # share of decode-only steps spent waiting for the other side of an AFD unit
     pipeline_bubble: float | None = None  # share of time that stages idled while others worked
-    model: str | None = None  # where there are several
-    step_time: StepShares | None = None  # of engines whose batches run whole on their GPUs, one at a time
+    model: str | None = None  # in a fleet of several models
+    step_time: StepShares | None = None  # not for pipelines and AFD units
     acceptance_length: float | None = None  # tokens per request and step with drafts
 
 
 @dataclass(frozen=True)
 class ModelFigures(Record):
-    """How one of several models was served."""
+    """Figures of one of several models."""
 
     requests: int
     finished: int
@@ -236,7 +236,7 @@ class ModelFigures(Record):
 
 @dataclass(frozen=True)
 class LinkUse(Record):
-    """What the links of one kind carried, as bytes and as shares of what they could have."""
+    """Traffic of one kind of link: bytes, and shares of its capacity."""
 
     bytes: float
     mean_use: float
@@ -246,7 +246,7 @@ class LinkUse(Record):
 
 @dataclass(frozen=True)
 class ServingFigures(Record):
-    """How many replicas of a pool served, as (second, replicas from then on)."""
+    """Serving replicas of a pool over time, as (second, replicas from then on)."""
 
     name: str
     replicas: tuple[tuple[float, int], ...]
@@ -255,7 +255,7 @@ class ServingFigures(Record):
 
 @dataclass(frozen=True)
 class DynamicsFigures(Record):
-    """What crashes did, and how many replicas served when."""
+    """Crashes, retries, and replicas over time."""
 
     crashes: int
     retried_requests: int
@@ -266,7 +266,7 @@ class DynamicsFigures(Record):
 
 @dataclass(frozen=True)
 class FirstUseFigures(Record):
-    """Kernels that fresh engines compiled while serving, and how long their steps waited for that."""
+    """Kernels that fresh engines compiled while serving, and the seconds that steps waited for it."""
 
     kernels: int
     seconds: float
@@ -274,13 +274,13 @@ class FirstUseFigures(Record):
 
 @dataclass(frozen=True)
 class Intervals(Record):
-    """Where figures lie with the stated certainty, by dotted name such as ``ttft.p99``."""
+    """Intervals with a coverage of ``share``, by dotted name such as ``ttft.p99``."""
 
     share: float
     bounds: Mapping[str, Interval]
 
     def to_dict(self) -> dict[str, Any]:
-        """Bounds nested as the figures themselves are."""
+        """Plain data for JSON, bounds nested as the figures are."""
         found: dict[str, Any] = {"share": self.share}
         for name, interval in self.bounds.items():
             part, _, rest = name.partition(".")
@@ -304,9 +304,9 @@ class Intervals(Record):
 
 @dataclass(frozen=True)
 class Summary(Record):
-    """All headline figures, of the whole run unless they are said to be steady.
+    """All headline figures. They are of the whole run, except ``steady``.
 
-    Where pools differ, those of engines are of the pools that answer.
+    If pools differ, figures of engines are those of the pools that answer.
     """
 
     name: str
@@ -342,14 +342,14 @@ class Summary(Record):
     gpu_hours: float
     cost: Cost
     memory: MemoryFigures
-    sources: dict[str, str]  # which answered, by operator
+    sources: dict[str, str]  # by operator: the source of its times
     pools: tuple[PoolFigures, ...]
     intervals: Intervals | None
     unsteady: Unsteady | None = None
     bottleneck: Bottleneck | None = None
     compiled_on_first_use: FirstUseFigures | None = None
     dynamics: DynamicsFigures | None = None
-    models: dict[str, ModelFigures] = field(default_factory=dict)  # where there are several
+    models: dict[str, ModelFigures] = field(default_factory=dict)  # in a fleet of several models
     links: dict[str, LinkUse] = field(default_factory=dict)
 
     @property

@@ -1,4 +1,4 @@
-"""Memory below the GPUs' own: what a scenario gives each engine, and what use was made of it."""
+"""KV-cache tiers below GPU memory: built from a scenario, and their use in the summary."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REMOTE = "remote"
 
 
 def make_tiers(setup: FleetSetup) -> list[Tiers | None]:
-    """What lies below each replica's cache; a remote store is the same for all that have one."""
+    """The tiers of each replica. A remote tier is shared by all replicas that have one."""
     stores: dict[tuple[TierSpec, float], Tier] = {}
     found: list[Tiers | None] = []
     for each in setup.pools:
@@ -60,11 +60,13 @@ def _tier(setup: FleetSetup, each: Setup, place: int, spec: TierSpec) -> Tier:
 
 
 def by_tier(setup: FleetSetup, engines: Sequence[Engine], whole: PrefixCache, duration: float) -> PrefixCache:
-    """``whole``, which is what all tiers found together, by tier; the same where no engine has any.
+    """``whole``, the hits of all tiers, split by tier; unchanged if no engine has tiers.
 
-    A use is the share of the time that a tier's link was sending.
+    ``read_use`` and ``write_use`` are shares of the time that a tier's link was busy.
     """
-    first = sum(each.ranks for each in setup.takes_requests)  # replicas after these take over what others have counted
+    first = sum(
+        each.ranks for each in setup.takes_requests
+    )  # decode replicas get prompts that prefill replicas counted already
     tiers: dict[str, list[Tier]] = {}
     hits: dict[str, int] = {}
     for i, engine in enumerate(engines):

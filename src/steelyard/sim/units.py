@@ -1,4 +1,4 @@
-"""What became of the steps of attention/FFN units."""
+"""Step times of attention/FFN units."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from steelyard.cost import Stretches
 from steelyard.engine import EngineLog
 from steelyard.sim.setup import Setup
 
-_MOMENTS, _FEWEST = 512, 8  # that are looked at, of all engines and of each
+_MOMENTS, _FEWEST = 512, 8  # sampled steps, of all engines and at least of each
 
 
-def on_one(done: Stretches, instances: int) -> Stretches:
-    """The work of the fullest of so many instances that requests were spread over evenly."""
+def on_fullest_instance(done: Stretches, instances: int) -> Stretches:
+    """The work of the fullest instance, with requests spread evenly over instances."""
     if instances == 1:
         return done
     return Stretches(
@@ -28,9 +28,9 @@ def on_one(done: Stretches, instances: int) -> Stretches:
 
 
 def stalled(setup: Setup, logs: Sequence[EngineLog]) -> float | None:
-    """The share of decode-only steps in which a pool's side waited for the other, from moments evenly spread over them.
+    """Share of decode-only step time in which a pool's side waited for the other, from a sample of steps.
 
-    None for pools whose GPUs have all of a layer. Requests of a stretch are taken to be as long as each other.
+    None for pools that are not part of a unit. Requests of a stretch are assumed to be equally long.
     """
     if setup.unit is None:
         return None

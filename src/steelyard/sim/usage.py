@@ -1,4 +1,4 @@
-"""How busy pools were: GPUs, KV blocks, and where their step times come from."""
+"""Use of pools: GPUs, KV blocks, and the provenance of their step times."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from steelyard.sim.pipelines import bubble
 from steelyard.sim.setup import FleetSetup, Setup
 from steelyard.sim.spread import Column
 from steelyard.sim.summary import KvUse, PoolFigures, Provenance, StepShares
-from steelyard.sim.units import on_one, stalled
+from steelyard.sim.units import on_fullest_instance, stalled
 
 
 def pool_figures(
-    setup: FleetSetup, engines: Sequence[Engine], output: Ints, duration: float, there: Sequence[float]
+    setup: FleetSetup, engines: Sequence[Engine], output: Ints, duration: float, present: Sequence[float]
 ) -> tuple[PoolFigures, ...]:
-    """What each pool is and how busy it was.
+    """Figures of each pool.
 
-    ``output`` are the tokens that each request gets, ``there`` is the share of its replicas that a pool had on average.
+    ``output`` is the output length of each request. ``present`` is, by pool, the mean share of replicas that held GPUs.
     """
     found = []
     first = 0
     own: Sequence[Engine] = []
-    for each, share in zip(setup.pools, there, strict=True):
-        if each.pool.role != "ffn":  # that works, and counts as busy, in the steps of the attention pool before it
+    for each, share in zip(setup.pools, present, strict=True):
+        if each.pool.role != "ffn":  # FFN pools work in the steps of their attention pool
             own = engines[first : first + each.ranks]
         found.append(_pool(setup, each, own, output, first, duration * share))
         first += each.ranks
@@ -37,12 +37,12 @@ def pool_figures(
 def _pool(
     setup: FleetSetup, each: Setup, engines: Sequence[Engine], output: Ints, first: int, duration: float
 ) -> PoolFigures:
-    """Time without steps counts as unused."""
+    """Figures of one pool. Time without steps counts as idle."""
     logs = [engine.log for engine in engines]
     total, room = each.limits.blocks, duration * len(logs)
     busy, held, fewest = _blocks(logs, total)
     done = work_done(logs)
-    by_provenance = each.cost.by_provenance(on_one(done, each.spread))
+    by_provenance = each.cost.by_provenance(on_fullest_instance(done, each.spread))
     return PoolFigures(
         name=each.pool.name,
         role=each.pool.role,
@@ -72,7 +72,7 @@ def _pool(
 
 
 def _step_shares(setup: Setup, done: Stretches, gpu: float, busy: float) -> StepShares | None:
-    """What GPUs did in the time of steps; the rest of it they waited."""
+    """What GPUs did during steps. The rest of the time they waited for the host."""
     if setup.unit is not None or setup.stages or not busy:
         return None
     whole = max(busy, gpu)
@@ -81,7 +81,7 @@ def _step_shares(setup: Setup, done: Stretches, gpu: float, busy: float) -> Step
 
 
 def _acceptance_length(setup: Setup, logs: Sequence[EngineLog], output: Ints) -> float | None:
-    """Tokens that a step of a request with drafts gave, on average; its first token is the prompt's."""
+    """Mean tokens per decode step of a request with drafts. The first token comes from prefill."""
     if not setup.engine.drafts or setup.pool.role == "prefill":
         return None
     tokens = passes = 0
@@ -94,7 +94,7 @@ def _acceptance_length(setup: Setup, logs: Sequence[EngineLog], output: Ints) ->
 
 
 def _blocks(logs: Sequence[EngineLog], total: int) -> tuple[float, float, int]:
-    """Seconds in steps, block-seconds held in them, and the fewest blocks that were ever free."""
+    """Seconds in steps, block-seconds in use during them, and the fewest free blocks."""
     busy = held = 0.0
     fewest = total
     for log in logs:
@@ -110,7 +110,7 @@ def _blocks(logs: Sequence[EngineLog], total: int) -> tuple[float, float, int]:
 
 
 def work_done(logs: Sequence[EngineLog]) -> Stretches:
-    """All steps that ran anything."""
+    """All steps that ran a batch."""
     tables = []
     for log in logs:
         if len(log.ends):
@@ -133,7 +133,7 @@ def work_done(logs: Sequence[EngineLog]) -> Stretches:
 
 
 def _provenance(seconds: Column) -> Provenance:
-    """What share of the GPU's time each kind of figure stands for."""
+    """Share of GPU time by kind of cost figure."""
     total = float(seconds.sum())
     shares = [float(part) / total if total else 0.0 for part in seconds]
     return Provenance(**dict(zip(PROVENANCES, shares, strict=True)))

@@ -1,4 +1,4 @@
-"""Work shared out to processes: the same results in the same order for any number of them."""
+"""Worker processes. Results are the same, in the same order, for any number of them."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ def free_cores() -> int:
 
 
 def run_all(function: Callable[[_Task], _Found], tasks: Sequence[_Task], workers: int) -> Iterator[_Found]:
-    """What the function makes of each task, in their order.
+    """The function applied to each task, in order.
 
-    Without workers, or with one task, all is done here. Otherwise each worker is dealt its tasks before it starts, as
-    they are alike, so that it never waits for this process and ends with it. Whoever stops early ends the workers.
+    Without workers, or with one task, everything runs in this process. Otherwise each worker gets its tasks before it
+    starts, since they take about equally long, and never waits for this process. Closing the iterator early terminates
+    the workers.
     """
     if workers < 1 or len(tasks) < 2 or current_process().daemon:
         yield from map(function, tasks)
         return
-    # A fork shares what has been computed; elsewhere it is not safe.
+    # A forked process shares what has been computed. Forking is not safe on other systems.
     context: ForkContext | SpawnContext = get_context("fork") if sys.platform == "linux" else get_context("spawn")
     ends = [context.Pipe(duplex=False) for _ in range(min(workers, len(tasks)))]
     started = [
@@ -51,8 +52,8 @@ def run_all(function: Callable[[_Task], _Found], tasks: Sequence[_Task], workers
 
 
 def _work(function: Callable[[Any], Any], tasks: Sequence[Any], sends: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the process that started this one, which ends it
-    with suppress(BrokenPipeError):  # it has ended
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles interrupts and terminates this one
+    with suppress(BrokenPipeError):  # the parent process has ended
         for task in tasks:
             try:
                 sends.send((function(task), None))
