@@ -108,7 +108,7 @@ class Rollouts:
 
     def accepts(self, event: RolloutEvent) -> Reason | None:
         """Why an event does not count; None if it does."""
-        if isinstance(event, ReplicaUp | ReplicaDown):
+        if isinstance(event, _COMES_OR_GOES):
             return self._accepts_replica(event)
         running = self.running.get(event.trajectory)
         last = self._over.get(event.trajectory)
@@ -120,7 +120,7 @@ class Rollouts:
             return "unknown trajectory" if last is None else "late"
         if isinstance(event, Aborted):  # it counts for any placement since the trajectory began
             return None if event.epoch >= running.begun_epoch else "late"
-        epoch = running.epoch + isinstance(event, Resumed | Sent)  # these begin an epoch
+        epoch = running.epoch + isinstance(event, _BEGINS_EPOCH)
         if event.epoch != epoch:
             return "late" if event.epoch < epoch else "out of order"
         if isinstance(event, Sent):
@@ -367,6 +367,8 @@ _APPLIED: dict[type[RolloutEvent], Callable[[Rollouts, Any], Running | None]] = 
 }
 """How each kind of event is applied. A lookup, since a chain of patterns would take as long as the work itself."""
 
+_COMES_OR_GOES = (ReplicaUp, ReplicaDown)
+_BEGINS_EPOCH = (Resumed, Sent)
 _GENERATES: tuple[Doing, ...] = ("generating", "moving")
 _COUNTS_WHILE: dict[type[RolloutEvent], tuple[Doing, ...]] = {
     Moved: ("moving",),
