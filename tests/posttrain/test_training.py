@@ -164,7 +164,7 @@ def test_best_fit_fills_micro_batches() -> None:
 def test_best_fit_is_the_same_as_one_by_one_for_any_number_of_ranks(
     lengths: np.ndarray[tuple[int], np.dtype[np.int64]], ranks: int, others: int, quadratic: float
 ) -> None:
-    """Micro-batches are filled once for all numbers of ranks, and dealt out anew for each."""
+    """Micro-batches are filled once for all numbers of ranks, and assigned again for each."""
     pack(lengths, others, 1000, packing="best-fit", quadratic=quadratic)
     found = pack(lengths, ranks, 1000, packing="best-fit", quadratic=quadratic)
     bins: list[list[int]] = []

@@ -92,7 +92,7 @@ def test_a_hybrid_engine_of_the_same_shards_moves_nothing() -> None:
     assert reshard(MODEL, NODES, TrainLayout(dp=8, zero=3), Layout(tp=4)).seconds == pytest.approx(
         7 / 8 * whole_weights(MODEL) / NODES.peer.rate, rel=0.1
     )
-    with pytest.raises(UserError, match="16 training GPUs cannot be dealt out to engines of 3"):
+    with pytest.raises(UserError, match="16 training GPUs cannot be divided into engines of 3"):
         reshard(MODEL, NODES, TRAINING, Layout(tp=3))
 
 
@@ -120,7 +120,7 @@ def test_a_replica_that_leaves_hands_over_its_states_and_starts_an_engine() -> N
     assert asleep.parts["fetch"] == pytest.approx(weight_bytes(MODEL, tp=4) / NIC, rel=0.01)
     plain = replica_to_rollout(MODEL, NODES, replace(TRAINING, zero=0), Layout(tp=4))
     assert plain.parts["hand_over"] < 1e-3 < asleep.parts["hand_over"]
-    with pytest.raises(UserError, match="4 GPUs cannot be dealt out to engines of 8"):
+    with pytest.raises(UserError, match="4 GPUs cannot be divided into engines of 8"):
         replica_to_rollout(MODEL, NODES, TRAINING, Layout(tp=8))
 
 

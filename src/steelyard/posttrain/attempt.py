@@ -1,4 +1,4 @@
-"""One trajectory under way on engines: how far it has come, and whose weights made its tokens."""
+"""One trajectory on engines: its progress, and the weights that made its tokens."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from steelyard.records import Trajectory, Turn
 
 @dataclass(slots=True)
 class Attempt:
-    """A trajectory under way, and how far it has come: whole turns, and tokens of the one it is in.
+    """A running trajectory and its progress: whole turns, and tokens of the current one.
 
-    ``version`` is that of the weights it began with.
+    ``version`` is that of the weights that it began with.
     """
 
     trajectory: Trajectory
@@ -24,27 +24,27 @@ class Attempt:
     turns: int = 0
     tokens: int = 0
     context: int = 0
-    chain: Chain = ()  # what caches know it by, until other weights make what they hold worthless
-    names: Names = NO_NAMES  # and its blocks, as far as they were asked for
+    chain: Chain = ()  # its key in caches, until new weights invalidate them
+    names: Names = NO_NAMES  # of its blocks, as far as they were asked for
     cache: Cache = "keep"
     request: Request | None = None  # its turn, once it has been placed
     submitted: bool = False  # whether the engine has it
     replica: int = -1
-    epoch: int = -1  # of its last placement, by which the core knows what a report is about
-    ticket: int = 0  # of what it waits for: a tool, a transfer
+    epoch: int = -1  # of its last placement, which reports carry
+    ticket: int = 0  # of the tool or transfer that it waits for
     ended: float = inf
     versions: dict[int, int] = field(default_factory=dict)  # tokens by the weights that generated them
     counted: int = 0  # tokens of its request that are among these
     since: int = 0  # tokens since it began or was last resumed
     held: bool = False  # stopped for now
-    returned: bool = False  # its tool was through while it was held
+    returned: bool = False  # its tool returned while it was held
     priority: int | None = None  # instead of the router's
     sent: int = 0  # tokens of its cache that were sent to where it is now, while it was not generating
-    arrives: float = 0.0  # when they are there
+    arrives: float = 0.0  # when they arrive
 
     @property
     def turn(self) -> Turn:
-        """The one it is in, or the tool of which is running."""
+        """The current turn, or the one whose tool is running."""
         return self.trajectory.turns[self.turns]
 
     @property
@@ -62,7 +62,7 @@ class Attempt:
         return min(self.versions, default=self.version)
 
     def count(self, tokens: int, version: int) -> int:
-        """Its request has come to so many tokens; those that are new are by weights of this version."""
+        """Its request has generated this many tokens; new ones were made by weights of this version."""
         new = tokens - self.counted
         if new > 0:
             self.counted = tokens
@@ -70,14 +70,14 @@ class Attempt:
         return new
 
     def keep(self, tokens: int) -> None:
-        """So many tokens of its turn, which its request has brought, stay."""
+        """Keep this many tokens of its turn, which its request has generated."""
         self.tokens += tokens
         self.context += tokens
         self.since += tokens
         self.request = None
 
     def next_turn(self) -> Turn:
-        """Its tool has returned; the turn that is over."""
+        """Its tool has returned. Returns the turn that has ended."""
         over = self.trajectory.turns[self.turns]
         self.context += over.returned
         self.turns += 1

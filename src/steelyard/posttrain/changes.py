@@ -1,4 +1,4 @@
-"""What it takes GPUs to change between training and rollout: what they fetch, what they hand on, what has to start."""
+"""Seconds for GPUs to change between training and rollout: what they fetch, what they send, what has to start."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def replica_to_rollout(
     asleep: bool = True,
 ) -> MoveTime:
     """A data-parallel replica leaves a job of ``layout`` and becomes engines: its optimiser shards go to those that
-    stay, engines wake (or start), and fetch the weights of the day."""
+    stay, engines wake (or start), and fetch the current weights."""
     startup = startup or Startup()
     _check_others(layout)
     if layout.replica_gpus % engine.gpus:
-        raise UserError(f"weight sync: {layout.replica_gpus} GPUs cannot be dealt out to engines of {engine.gpus}")
+        raise UserError(f"weight sync: {layout.replica_gpus} GPUs cannot be divided into engines of {engine.gpus}")
     handed = _handed(model, layout)
     stay = layout.gpus - layout.replica_gpus
     link = topology.network(across(topology, stay, layout.replica_gpus))
@@ -69,7 +69,7 @@ def engines_begin(
 def relayout(
     model: ModelSpec, topology: Topology, now: TrainLayout, then: TrainLayout, startup: Startup | None = None
 ) -> MoveTime:
-    """A job goes on with another layout: groups are made anew, and each GPU fetches its shards of weights and
+    """A job goes on with another layout: groups are created again, and each GPU fetches its shards of weights and
     optimiser states from those that had them, which share the sending evenly."""
     startup = startup or Startup()
     own = _held(model, then)
@@ -89,5 +89,5 @@ def _held(model: ModelSpec, layout: TrainLayout) -> float:
 
 
 def _handed(model: ModelSpec, layout: TrainLayout) -> float:
-    """Bytes of optimiser states that one GPU of a job has for itself, of which there are none where all have all."""
+    """Bytes of optimiser states that only one GPU of a job has; none if all GPUs have all of them."""
     return max(stage_weights(stage, layout).kept(layout)[1] for stage in layout.stages(model)) if layout.zero else 0.0

@@ -17,8 +17,10 @@ from steelyard.records import Trajectory
 from steelyard.scenario.posttrain import USUAL_STALENESS, BucketSpec, PosttrainScenario, TrainingSpec
 from steelyard.scenario.posttrain_loading import posttrain_from_dict
 
+# A finer grid than the planner's (`planning.py`): a co-located job must use all GPUs, whose number may have factors 3
+# and 5, and it is searched once per scenario. The planner leaves GPUs to rollout, and times its grid for every split.
 _STAGES = (1, 2, 3, 4, 5, 8)
-_SPLITS = (1, 2, 3, 5, 6)  # ranks that a sequence is split over, of which 3 and 5 make up for odd numbers of GPUs
+_SPLITS = (1, 2, 3, 5, 6)  # context-parallel ranks
 _MICRO_BATCHES = (8192, 16384, 24576, 40960)
 
 
@@ -30,7 +32,7 @@ class Cases:
         self._colocated: PosttrainScenario | None = None
 
     def of(self, choice: Choice) -> PosttrainScenario:
-        """The scenario with others deciding; refuses what cannot go together, or does not fit."""
+        """The scenario with this choice; refuses combinations that cannot be run or do not fit."""
         base = self._scenario
         if choice.mode == "colocated":
             base = self._colocated = self._colocated or colocated(base)
@@ -42,8 +44,8 @@ class Cases:
 
 
 def _bound(base: PosttrainScenario, choice: Choice) -> int | None:
-    """Weight versions that samples may be behind: the same for all who are asynchronous, whatever they carry over.
-    Older samples are worth less, so nobody is to buy throughput with them."""
+    """Weight versions that samples may be behind: the same for all asynchronous choices, whatever they carry over.
+    Older samples are worth less, so no choice may buy throughput with them."""
     if choice.mode != "asynchronous":
         return None
     return base.staleness if base.mode == choice.mode and base.staleness is not None else USUAL_STALENESS[choice.mode]
@@ -51,7 +53,7 @@ def _bound(base: PosttrainScenario, choice: Choice) -> int | None:
 
 def colocated(scenario: PosttrainScenario) -> PosttrainScenario:
     """The same GPUs roll out and train: the fastest training layout over all of them, engines of the largest degree
-    that is written and divides them; whoever plans may choose another degree."""
+    that is written and divides them; a planner may choose another degree."""
     setup, gpus, settings = set_up_posttrain(scenario), scenario.gpus, train_settings(scenario)
     lengths = np.array([_length(each) for each in setup.tasks.step(0)])
     fitting = _over_all(setup, gpus)

@@ -17,7 +17,7 @@ Kind = Literal["ours", "bound", "rival", "change"]
 
 @dataclass(frozen=True)
 class Choice:
-    """Who decides what in a post-training run. The defaults are ours: what we recommend, and are judged by."""
+    """The policies of a post-training run. The defaults are ours: what we recommend and are judged by."""
 
     mode: Mode = "asynchronous"
     router: RouterName = "cost-aware"
@@ -30,7 +30,7 @@ class Choice:
 
     @property
     def knows(self) -> bool:
-        """Whether anybody in it is told what no real system can know: what trajectories will come to."""
+        """Whether a policy is given what no real system can know: how long trajectories will be."""
         return self.estimator in ("oracle", "noisy") or self.planner == "oracle" or self.router in ORACLES
 
     @property

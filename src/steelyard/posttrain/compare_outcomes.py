@@ -1,4 +1,4 @@
-"""What came of contenders, over one or several seeds: who is the best, and who might be."""
+"""Results of contenders over one or several seeds: which is the best, and which might be."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CLOSE = 0.1  # of the best: with another seed the order of such may be another
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a contender on a scenario: figures of a run with each seed, or why it could not be run."""
+    """A contender's result on a scenario: figures of a run with each seed, or why it could not be run."""
 
     contender: Contender
     runs: Sequence[Mapping[str, Any]]
@@ -25,13 +25,13 @@ class Outcome:
 
     @property
     def figures(self) -> dict[str, Any]:
-        """In the mean of all seeds; none of what could not be run."""
+        """The mean over all seeds; empty if it could not be run."""
         found = {name: _mean([run[name] for run in self.runs]) for name in self.runs[0]} if self.runs else {}
         return found | ({"seeds": len(self.runs), "spread": self.spread} if found else {})
 
     @property
     def throughput(self) -> float:
-        """What all are judged by; 0 for what could not be run."""
+        """The figure that all are judged by; 0 if it could not be run."""
         return sum(self._judged) / len(self.runs) if self.runs else 0.0
 
     @property
@@ -85,8 +85,8 @@ class Comparison:
 
     @property
     def fair(self) -> list[Outcome]:
-        """Those that know nothing that a real system could not. Others are granted the fixed split that is best in
-        hindsight, ours is not."""
+        """Those that know nothing that a real system could not. Others get the fixed split that is best in hindsight,
+        ours does not."""
         return [
             each
             for each in self.outcomes
@@ -96,13 +96,13 @@ class Comparison:
 
     @property
     def oracle(self) -> Outcome:
-        """The bound: the best of all that are told lengths in advance."""
+        """The bound: the best of all that know lengths in advance."""
         ours = self.find("ours")
         return max((each for each in self.outcomes if each.contender.choice.knows), key=lambda each: each.of(ours))
 
     @property
     def close(self) -> list[Contender]:
-        """Ours, the bounds, and whoever might be the best with another seed."""
+        """Ours, the bounds, and all that might be the best with another seed."""
         least = (1 - _CLOSE) * max(each.throughput for each in self.fair)
         return [
             each.contender

@@ -1,4 +1,4 @@
-"""What a comparison is asked for: which scenarios, at which size, and who takes part."""
+"""The settings of a comparison: which scenarios, at which size, with which contenders."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class CompareSettings:
         return [scaled(load_posttrain(file, self.changes), part) for file, part in zip(files, parts, strict=True)]
 
     def contenders(self) -> list[Contender]:
-        """Everyone who takes part."""
+        """All contenders."""
         limits = {dimension: chosen(dimension, names) for dimension, names in self.names.items()}
         return contenders(limits, self.full, self.rivals)
 

@@ -11,7 +11,7 @@ from steelyard.posttrain.tails import tail_of
 
 
 def core_settings(setup: PosttrainSetup, planner: PlannerSettings | None = None) -> CoreSettings:
-    """What decides in a scenario, and what it is told of the engines. ``planner`` is given where one plans anew."""
+    """The policies of a scenario and its engines' figures. ``planner`` is given if one plans again during the run."""
     scenario = setup.scenario
     asked = scenario.trajectories
     return CoreSettings(

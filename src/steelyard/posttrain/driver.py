@@ -1,7 +1,7 @@
 """Drives the decision core in virtual time: reports events, carries commands out.
 
-Events are decided one after the other. What carrying a command out leads to is reported after all commands of the
-event have been carried out, as a live driver would do it.
+Events are decided one after the other. Events that follow from a command are reported after all commands of the event
+have been carried out, as a live driver would do it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CarryOut = Callable[[Any, float], None]
 
 
 class Driver:
-    """One core, and all that carry out its commands. Events are written to the journal before they are decided."""
+    """One core, and the handlers of its commands. Events are written to the journal before they are decided."""
 
     def __init__(self, core: Core, journal: Journal | None = None) -> None:
         self.core = core
@@ -32,7 +32,7 @@ class Driver:
         self._seq = 0
 
     def on(self, kind: type[Command], carry_out: CarryOut) -> None:
-        """Who carries out commands of a kind."""
+        """Set the handler of a kind of command."""
         self._carry_out[kind] = carry_out
 
     def tell(self, event: Event) -> None:

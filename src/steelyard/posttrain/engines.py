@@ -17,7 +17,7 @@ _USUAL_CONTEXT = 4096  # tokens; chosen: between a first turn's context and that
 
 @dataclass(frozen=True)
 class EngineKind:
-    """An engine that many replicas are of."""
+    """The kind of engine that replicas are made of."""
 
     tp: int
     limits: Limits
@@ -49,16 +49,16 @@ class EngineKind:
         )
 
     def move_seconds(self, source: EngineKind, tokens: int) -> float:
-        """Until so many tokens' keys and values have come from another engine, over the network of the smaller."""
+        """Seconds to move the KV cache of this many tokens from another engine, over the network of the smaller one."""
         width = min(self.tp, source.tp) * self.gpu.nic_bandwidth
         return CONNECTOR_START_SECONDS + tokens * self.kv_bytes / width
 
     def fetch_seconds(self, tokens: int) -> float:
-        """Until they are back from the host's memory."""
+        """Seconds to fetch them from the host's memory."""
         return CONNECTOR_START_SECONDS + tokens * self.kv_bytes / (self.tp * self.gpu.pcie_bandwidth)
 
     def speed(self) -> BucketSpeed:
-        """What the decision core is told of it: decode steps at some loads, and what a prompt's token takes."""
+        """Its speed for the decision core: decode steps at some loads, and the seconds of a prompt token."""
         counts = sorted({1, 2, 4, 8, 16, 32, 64, 128, 256, self.limits.max_num_seqs})
         rows = [(n, *self._decode(n)) for n in counts if n <= self.limits.max_num_seqs]
         chunk = self.limits.max_num_batched_tokens

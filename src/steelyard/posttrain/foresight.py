@@ -1,4 +1,4 @@
-"""What a plan would come to, by running the loop itself ahead of time on trajectories that are known."""
+"""Predicts the step time of a plan by running the loop itself on known trajectories."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CLOSE = 0.1  # of a step: plans that a sample of steps may have in the wrong or
 
 @dataclass(frozen=True)
 class Replay:
-    """Groups over and over again, as if each time with other prompts."""
+    """The same groups again and again, each time as if with other prompts."""
 
     groups: Sequence[Batch]
     prompts: int  # of a step
@@ -47,8 +47,8 @@ class Replay:
 
 
 class Foresight:
-    """One run's engines, training layouts and rules, to try plans with. ``watch`` is told how many simulations have
-    been made so far."""
+    """One run's engines, training layouts and rules, to try plans with. ``watch`` is called with the number of
+    simulations so far."""
 
     def __init__(self, setup: PosttrainSetup, watch: Callable[[int], None] = lambda made: None) -> None:
         scenario = setup.scenario
@@ -63,7 +63,7 @@ class Foresight:
         self.written = Plan(self.training.written, buckets_of(scenario), 0.0, 0.0, 0.0)
 
     def measured(self, batch: Batch) -> Measured:
-        """In the planners' terms; worked out once for each batch."""
+        """In the planners' terms; computed once for each batch."""
         key = _name(batch)
         if key not in self._measured:
             self._measured[key] = Measured.of(batch, self.setup.scenario.trajectories.group)
@@ -75,11 +75,10 @@ class Foresight:
         return list(takewhile(lambda batch: not LengthsChanged().apart(self.measured(batch), newest), batches))
 
     def step_seconds(self, plan: Plan, batches: Sequence[Batch], known: Batch, measured: int = SIMULATED) -> float:
-        """A step once the loop has settled, in the mean over batches; the estimator has learnt from ``known`` before.
+        """The mean step over batches once the loop has settled. The estimator has learnt from ``known`` before.
 
-        Where stages take turns, each batch is run with nothing beside it. Where a batch is rolled out before the last
-        one is trained on, it waits, and training alone counts. Otherwise batches share engines, and only the loop
-        itself can tell.
+        If stages take turns, each batch is run alone. If a batch is rolled out before the one before is trained on, it
+        waits, and training alone counts. Otherwise batches share engines, and only the loop itself can tell.
         """
         if not self.setup.scenario.staleness_bound:
             self._count()
@@ -93,7 +92,7 @@ class Foresight:
         return max(least, self._trial(plan, batches, known).seconds(measured))
 
     def _trial(self, plan: Plan, batches: Sequence[Batch], known: Batch) -> Trial:
-        """Of a plan with these batches; the one that was begun with them already is gone on with."""
+        """The trial of a plan with these batches. A trial that was begun with them is continued."""
         tried_on = tuple(map(_name, batches)), _name(known)
         if tried_on != self._tried_on:
             self._trials.clear()
@@ -104,13 +103,13 @@ class Foresight:
         return self._trials[plan.layout]
 
     def _fixed(self, plan: Plan) -> PosttrainSetup:
-        """A run with a plan, and nobody to change it."""
+        """A run with a fixed plan."""
         fixed = as_written(self.setup, self.training, plan)
         return replace(fixed, scenario=fixed.scenario.replace(pool="none"))
 
     def rolled_out(self, plan: Plan, batch: Batch, known: Batch) -> float:
-        """Seconds until the last trajectory of a batch has ended that has the engines to itself; run once for each,
-        whatever trains beside."""
+        """Seconds until the last trajectory of a batch has ended, with the engines to itself. Run once for each batch,
+        for any training beside it."""
         _, engines = plan.layout
         key = engines, _name(batch)
         if key not in self._rolled_out:
@@ -120,7 +119,7 @@ class Foresight:
         return self._rolled_out[key]
 
     def least_seconds(self, plan: Plan, batches: Sequence[Batch]) -> float:
-        """What training and weight sync take, in the mean: no rollout makes a step shorter than that."""
+        """Mean seconds of training and weight sync: no step is shorter than that."""
         seconds, packing = self.training.seconds, self.setup.scenario.training.packing
         train = [seconds(plan.training, self.measured(each).context, packing) for each in batches]
         return float(np.mean(train)) + self.world.sync(plan.training, plan.buckets)

@@ -1,7 +1,7 @@
 """The hybrid pool in the loop: rollout engines whose GPUs can hold a training replica are lent to training and back.
 
-The core's pool decides; what it commands is carried out here, in the time that it takes by what is moved, and reported
-when it is done. Rollouts and training go on meanwhile.
+The core's pool decides. Its commands are carried out here, in the time that moving the data takes, and reported when
+done. Rollout and training go on meanwhile.
 """
 
 from __future__ import annotations
@@ -89,12 +89,12 @@ class PoolDriver:
     # -- what the loop tells ------------------------------------------------------------------------------------
 
     def begins(self, at: float, step: int) -> None:
-        """A barrier: those that are ready train from here on."""
+        """A barrier: replicas that are ready train from here on."""
         self._tell(StepBegan(at, step, step))
         self._loop.trainer.job = self._job()
 
     def ends(self, at: float, step: int) -> None:
-        """Gradients are in; those that only went along hold what the others hold."""
+        """Gradients are in. Syncing replicas have the same state as the others now."""
         lent = {number: self._epochs[number] for number in self._lent}
         for replica, epoch in {**dict.fromkeys(range(self._layout.replicas), 0), **lent}.items():
             self._tell(Gradient(at, replica, epoch, step, step, 1))
@@ -142,7 +142,7 @@ class PoolDriver:
         ]
 
     def _longest(self, recent: Recent) -> float:
-        """What the longest trajectory of late would take alone, on the fastest engine there is."""
+        """Seconds of the longest recent trajectory alone, on the fastest engine."""
         fastest = min(self._setup.kinds[tp].speed().decode[0][1] for tp in self._loop.stage.tp.values())
         measured = recent.measured(0)
         return float((measured.generated * fastest + measured.tools).max())
@@ -153,7 +153,7 @@ class PoolDriver:
         self._stage.later(command.at, lambda at: self._tell(Tick(at)))
 
     def _do(self, command: PoolCommand, at: float) -> None:
-        """At once what takes no time; the rest later. What cannot be carried out has failed."""
+        """Carry a command out, at once if it takes no time, else later. Report a failure if it cannot be done."""
         if isinstance(command, Reduce):
             return
         reason = self._failing(command)
@@ -186,7 +186,7 @@ class PoolDriver:
         self._stage.later(at + seconds, lambda then: self._tell(Fetched(then, number, epoch, step, version)))
 
     def _back(self, command: Leave | RollBack, at: float) -> None:
-        """Engines wake where the replica was, and get the weights of the day."""
+        """Engines wake where the replica was, and get the current weights."""
         number, setup = command.replica, self._setup
         engine = Layout(tp=len(self._units[number][0]))
         self._syncing.pop(number, None)
@@ -231,7 +231,7 @@ class PoolDriver:
         return self._setup.compile(self._with(lent), settings)
 
     def _train_seconds(self, recent: Recent) -> tuple[tuple[int, float], ...]:
-        """What training takes for lengths as they are, with each number of replicas that the pool may have."""
+        """Seconds of training for recent lengths, with each number of replicas that the pool may have."""
         lengths, first = recent.measured(0).context, self._layout.replicas
         return tuple((first + lent, self._cost(lent).step(lengths).seconds) for lent in range(len(self._units) + 1))
 

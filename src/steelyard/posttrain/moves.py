@@ -1,4 +1,4 @@
-"""Caches of trajectories on their way: from one replica to another, or back from the host's memory."""
+"""Moves of trajectories' caches: from one replica to another, or back from the host's memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from steelyard.posttrain.replicas import MOVED, SUBMIT, Replicas
 
 
 class Moves:
-    """When what a trajectory has cached is where it goes on, and how much has been sent from replica to replica."""
+    """When a trajectory's cache arrives where it goes on, and how much was sent between replicas."""
 
     def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
@@ -16,12 +16,12 @@ class Moves:
         self.tokens = 0
 
     def send(self, attempt: Attempt, source: int, target: int, at: float) -> None:
-        """All that it has goes to another replica, while it is not generating."""
+        """Send its whole cache to another replica, while it is not generating."""
         attempt.cache, attempt.sent = "keep", attempt.context
         attempt.arrives = at + self._seconds(source, target, attempt.sent)
 
     def bring(self, attempt: Attempt, command: Place, at: float) -> tuple[float, int]:
-        """When its turn, which has been placed, can be submitted, and what is said to happen then."""
+        """When its placed turn can be submitted, and the kind of event then."""
         r = attempt.request
         assert r is not None
         source, target = command.source, command.replica

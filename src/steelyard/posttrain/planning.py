@@ -1,4 +1,4 @@
-"""What planners are told of a post-training scenario, and a plan as if it had been written there."""
+"""The input of planners from a post-training scenario, and a scenario with a plan written into it."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ from steelyard.records import Ints
 from steelyard.scenario.posttrain import BucketSpec, PosttrainScenario, TrainingSpec
 from steelyard.scenario.rollouts import TrajectorySpec
 
+# A coarse grid, since each layout is timed for every split of the GPUs; see `compare_cases.py` for a finer one.
 _STAGES = (1, 2, 4, 5, 8)
-_MICRO_BATCHES = (16384, 40960)
+_MICRO_BATCHES = (16384, 40960)  # tokens
 _RANKS = 12  # numbers of data-parallel ranks that are tried where any would do
-_BY_LENGTH = ("length-predicted", "c-mlfq", "heddle", "cost-aware")  # routers that have long ones go to fast engines
+_BY_LENGTH = ("length-predicted", "c-mlfq", "heddle", "cost-aware")  # routers that send long ones to fast engines
 
 
 def planner_mode(scenario: PosttrainScenario) -> Mode:
@@ -56,7 +57,7 @@ def replica_model(kind: EngineKind) -> ReplicaModel:
 
 
 def world_of(setup: PosttrainSetup, training: Training, gpus: int, mode: Mode = "overlapped") -> World:
-    """What a planner is told of all this."""
+    """The world of a scenario, for a planner."""
     models = {tp: replica_model(kind) for tp, kind in setup.kinds.items()}
     return World(
         gpus,
@@ -93,7 +94,7 @@ def option_of(layout: TrainLayout) -> TrainOption:
 
 
 def longest_sequence(setup: PosttrainSetup) -> int:
-    """Tokens that no trajectory of a run exceeds: no layout may be chosen that could not train on it some day."""
+    """Tokens that no trajectory of a run exceeds: every layout must be able to train on so many."""
     asked = setup.scenario.trajectories
     if isinstance(asked, TrajectorySpec):
         return asked.budget.context
@@ -101,12 +102,12 @@ def longest_sequence(setup: PosttrainSetup) -> int:
 
 
 def buckets_of(scenario: PosttrainScenario) -> tuple[Bucket, ...]:
-    """Rollout engines as they are written, in the planner's terms; for lengths of any kind."""
+    """Rollout engines as written, in the planner's terms; for all lengths."""
     return tuple(Bucket(bucket.tp, bucket.replicas, 0) for bucket in sorted(scenario.rollout, key=lambda b: b.tp))
 
 
 def as_written(setup: PosttrainSetup, training: Training, plan: Plan) -> PosttrainSetup:
-    """The run as if its scenario had this plan in it, for good."""
+    """The run with this plan, for all steps."""
     layout = training.layouts[plan.training]
     spec = setup.scenario.training.model_copy(
         update={name: value for name, value in asdict(layout).items() if name in TrainingSpec.model_fields}

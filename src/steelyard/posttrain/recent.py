@@ -1,4 +1,4 @@
-"""What a loop has measured of late: whole batches that have ended, and how the rollout stage fared with them."""
+"""Recent measurements of a loop: whole batches that have ended, and the rollout's time and load."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from steelyard.posttrain.record import StepRecord
 from steelyard.records import Trajectory
 
 Batch = Sequence[Trajectory]
-_BATCHES = 12  # of late that are looked at
+_BATCHES = 12  # recent batches that planners look at
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Recent:
 
     batches: Sequence[Batch]
     group: int
-    seconds: float  # that rolling a batch out takes, where several are under way its share of them
-    wanted: float  # seats that turns wanted in the mean, as a share of all seats
+    seconds: float  # of a batch's rollout; its share if several run together
+    wanted: float  # mean number of seats that turns wanted, as a share of all seats
 
     def measured(self, place: int) -> Measured:
         """In the planners' terms."""
@@ -42,9 +42,9 @@ class EndedBatches:
         self._looked = 0  # at so many samples
 
     def latest(self, step: StepRecord) -> Recent | None:
-        """Batches that have ended to their last trajectory; if none has by the time it must have, what ended last.
+        """Batches whose trajectories have all ended; if none has by the time it must have, the last that ended.
 
-        What ends first is short, so a part of a batch would tell too little: None rather than that.
+        Short trajectories end first, so a part of a batch would mislead: None rather than that.
         """
         samples = self._loop.record.samples
         for attempt in samples[self._looked :]:

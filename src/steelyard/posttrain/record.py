@@ -1,4 +1,4 @@
-"""What a post-training run leaves behind, for whoever sums it up or draws it."""
+"""The record of a post-training run, for summaries and figures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ROUND = 6  # steps: of two batches and of three that began together, as many wh
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One training step: when its samples were there, when it was trained, when engines had its weights."""
+    """One training step: when its samples were complete, when it was trained, when engines had its weights."""
 
     step: int
     waited_from: float  # when the trainer had nothing to do
@@ -22,8 +22,8 @@ class StepRecord:
     synced: float
     time: TrainingTime
     samples: int
-    tokens: int  # generated ones of its samples
-    staleness: tuple[int, ...]  # of each sample: versions behind
+    tokens: int  # generated tokens of its samples
+    staleness: tuple[int, ...]  # of each sample, in versions
     spans: tuple[tuple[float, float], ...]  # when the job worked on it: one, unless samples came in parts
     handing_over: float  # seconds that co-located engines took to give their GPUs up
     sync: float  # seconds from trained to synced
@@ -33,8 +33,8 @@ class StepRecord:
 
 @dataclass
 class RoleChange:
-    """GPUs that changed their roles: what it was to bring, what it brought and how long they took. Gains are seconds of
-    a step, before against after: where lengths drift meanwhile, that is in it, too."""
+    """GPUs that changed roles: the predicted and the realised gain, and how long it took. Gains are seconds of a step,
+    the difference of before and after, so a drift of lengths is in them, too."""
 
     step: int  # after which
     what: str
@@ -58,7 +58,7 @@ class LoopRecord:
     steps: list[StepRecord] = field(default_factory=list)
     samples: list[Attempt] = field(default_factory=list)  # in the order in which they ended
     batches: list[list[Attempt]] = field(default_factory=list)  # what each step was trained on
-    thrown: list[Attempt] = field(default_factory=list)  # stopped for ever, or ended and not trained on
+    thrown: list[Attempt] = field(default_factory=list)  # stopped for good, or ended and not trained on
     reallocations: list[RoleChange] = field(default_factory=list)
 
     def seconds(self, step: int) -> float:

@@ -1,7 +1,7 @@
-"""Planning anew while the loop runs: what was measured is reported to the core's planner, and a change is carried out.
+"""Planning again while the loop runs: measurements go to the core's planner, and its changes are carried out.
 
-Roles change when new weights have just been sent: caches are worthless then anyway, so a trajectory on an engine that
-goes loses nothing but its place. Engines that stay go on meanwhile; the next batch begins once all are up.
+Roles change when new weights have just been sent: caches are invalid then anyway, so a trajectory on an engine that is
+removed loses nothing but its seat. Other engines go on meanwhile. The next batch begins once all are up.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from steelyard.posttrain.record import RoleChange, StepRecord
 from steelyard.posttrain.switch import Switch
 from steelyard.workload.trajectories.drift import Learning
 
-_STEPS = 3  # after a change that its gain is measured over
+_STEPS = 3  # steps after a change over which its gain is measured
 
 
 class Replanner:
-    """Reports each step of a loop to the planner and answers its questions. All but the oracle are told only what has
-    ended by then. Once layouts have settled, a hybrid pool may take over."""
+    """Reports each step of a loop to the planner and answers its questions. All planners but the oracle know only what
+    has ended by then. Once the layout has settled, a hybrid pool may take over."""
 
     def __init__(self, loop: Loop, foresight: Foresight) -> None:
         self._loop, self._foresight = loop, foresight
         self._scenario = loop.setup.scenario
         self._switch = Switch(loop, foresight.training)
         self._ended = EndedBatches(loop)
-        self._recent: Sequence[Batch] = ()  # batches of late, newest first
+        self._recent: Sequence[Batch] = ()  # recent batches, newest first
         self._tried_on: Sequence[Batch] = ()  # that plans are simulated with
         self._looked_at: list[Measured] = []  # that the planner's model is asked about
         self._told: tuple[int, list[Batch]] = -1, []
@@ -163,7 +163,7 @@ class Replanner:
         return [max(others, key=lambda each: int(each.generated.max()))] if others else []
 
     def _coming(self, step: int) -> list[Batch]:
-        """Batches that the next steps train on; only the oracle is told."""
+        """Batches that the next steps train on, for the oracle only."""
         spec, tasks = self._scenario.trajectories.learning, self._loop.setup.tasks
         learnt = None
         if spec is not None:
@@ -187,4 +187,4 @@ _ANSWERS: dict[type[Question], Callable[[Replanner, Any], float]] = {
     StepSeconds: Replanner._step_seconds,
     SwitchSeconds: Replanner._switch_seconds,
 }
-"""Who answers each kind of question."""
+"""The method that answers each kind of question."""

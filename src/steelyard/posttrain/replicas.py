@@ -1,4 +1,4 @@
-"""Rollout engines side by side, and when to look at each of them again."""
+"""Rollout engines side by side, and when to run each of them next."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Replicas:
         self.kinds = kinds
         self.engines: dict[int, Engine] = {}
         self.tp: dict[int, int] = {}
-        self.requests: dict[int, Attempt] = {}  # whose each request is that somebody waits for
+        self.requests: dict[int, Attempt] = {}  # the trajectory of each awaited request
         self._names = names
         self._clock = clock
         self.wakes: dict[int, int] = {}  # tickets of the last wake-up; one with another ticket is out of date
@@ -50,7 +50,7 @@ class Replicas:
         return self._up(number, at)
 
     def remove(self, number: int, at: float) -> tuple[list[tuple[Attempt, Request]], int | None]:
-        """An engine is given up; whose requests were lost with it, and its epoch if it was open to more."""
+        """Remove an engine. Returns its unfinished requests with their trajectories, and its epoch if it was open."""
         lost = [r for r in self.run_to(number, at).crash(at) if r.index in self.requests]
         del self.engines[number], self.tp[number]
         self._bounds.pop(number, None)
@@ -59,7 +59,7 @@ class Replicas:
         return [(self.requests.pop(r.index), r) for r in lost], epoch
 
     def close(self, number: int, at: float) -> int | None:
-        """Nothing is to be placed there until it is opened again; its epoch, if that is new."""
+        """Close an engine until it is opened again. Returns its epoch, if it was open."""
         if number in self._closed:
             return None
         self._closed[number] = at

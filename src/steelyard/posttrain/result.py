@@ -1,4 +1,4 @@
-"""What a post-training run produced: a summary, its training steps and trajectories, and who had which GPUs."""
+"""What a post-training run produced: a summary, its training steps and trajectories, and the roles of its GPUs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class PosttrainResult:
     scenario: PosttrainScenario
     summary: dict[str, Any]
     steps: tuple[StepRecord, ...]
-    trajectories: dict[str, Column]  # all that ended or were given up; ``step`` is -1 for those not trained on
+    trajectories: dict[str, Column]  # all that ended or were aborted; ``step`` is -1 for those not trained on
     held: tuple[Held, ...]
 
     @classmethod
@@ -114,7 +114,7 @@ class PosttrainResult:
 
 
 def _trajectories(record: LoopRecord) -> dict[str, Column]:
-    """In the order in which they ended, those that were given up last."""
+    """In the order in which they ended; aborted ones come last."""
     step_of = {id(each): step for step, batch in enumerate(record.batches) for each in batch}
     ended = {id(each) for each in record.samples}
     rows: Sequence[Attempt] = [*record.samples, *(each for each in record.thrown if id(each) not in ended)]

@@ -1,4 +1,4 @@
-"""What GPUs did in the roles they had, and what it brought to change those."""
+"""What GPUs did in their roles, and what changes of roles gained."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def role_seconds(loop: Loop, role: Role, end: float, unit: int = 1) -> float:
 
 
 def role_figures(loop: Loop, seconds: float) -> dict[str, Any]:
-    """Who had how many GPUs and what changes brought; nothing where nobody could change anything."""
+    """GPUs by role and what changes gained; empty if roles cannot change."""
     scenario = loop.setup.scenario
     if scenario.planner == "given" and scenario.pool == "none":
         return {}

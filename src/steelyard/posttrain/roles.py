@@ -1,4 +1,4 @@
-"""Which GPU works for which stage, and since when: the book that engines and the training job are entered in.
+"""Which GPU works for which stage, and since when.
 
 No GPU is ever in two roles, unless stages are co-located and share all of them. While a GPU changes its role it has
 none. Summaries and figures count GPU time by these entries.

@@ -87,7 +87,7 @@ class RolloutStage:
         self._tell(self.replicas.add(number, tp, at))
 
     def remove(self, number: int, at: float) -> None:
-        """An engine is given up; who is on it goes on somewhere else, without what it had cached."""
+        """Remove an engine. Trajectories on it go on elsewhere, without their caches."""
         lost, known = self.replicas.remove(number, at)
         for attempt, r in lost:
             self._keep_part(attempt, r, at)
@@ -95,10 +95,10 @@ class RolloutStage:
             placed = attempt.request
             if attempt.replica != number or placed is None:
                 continue
-            if attempt.submitted:  # in its last step, which is not over
+            if attempt.submitted:  # in its last step, which has not ended
                 del self.replicas.requests[placed.index]
                 self._keep_part(attempt, placed, at)
-            attempt.ticket = -1  # else on its way there, and never arrives
+            attempt.ticket = -1  # on its way there: it never arrives
         if known is not None:
             self._tell(ReplicaDown(at, number, known))
 
@@ -138,7 +138,7 @@ class RolloutStage:
             self._tell(Aborted(at, name, attempt.epoch))
 
     def pause(self, names: Iterable[str], at: float) -> None:
-        """Stop trajectories for now. They keep what they have, cached too; tools that are running run on."""
+        """Stop trajectories for now. They keep their tokens and caches. Running tools go on."""
         for name in names:
             attempt = self.running[name]
             if attempt.held:
@@ -184,7 +184,7 @@ class RolloutStage:
             self._tell(event)
 
     def new_weights(self, at: float, ready: float) -> None:
-        """Weights change between two seconds, in which no engine runs; caches of the old ones are worthless."""
+        """Weights change between two seconds, in which no engine runs. Caches of the old weights are invalid."""
         for number in self.engines:
             engine = self.replicas.run_to(number, at)
             engine.clock = max(engine.clock, ready)
@@ -226,7 +226,7 @@ class RolloutStage:
         awaited = self._awaited(event)
         if awaited is not None:
             self._tell(Moved(event[0], event[3], awaited.epoch))
-            self._on_submit(event)  # unless it was given up just now, or sent on
+            self._on_submit(event)  # unless it was aborted just now, or sent elsewhere
 
     def _on_submit(self, event: Happening) -> None:
         attempt = self._awaited(event)
@@ -239,7 +239,7 @@ class RolloutStage:
             self.replicas.wake(number, now)
 
     def _awaited(self, event: Happening) -> Attempt | None:
-        """The trajectory that an event is about; None if it has been given up or sent elsewhere since."""
+        """The trajectory that an event is about; None if it was aborted or sent elsewhere since."""
         _, _, _, name, ticket = event
         attempt = self.running.get(name)
         return attempt if attempt is not None and attempt.ticket == ticket else None
@@ -265,7 +265,7 @@ class RolloutStage:
 
     def _place(self, command: Place, at: float) -> None:
         attempt = self.running.get(command.trajectory)
-        if attempt is None:  # aborted meanwhile, which the core is yet to be told
+        if attempt is None:  # aborted meanwhile; the core has not got the report yet
             return
         before, attempt.epoch = attempt.epoch, command.epoch
         if attempt.held:  # paused meanwhile; a report about an earlier placement does not count
@@ -300,7 +300,7 @@ class RolloutStage:
         assert r is not None
         turn = turns[attempt.turns]
         self._count(attempt, r.output, now)
-        if self.running.get(name) is not attempt:  # given up over its last tokens
+        if self.running.get(name) is not attempt:  # aborted at its last tokens
             return
         attempt.keep(r.output)
         if attempt.chain is r.chain:  # else there are other weights since it began

@@ -23,7 +23,7 @@ from steelyard.scenario.posttrain import PosttrainScenario
 
 @dataclass(frozen=True)
 class Driven:
-    """A run, and the loop that it left behind."""
+    """A run and its loop."""
 
     result: PosttrainResult
     loop: Loop
@@ -37,7 +37,7 @@ class Driven:
 def posttrain(
     scenario: PosttrainScenario, progress: Progress | None = None, journal: Journal | None = None
 ) -> PosttrainResult:
-    """Simulate post-training to the end of its last step; a journal is told what its core decides.
+    """Simulate post-training to the end of its last step. A journal records what its core decides.
 
     Where the best fixed plan in hindsight is asked for and two are close, both are run to the end.
     """
@@ -81,5 +81,5 @@ def _run(
 
 
 def _while_planning(progress: Progress | None, done: Sized, steps: int) -> Callable[[int], None]:
-    """Plans may take longer than the steps between them: whoever watches sees how many are done meanwhile."""
+    """Planning may take longer than steps, so progress shows how many steps are done meanwhile."""
     return lambda _: None if progress is None else progress(len(done), steps)

@@ -27,10 +27,10 @@ DEGREES = (1, 2, 4, 8)
 
 @dataclass(frozen=True)
 class Job:
-    """A training job, and what it takes the engines beside it to make room for it and to get its weights."""
+    """A training job, and the seconds for its engines to free their GPUs and to get its weights."""
 
     cost: TrainingCost
-    before: float  # seconds that co-located engines take to give their GPUs up
+    before: float  # seconds that co-located engines take to free their GPUs
     sync: float  # seconds from the end of a training step until engines go on with its weights
 
 
@@ -57,7 +57,7 @@ class PosttrainSetup:
         return compile_training(self.model, self.gpu, self.topology, layout, settings, self.sources, answers=answers)
 
     def times_from(self, training: TrainingCost) -> dict[str, Any]:
-        """Who knew the operator times of engines, and what shares of training's were measured or guessed, for JSON."""
+        """The sources of engines' operator times, and the provenance shares of training's, for JSON."""
         engines = {name for kind in self.kinds.values() for name in kind.sources}
         return {"rollout": sorted(engines), "training": dict(training.provenance)}
 
@@ -156,7 +156,7 @@ def weight_seconds(
     layout: TrainLayout,
     rollouts: Sequence[RolloutEngines],
 ) -> tuple[float, float]:
-    """What it takes these engines to give their GPUs up before training, and to have the new weights after it."""
+    """Seconds for these engines to free their GPUs before training, and to get the new weights after it."""
     if scenario.mode == "colocated":
         engines = [each.layout for each in rollouts]
         own = max(weight_bytes(model, tp=engine) for engine in engines)

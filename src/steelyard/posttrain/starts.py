@@ -1,4 +1,4 @@
-"""Draws the samples that the core wants to begin, as the policy of the day would give them."""
+"""Draws the samples that the core starts, as the current policy would generate them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from steelyard.records import Trajectory
 
 @dataclass(slots=True)
 class _Prompt:
-    """One that was asked for, by its place among all of the run; no sample of it is drawn twice."""
+    """A prompt by its index in the run. No sample of it is drawn twice."""
 
     place: int
     drawn: int = 0

@@ -1,4 +1,4 @@
-"""What a post-training run comes to: where the time of a step went, what GPUs did meanwhile, how old samples were."""
+"""The summary of a post-training run: where step time went, what GPUs did meanwhile, how stale samples were."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def summarise_posttrain(setup: PosttrainSetup, loop: Loop) -> dict[str, Any]:
 
 
 def _step_seconds(setup: PosttrainSetup, record: LoopRecord) -> dict[str, float]:
-    """A step from the trainer's point of view, in the mean: waiting for samples, giving GPUs up, training, sync."""
+    """The mean step from the trainer's point of view: waiting for samples, freeing GPUs, training, sync."""
     steps = record.steps
     waited = [step.begun - step.handing_over - step.waited_from for step in steps]
     return {
@@ -66,7 +66,7 @@ def _step_seconds(setup: PosttrainSetup, record: LoopRecord) -> dict[str, float]
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Of values that mostly are all the same: then exactly that one."""
+    """The mean. If all values are the same, exactly that value."""
     return values[0] if len(set(values)) == 1 else float(np.mean(values))
 
 
@@ -81,7 +81,7 @@ def _spread(values: Floats) -> dict[str, float]:
 
 
 def _tail(record: LoopRecord) -> float:
-    """Of the time that a batch was rolled out, the share in which its last tenth was still under way; in the mean."""
+    """The mean share of a batch's rollout in which its last tenth was still running."""
     batches: dict[float, list[float]] = {}
     for each in record.samples:
         batches.setdefault(each.begun, []).append(each.ended)

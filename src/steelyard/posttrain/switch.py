@@ -1,4 +1,4 @@
-"""Carrying a changed plan out: engines go and come, the training job is laid out anew, and all of it takes its time."""
+"""Carries a change of plan out: engines stop and start, and the training job gets another layout."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from steelyard.posttrain.roles import Gpus, new_places
 class Switch:
     """Changes the roles of a loop's GPUs from one plan to another.
 
-    - Engines that the new plan has, too, stay; the others hand on what they have and are gone at once.
-    - A training job with another layout makes its groups anew, and its GPUs fetch their shards of weights and
+    - Engines that are in the new plan stay. The others send their trajectories elsewhere and stop at once.
+    - A training job with another layout creates its groups again, and its GPUs fetch their shards of weights and
       optimiser states. GPUs that leave it are free when that is done.
-    - New engines start where GPUs are free: from nothing, or where one of their kind sleeps they wake; then they fetch
-      the weights of the day.
+    - New engines start where GPUs are free, or wake if one of their kind sleeps there. Then they fetch the current
+      weights.
     """
 
     def __init__(self, loop: Loop, training: Training) -> None:
@@ -64,7 +64,7 @@ class Switch:
         return relayout(setup.model, setup.topology, layouts[now.training], layouts[plan.training]).seconds
 
     def _up(self, gpus: Gpus, laid: float) -> float:
-        """Seconds until an engine is there. On GPUs that trained it waits until the job has been laid out anew."""
+        """Seconds until an engine is up. On GPUs that trained it waits until the job has its new layout."""
         setup, roles, trainers = self._loop.setup, self._loop.roles, len(self._had)
         waits = laid if set(gpus) & set(self._had) and not roles.shared else 0.0
         kind, asleep = Layout(tp=len(gpus)), gpus in roles.known

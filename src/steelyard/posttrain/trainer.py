@@ -17,13 +17,13 @@ from steelyard.posttrain.training import TrainingTime
 
 
 class Gate(Protocol):
-    """Told of the barriers that a step begins and ends with; what it does to the job holds from there on."""
+    """Called at the barriers before and after a step. It may change the job from there on."""
 
     def begins(self, at: float, step: int) -> None:
-        """All that train stand ready; samples have not been dealt out yet."""
+        """All training replicas are ready; samples are not assigned yet."""
 
     def ends(self, at: float, step: int) -> None:
-        """Gradients have been added up."""
+        """Gradients were summed."""
 
 
 @dataclass
@@ -39,8 +39,8 @@ class _Step:
 class Trainer:
     """Trains on one batch after the other, and hands out the weights.
 
-    A part is trained on as soon as it is there and the one before is through; all make one update in the end. ``job``
-    may be another one from step to step; it takes nothing before ``ready``.
+    A part is trained on as soon as it is complete and the one before has ended; all parts make one update. ``job`` may
+    change from step to step; it takes no samples before ``ready``.
     """
 
     def __init__(self, setup: PosttrainSetup, stage: RolloutStage, record: LoopRecord) -> None:

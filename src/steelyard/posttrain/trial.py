@@ -1,4 +1,4 @@
-"""A plan on trial: the loop itself, run ahead of time on trajectories that are known."""
+"""A plan on trial: the loop itself, run on known trajectories."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def loop_of(setup: PosttrainSetup, known: Batch) -> Loop:
 
 
 class Trial:
-    """A run from its middle on: all batches that began together are through by then. It can be gone on with, for at
-    most ``most`` steps, by whoever wants to be surer."""
+    """A run measured from its middle on, when all batches that began together have ended. It can be continued, for at
+    most ``most`` steps, to be surer."""
 
     def __init__(self, setup: PosttrainSetup, known: Batch, most: int) -> None:
         self._first = setup.scenario.staleness_bound + 1
@@ -29,11 +29,11 @@ class Trial:
         self._begun, self._tokens = self._now, _tokens(self._loop)
 
     def seconds(self, steps: int) -> float:
-        """Of a step in the mean over so many, or over more if it was gone on with for longer.
+        """The mean step over this many steps, or over more if it was continued for longer.
 
-        Engines that are too slow for training fall behind for many steps before it waits for them, as they were given a
-        start. So steps are taken to be as much longer as more was begun than generated meanwhile, or shorter; but not
-        under a tail policy, which begins what it will not train on.
+        Engines that are too slow for training fall behind for many steps before it waits for them, since they have
+        a head start. So steps are scaled by the tokens begun over those generated meanwhile; but not under a tail
+        policy, which begins samples that are not trained on.
         """
         self._run(self._first + steps)
         trained = (self._now - self._begun) / (self._steps - self._first)
@@ -49,7 +49,7 @@ class Trial:
 
 
 def _tokens(loop: Loop) -> tuple[int, int]:
-    """That a loop's trajectories have been given so far, and what those under way have left."""
+    """Tokens of all trajectories begun so far, and tokens that running ones have left."""
     under_way = loop.stage.running.values()
     ended = sum(attempt.generated for attempt in loop.record.samples)
     made = sum(attempt.generated for attempt in under_way)

@@ -1,4 +1,4 @@
-"""Turns as requests: each begins with all that came before it, under names that caches know it by."""
+"""Turns as requests: each begins with the whole context before it, whose blocks have names for prefix caches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ENDLESS = 1 << 60
 
 
 class Turns:
-    """Makes requests. Prompts are named by group, what follows them by trajectory, both anew with new weights."""
+    """Makes requests. Prompts are named by group, later tokens by trajectory; new weights give new names."""
 
     def __init__(self, block_size: int, most: int) -> None:
         self.names = BlockNames(block_size)
@@ -23,7 +23,7 @@ class Turns:
         self._streams = count()
 
     def forget(self, attempt: Attempt) -> None:
-        """What it has cached is of no use any more, or it has nothing yet, or it has ended."""
+        """Its cache is invalid, empty or not needed any more."""
         attempt.chain, attempt.names = (), NO_NAMES
 
     def request(
@@ -51,7 +51,7 @@ class Turns:
         return chain
 
     def check(self, trajectory: Trajectory) -> None:
-        """Refuse one that no engine could finish."""
+        """Refuse a trajectory that no engine could finish."""
         turns = trajectory.turns
         needed = trajectory.prompt_tokens + sum([turn.generated + turn.returned for turn in turns]) - turns[-1].returned
         if needed > self._most:

@@ -10,7 +10,7 @@ from typing import Protocol
 from steelyard.balance.plan.measured import Measured
 from steelyard.balance.plan.search import StageFactors
 from steelyard.balance.plan.world import Plan, PlannerState, World
-from steelyard.balance.pool.learnt import Learnt
+from steelyard.balance.pool.learnt import SWITCH_SECONDS, Learnt
 
 
 class Trigger(Protocol):
@@ -79,7 +79,7 @@ class Payback:
 
     margin: float = 0.05
     horizon: int = 10  # steps for which lengths are expected to stay about the same
-    switch: float = 15.0  # seconds of a change before any was measured: a guess, which the first measurement replaces
+    switch: float = SWITCH_SECONDS  # of a change, before any was measured
 
     def pays(self, now: float, then: float, state: PlannerState, change: float | None = None) -> bool:
         """Whether a change from steps of ``now`` seconds to ``then`` pays. ``change`` is its cost, by those measured if

@@ -27,8 +27,8 @@ from steelyard.balance.pool.commands import FormPool
 class Planning:
     """Plans after each step until a planner answers.
 
-    A planner is plain code that asks and goes on. Where an answer is missing it stops, and begins again once the
-    driver has sent it: what it has asked so far is kept, and what it has learnt from this step is not.
+    A planner is plain code that asks questions. If an answer is missing it stops, and begins again once the driver has
+    sent the answer. Answers so far are kept; what it has learnt from this step is not.
     """
 
     world: World

@@ -1,7 +1,7 @@
-"""What planners are told and what they ask: all of it data that a log can hold.
+"""The input of planners and their questions: plain data that a log can hold.
 
-A planner knows no engine and no training job. What a plan would take it asks of the driver, which simulates or looks it
-up: `Simulate` lists questions, `PlansSimulated` brings the answers.
+A planner knows no engine and no training job. It asks the driver how long a plan would take, and the driver simulates
+or looks it up: `Simulate` lists questions, `PlansSimulated` brings the answers.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ Question = TrainSeconds | SyncSeconds | LeastSeconds | RolloutSeconds | StepSeco
 
 @dataclass(frozen=True, slots=True)
 class PlansSimulated:
-    """PlanAnswers to the questions of one `Simulate`, in their order, in seconds."""
+    """Answers to the questions of one `Simulate`, in their order, in seconds."""
 
     at: float
     ask: int

@@ -1,4 +1,4 @@
-"""The elastic hybrid pool: training replicas that move between rollout and training, whole, while nobody waits."""
+"""The elastic hybrid pool: whole training replicas move between rollout and training, and no stage waits for them."""
 
 from steelyard.balance.pool.commands import (
     Activate,

@@ -1,4 +1,4 @@
-"""What the pool wants done. No command waits: each returns at once, and an event tells later what came of it."""
+"""Commands of the pool. Each returns at once; an event reports the outcome later."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Let a replica's engines finish, or hand on, what they have, take nothing new, and give up their GPUs."""
+    """Stop sending turns to a replica's engines, let them finish or hand over theirs, and free their GPUs."""
 
     replica: int
     epoch: int
@@ -15,7 +15,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Make a drained replica known to the training job, and have it fetch the state of this step in the background."""
+    """Add a drained replica to the training job. It fetches the state of this step in the background."""
 
     replica: int
     epoch: int
@@ -25,7 +25,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """The job has gone on to another step while state was being fetched: fetch that one's."""
+    """The job has begun another step while state was being fetched: fetch the state of that step."""
 
     replica: int
     epoch: int
@@ -35,7 +35,7 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """Take part in the exchange of gradients from here on, with nothing to give."""
+    """Take part in the exchange of gradients from here on, with weight 0."""
 
     replica: int
     epoch: int
@@ -54,9 +54,9 @@ class Activate:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """Add a step's gradients up with these weights, replica by replica.
+    """Sum a step's gradients with these weights, by replica.
 
-    Replicas in ``redo`` have dropped out since the step began: whoever deals out samples deals theirs out again.
+    Replicas in ``redo`` have dropped out since the step began: their samples have to be assigned to others.
     """
 
     step: int
@@ -75,7 +75,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class RollBack:
-    """Whatever a replica was doing: forget it, all its GPUs at once, and start its engines again."""
+    """Abandon whatever a replica was doing, on all its GPUs at once, and start its engines again."""
 
     replica: int
     epoch: int
@@ -86,11 +86,11 @@ PoolCommand = Drain | Join | Fetch | Sync | Activate | Reduce | Leave | RollBack
 
 @dataclass(frozen=True, slots=True)
 class FormPool:
-    """Layouts have settled: say which replicas a pool is to move, with `PoolFormed`."""
+    """The layout has settled: report with `PoolFormed` which replicas a pool may move."""
 
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """Send a `Tick` at this second: some patience runs out then."""
+    """Send a `Tick` at this second: a deadline passes then."""
 
     at: float

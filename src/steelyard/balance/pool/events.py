@@ -1,6 +1,6 @@
-"""What the pool is told: the training job's steps, and what became of its commands.
+"""Events for the pool: the training job's steps, and the outcomes of its commands.
 
-Whatever answers a command names that command's epoch, so that answers to commands long withdrawn are known as such.
+An outcome carries the epoch of its command, so that answers to withdrawn commands are dropped.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PoolFormed:
-    """The training replicas of a pool with their GPUs: ``core`` ones train for good, ``hybrid`` ones roll out to begin
-    with. ``engines`` counts the GPUs of engines that only ever roll out."""
+    """The training replicas of a pool with their GPUs. ``core`` replicas always train; ``hybrid`` ones roll out at
+    first. ``engines`` counts the GPUs of engines that always roll out."""
 
     at: float
     core: tuple[tuple[int, tuple[int, ...]], ...]
@@ -21,7 +21,7 @@ class PoolFormed:
 
 @dataclass(frozen=True, slots=True)
 class StepBegan:
-    """All training replicas stand at the barrier before a step; ``version`` is that of the weights it begins with."""
+    """All training replicas are at the barrier before a step. ``version`` is that of the weights it begins with."""
 
     at: float
     step: int
@@ -30,7 +30,7 @@ class StepBegan:
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """A replica has its gradient of a step ready, over so many tokens. Core replicas have epoch 0 for ever."""
+    """A replica has its gradient of a step ready, over this many tokens. Core replicas always have epoch 0."""
 
     at: float
     replica: int
@@ -42,11 +42,11 @@ class Gradient:
 
 @dataclass(frozen=True, slots=True)
 class StepEnded:
-    """A step of the loop is over, with what it took: seconds of training, of rollout, and from one step to the next.
+    """A step of the loop is over: seconds of training, of rollout, and from one step to the next.
 
-    ``pressure`` is how full rollout is, from 0 to 1. ``longest`` is what its longest trajectory would take alone: no
-    number of GPUs brings rollout below that. ``train_with`` has the seconds that training would take with so many
-    replicas, for lengths as they were in this step; where a driver cannot say, training is taken to be in proportion.
+    ``pressure`` is how full rollout is, from 0 to 1. ``longest`` is the time of its longest trajectory alone: no number
+    of GPUs brings rollout below that. ``train_with`` has (replicas, seconds of training) for lengths as in this step.
+    If a driver does not know it, training is taken to be in inverse proportion to its replicas.
     """
 
     at: float
@@ -61,7 +61,7 @@ class StepEnded:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """A replica's engines have nothing left to do and have given up their GPUs."""
+    """A replica's engines have nothing left to do and have freed their GPUs."""
 
     at: float
     replica: int
@@ -70,7 +70,7 @@ class Drained:
 
 @dataclass(frozen=True, slots=True)
 class JoinAccepted:
-    """The training job knows of the replica; fetching its state goes on in the background."""
+    """The training job has added the replica, which fetches its state in the background."""
 
     at: float
     replica: int
@@ -90,7 +90,7 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """A replica has gone through this step's exchange without giving anything, and holds what all others hold."""
+    """A replica has taken part in this step's exchange with weight 0, and has the same state as all others."""
 
     at: float
     replica: int
@@ -101,7 +101,7 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """A replica's engines take trajectories again: it has left, or is rolled back."""
+    """A replica's engines take trajectories again: it has left training, or is rolled back."""
 
     at: float
     replica: int
@@ -110,7 +110,7 @@ class Serving:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Something went wrong with a replica that was on its way, or training."""
+    """A replica failed, on its way or in training."""
 
     at: float
     replica: int
@@ -120,7 +120,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed; some patience may have run out."""
+    """Time has passed. A deadline may have passed, too."""
 
     at: float
 

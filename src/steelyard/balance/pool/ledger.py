@@ -1,4 +1,4 @@
-"""Every reallocation: what it was expected to bring, what came of it, and what it cost to get there."""
+"""Every reallocation: its predicted gain, its realised gain, and its cost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from steelyard.balance.pool.learnt import Learnt
 from steelyard.balance.pool.rules import Side
 
 Outcome = Literal["under way", "done", "rolled back"]
-_STEPS = 3  # after a move that its gain is measured over
+_STEPS = 3  # steps after a move over which its gain is measured
 
 
 @dataclass(slots=True)
@@ -20,8 +20,8 @@ class Reallocation:
     to: Side
     step: int
     at: float
-    before: float  # seconds of the step that made it seem a good idea
-    predicted: float  # of all that were sent together
+    before: float  # seconds of the step after which it was decided
+    predicted: float  # gain of all replicas that were sent together
     outcome: Outcome = "under way"
     ended: float | None = None
     reason: str = ""
@@ -29,15 +29,15 @@ class Reallocation:
 
     @property
     def realised(self) -> float | None:
-        """The gain as measured, over the first few steps since; none while there are none.
+        """The measured gain over the first few steps since; None before the first.
 
-        Before against after: where lengths drift meanwhile, that is in it, too.
+        It is the difference of before and after, so a drift of lengths is in it, too.
         """
         return self.before - sum(self.after) / len(self.after) if self.after else None
 
 
 class Ledger:
-    """Reallocations in order, and the seconds that moves to each side have been seen to take."""
+    """Reallocations in order, and the seconds that moves to each side have taken."""
 
     def __init__(self, away: float) -> None:
         self.entries: list[Reallocation] = []
@@ -46,26 +46,26 @@ class Ledger:
         self._watched: list[Reallocation] = []
 
     def begin(self, entry: Reallocation) -> None:
-        """A replica sets out; what earlier moves brought cannot be told from this one's effect any more."""
+        """A replica begins to move. From now on, effects of earlier moves cannot be told apart from this one's."""
         self._watched.clear()
         self._open[entry.replica] = entry
         self.entries.append(entry)
 
     def done(self, replica: int, at: float, away: float) -> None:
-        """It has arrived, after so many seconds in neither role."""
+        """It has arrived, after ``away`` seconds in neither role."""
         entry = self._close(replica, at, "done")
         if entry is not None:
             self.away[entry.to].take(away)
             self._watched.append(entry)
 
     def rolled_back(self, replica: int, at: float, reason: str) -> None:
-        """It turned back, if it was on its way at all."""
+        """It was rolled back. Does nothing if it was not on its way."""
         entry = self._close(replica, at, "rolled back")
         if entry is not None:
             entry.reason = reason
 
     def measured(self, seconds: float) -> None:
-        """A whole step has been run with the split as it is."""
+        """A whole step was run with the current split."""
         for entry in self._watched:
             entry.after.append(seconds)
         self._watched = [entry for entry in self._watched if len(entry.after) < _STEPS]

@@ -1,4 +1,4 @@
-"""One hybrid replica: where it stands between rollout and training, and how long it may stand there."""
+"""One hybrid replica: its state between rollout and training, and the deadline of each state."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ Role = Literal["rollout", "between", "training"]
 
 
 class MemberState(StrEnum):
-    """The way of a replica, in order. From every state but the first something can go wrong: then it is rolled back."""
+    """The states of a replica, in order. In every state but the first it can fail: then it is rolled back."""
 
     ROLLOUT = "rollout"
-    DRAINING = "draining"  # its engines still run what they have
-    REQUESTED = "requested"  # the training job has been asked to take it in
-    FETCHING = "fetching"  # weights and optimiser state come in the background
-    SYNCING = "syncing"  # goes through exchanges of gradients, giving nothing
-    ACTIVATING = "activating"  # holds what the others hold; waits for the barrier
+    DRAINING = "draining"  # its engines finish their turns
+    REQUESTED = "requested"  # the training job was asked to add it
+    FETCHING = "fetching"  # gets weights and optimiser state in the background
+    SYNCING = "syncing"  # takes part in exchanges of gradients with weight 0
+    ACTIVATING = "activating"  # has the same state as the others; waits for the barrier
     ACTIVE = "active"
     LEAVING = "leaving"
-    ROLLED_BACK = "rolled back"  # its engines are being started again
+    ROLLED_BACK = "rolled back"  # its engines start again
 
 
 _ROLES: dict[MemberState, Role] = {
@@ -33,8 +33,8 @@ _ROLES: dict[MemberState, Role] = {
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Seconds to wait in each state before a replica is rolled back (or told once more to roll back), and for the
-    gradient of a lent replica once the core has all of its own."""
+    """Seconds to wait in each state before a replica is rolled back (or commanded again to roll back), and for the
+    gradient of a lent replica once all of the core's are in. Chosen by hand: far above what a move takes."""
 
     draining: float = 1800.0
     requested: float = 60.0
@@ -47,7 +47,7 @@ class Patience:
     rest: int = 5  # steps for which a replica that was rolled back is left alone
 
     def of(self, state: MemberState) -> float:
-        """How long for this state; for ever where a replica may stay."""
+        """Seconds for this state; infinite if a replica may stay in it."""
         match state:
             case MemberState.ROLLOUT | MemberState.ACTIVE:
                 return inf
@@ -69,21 +69,21 @@ class Patience:
 
 @dataclass(slots=True)
 class Member:
-    """A replica with all its GPUs: they change roles together or not at all."""
+    """A replica with all its GPUs, which change roles together."""
 
     replica: int
     state: MemberState = MemberState.ROLLOUT
-    epoch: int = 0  # counts its commands to set out or turn back; answers to others are stale
+    epoch: int = 0  # counts its commands to move or roll back; answers with another epoch are dropped
     deadline: float = inf
-    idle_since: float = 0.0  # when it last stopped working for a side
-    rests_until: int = 0  # step before which it is not asked again
+    idle_since: float = 0.0  # when it last stopped working for a stage
+    rests_until: int = 0  # step before which it is not moved again
 
     @property
     def role(self) -> Role:
-        """Whom its GPUs belong to; between the two they work for nobody."""
+        """The stage that its GPUs work for; none while it is between the two."""
         return _ROLES.get(self.state, "between")
 
     @property
     def moving(self) -> bool:
-        """On its way, and not there yet."""
+        """Whether it is on its way."""
         return self.state not in (MemberState.ROLLOUT, MemberState.ACTIVE)

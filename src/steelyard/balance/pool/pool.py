@@ -1,8 +1,8 @@
 """The elastic hybrid pool: whole training replicas that work for rollout while training does not need them.
 
-Core replicas never change. A hybrid one drains its engines, joins in the background, gives nothing to exchanges until
-it holds what all others hold, and counts from a barrier on. Nobody waits for it meanwhile, and whatever goes wrong, or
-takes too long, ends with all of it back in rollout.
+Core replicas never change. A hybrid replica drains its engines and joins training in the background. It takes part in
+exchanges with weight 0 until it has the same state as all others, and counts from the next barrier on. Nothing waits
+for it meanwhile. If a move fails or takes too long, the whole replica goes back to rollout.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from steelyard.balance.pool.events import (
     Tick,
 )
 from steelyard.balance.pool.exchange import Exchange
+from steelyard.balance.pool.learnt import SWITCH_SECONDS
 from steelyard.balance.pool.ledger import Ledger, Reallocation
 from steelyard.balance.pool.member import Member, MemberState, Patience, Role
 from steelyard.balance.pool.rules import (
@@ -46,8 +47,9 @@ from steelyard.errors import UserError
 
 
 class HybridPool:
-    """Replicas by number with their GPUs: ``core`` ones train for ever, ``hybrid`` ones start in rollout, or in
-    training if ``lent`` names them. ``engines`` counts the GPUs of engines that only ever serve."""
+    """Replicas by number with their GPUs. ``core`` replicas always train; ``hybrid`` ones begin in rollout, or in
+    training if ``lent`` names them. ``engines`` counts the GPUs of engines that always roll out. ``away`` is the first
+    guess of the seconds that a move takes."""
 
     def __init__(
         self,
@@ -59,7 +61,7 @@ class HybridPool:
         rule: Rule | None = None,
         model: StepModel | None = None,
         patience: Patience | None = None,
-        away: float = 15.0,
+        away: float = SWITCH_SECONDS,
     ) -> None:
         self._size = _common_size(core, hybrid)
         self._core = tuple(sorted(core))
@@ -87,7 +89,7 @@ class HybridPool:
 
     @property
     def wake_at(self) -> float:
-        """When the next patience runs out: a driver sends a tick then."""
+        """The next deadline, at which a driver sends a tick."""
         return min([self._grace, *(member.deadline for member in self.members.values())])
 
     def roles(self) -> dict[int, Role]:
@@ -96,7 +98,7 @@ class HybridPool:
         return core | {gpu: member.role for member in self.members.values() for gpu in self._gpus[member.replica]}
 
     def decide(self, event: PoolEvent) -> list[PoolCommand]:
-        """Take an event in; what should be done now. Returns at once, whatever replicas are on their way."""
+        """Apply an event. Returns the commands that follow, without waiting for moves."""
         commands = self._time_out(event.at)
         match event:
             case StepBegan():
@@ -113,7 +115,7 @@ class HybridPool:
     # The training job's steps
 
     def _begin(self, event: StepBegan) -> list[PoolCommand]:
-        """A barrier: those that are ready count from here on, those that are still fetching want newer state."""
+        """A barrier: replicas that are ready count from here on, and those that fetch need newer state."""
         if event.step <= self._step:
             return self._drop("repeated" if event.step == self._step else "late")
         self._step, self._version = event.step, event.version
@@ -143,7 +145,7 @@ class HybridPool:
         return self._reduce()
 
     def _reduce(self) -> list[PoolCommand]:
-        """Add up what there is, once nobody is awaited any more."""
+        """Sum the gradients once none is awaited any more."""
         exchange = self._exchange
         if exchange is None or not exchange.complete:
             return []
@@ -152,14 +154,14 @@ class HybridPool:
         return [Reduce(exchange.step, exchange.version, exchange.weights(silent), tuple(exchange.redo))]
 
     def _end(self, event: StepEnded) -> list[PoolCommand]:
-        """Between two steps: the one moment at which replicas are sent to the other side."""
+        """Between two steps, which is the only time at which replicas are sent to the other side."""
         if event.step != self._step or event.step == self._measured:
             return self._drop("repeated" if event.step == self._measured else "late")
         self._measured = event.step
         self._exchange, self._grace = None, inf
         split = self.split
         if self._split_begun != split or any(member.moving for member in self.members.values()):
-            return []  # what was measured is not what will be
+            return []  # the measured split is not the one of the next step
         self.ledger.measured(event.seconds)
         rested = [member for member in self.members.values() if member.rests_until <= event.step]
         idle = [member for member in rested if member.state is MemberState.ROLLOUT]
@@ -171,7 +173,7 @@ class HybridPool:
         return [self._send(member, event, gain) for member in chosen]
 
     def _send(self, member: Member, event: StepEnded, gain: float) -> PoolCommand:
-        """To the other side."""
+        """Send a replica to the other side."""
         member.epoch += 1
         to_training = member.state is MemberState.ROLLOUT
         self._enter(member, MemberState.DRAINING if to_training else MemberState.LEAVING, event.at)
@@ -218,7 +220,7 @@ class HybridPool:
         return []
 
     def _roll_back(self, member: Member, at: float, reason: str) -> list[PoolCommand]:
-        """All of it back to rollout. A step that it was part of goes on without it."""
+        """Send the whole replica back to rollout. A step that it was part of goes on without it."""
         member.epoch += 1
         member.rests_until = self._step + self._patience.rest
         self._enter(member, MemberState.ROLLED_BACK, at)
@@ -251,10 +253,10 @@ RuleName = Literal["thresholds", "payoff"]
 
 @dataclass(frozen=True, slots=True)
 class PoolRules:
-    """How a pool decides, whatever its replicas will be."""
+    """How a pool decides. Its replicas follow with `PoolFormed`."""
 
     rule: RuleName
-    overlapped: bool  # whether rollout goes on while training works
+    overlapped: bool  # whether rollout goes on during training
 
     def form(self, event: PoolFormed) -> HybridPool:
         """A pool of these replicas."""
@@ -270,7 +272,7 @@ class PoolRules:
 def _common_size(core: Mapping[int, Sequence[int]], hybrid: Mapping[int, Sequence[int]]) -> int:
     """GPUs of a replica: the same number for all, since all are replicas of one layout."""
     if not core:
-        raise UserError("hybrid pool: there is no core training replica, so nobody could be joined")
+        raise UserError("hybrid pool: there is no core training replica, so there is no job to join")
     replicas = [*core.items(), *hybrid.items()]
     sizes = {len(gpus) for _, gpus in replicas}
     if len(sizes) > 1 or sizes == {0}:

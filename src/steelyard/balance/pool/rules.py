@@ -1,4 +1,4 @@
-"""When a replica should change its role: what a step would take with another split, and whether a move pays."""
+"""When a replica should change its role: the time of a step with another split, and whether a move pays."""
 
 from __future__ import annotations
 
@@ -14,33 +14,34 @@ Side = Literal["training", "rollout"]
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Who works where, counted in training replicas; rollout has engines of other sizes, too, so parts of one."""
+    """GPUs of each stage, in units of a training replica. Rollout has engines of other sizes, so its number may be a
+    fraction."""
 
     training: int
     rollout: float
 
     def moved(self, replicas: int) -> Split:
-        """With so many more in training; negative: fewer."""
+        """With this many more replicas in training; negative: fewer."""
         return Split(self.training + replicas, self.rollout - replicas)
 
     def without(self, replicas: int) -> Split:
-        """While those who are to move so are in neither role."""
+        """While the replicas that move are in neither role."""
         return Split(self.training + min(replicas, 0), self.rollout - max(replicas, 0))
 
 
 class StepModel(Protocol):
-    """Predicts a step."""
+    """Predicts the time of a step."""
 
     def seconds(self, measured: StepEnded, now: Split, then: Split) -> float:
-        """From one step to the next with the split ``then``, given what was measured with the split ``now``."""
+        """Seconds from one step to the next with the split ``then``, given a step measured with the split ``now``."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProportionalStep:
-    """Training and rollout take time in inverse proportion to their replicas, rollout no less than its longest
-    trajectory. What was measured beyond both (weight sync, checkpoints) stays as it is."""
+    """Training and rollout take time in inverse proportion to their replicas, but rollout at least the time of its
+    longest trajectory. Measured time beyond both (weight sync, checkpoints) does not change."""
 
-    overlapped: bool = True  # training works on one batch while rollout makes the next; if not, one follows the other
+    overlapped: bool = True  # training of a batch runs beside the rollout of the next; if not, one follows the other
 
     def seconds(self, measured: StepEnded, now: Split, then: Split) -> float:
         if then.rollout <= 0 or then.training <= 0:
@@ -57,7 +58,7 @@ class ProportionalStep:
 
 @dataclass(frozen=True, slots=True)
 class TimedTraining:
-    """Rollout in proportion to its replicas; training as the driver has timed it, since micro-batches do not divide."""
+    """Rollout as in `ProportionalStep`; training as the driver has timed it, since micro-batches do not divide."""
 
     plain: ProportionalStep
 
@@ -72,7 +73,7 @@ class TimedTraining:
         return self.plain.seconds(same, replace(now, training=then.training), then)
 
     def _longer(self, measured: StepEnded, train: float) -> float:
-        """What a step with this training would have taken more, so that all beyond the stages stays as it was."""
+        """Seconds by which a step with this training is longer, so that time beyond the stages does not change."""
         if self.plain.overlapped:
             return max(train, measured.rollout) - max(measured.train, measured.rollout)
         return train - measured.train
@@ -80,18 +81,18 @@ class TimedTraining:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All a rule looks at."""
+    """The input of a rule."""
 
     measured: StepEnded
     split: Split
     idle: int  # hybrid replicas in rollout that could be lent to training
     lent: int  # those in training
     model: StepModel
-    away: Mapping[Side, float]  # seconds in neither role on the way to a side, as learnt
+    away: Mapping[Side, float]  # measured seconds in neither role on the way to a side
 
 
 class Rule(Protocol):
-    """Asked after each step that was measured with the split as it is now."""
+    """Asked after each step that was measured with the current split."""
 
     def change(self, view: View) -> int:
         """Replicas to lend to training; negative: to give back."""
@@ -99,11 +100,11 @@ class Rule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """Libra's: by the ratio of the stages, one replica at a time. Nothing moves between the two ratios."""
+    """Libra's (arXiv 2606.03077): by the ratio of the stages, one replica at a time; nothing between both ratios."""
 
     borrow: float = 1.15
     give_back: float = 0.90
-    pressure: float = 0.8  # of rollout, above which nothing is borrowed from it
+    pressure: float = 0.8  # of rollout, above which no replica is borrowed
 
     def change(self, view: View) -> int:
         train, rollout = view.measured.train, view.measured.rollout
@@ -114,13 +115,13 @@ class Thresholds:
 
 @dataclass(frozen=True, slots=True)
 class Payoff:
-    """Ours: the move that gains most over the next steps, less what the loop loses while replicas are in neither role.
+    """Ours: the move that gains most over the next steps, less the loss while replicas are in neither role.
 
-    It gains a share of a step at least, so that noise moves nothing; Libra's bound on pressure holds as well.
+    It must gain a share of a step, so that noise moves nothing. Libra's bound on pressure holds, too.
     """
 
-    horizon: int = 10  # steps that lengths are expected to stay much the same for
-    margin: float = 0.05
+    horizon: int = 10  # steps for which lengths are expected to stay about the same
+    margin: float = 0.05  # of a step, as in Libra's planner
     pressure: float = 0.8
 
     def change(self, view: View) -> int:

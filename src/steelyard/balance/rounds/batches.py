@@ -1,8 +1,8 @@
-"""Whole batches: every trajectory of a batch is waited for.
+"""Whole batches: training waits for every trajectory of a batch.
 
-One rule makes every mode: a batch may begin once no sample of it can be more than ``staleness`` weight versions old
-when it is trained on. With 0 rollouts and training take turns, with 1 they overlap by one batch, with more they hardly
-wait.
+One rule makes every mode: a batch may begin once none of its samples can be more than ``staleness`` weight versions old
+when it is trained on. With 0, rollout and training take turns. With 1, they overlap by one batch. With more, they
+hardly wait for each other.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from steelyard.balance.rounds.protocol import RoundInput, RoundSettings
 
 @dataclass(slots=True)
 class _Group:
-    """Samples of a prompt that have begun and not been trained on."""
+    """Samples of a prompt that have begun and were not trained on yet."""
 
     name: str
     batch: int
     running: dict[str, int] = field(default_factory=dict)  # the version that each began with
     done: list[str] = field(default_factory=list)  # in order of ending
-    version: int = 0  # that the first to end began with
+    version: int = 0  # of the weights that its first ended sample began with
 
 
 class BatchRounds:
@@ -45,9 +45,9 @@ class BatchRounds:
         self._groups: dict[str, _Group] = {}
         self._group_of: dict[str, _Group] = {}  # by trajectory that has not ended
         self._ready: list[_Group] = []  # whole groups, in the order in which they became so
-        self._step = -1  # that samples are gathered for
+        self._step = -1  # the step that samples are gathered for
         self._part = 0
-        self._wanted = 0  # groups that it still lacks
+        self._wanted = 0  # groups that the step still lacks
         self._waiting = False  # whether the training job waits for a part
 
     def decide(self, event: RoundInput) -> list[RoundCommand]:
@@ -59,7 +59,7 @@ class BatchRounds:
                 commands += self._start(event.version)
             case Begun() if event.group:
                 group = self._groups.get(event.group)
-                if group is None:  # not asked for, or complete without it
+                if group is None:  # not started, or complete without it
                     return [Abort((event.trajectory,))]
                 group.running[event.trajectory] = event.version
                 self._group_of[event.trajectory] = group
@@ -76,7 +76,7 @@ class BatchRounds:
         return commands + self._hand_out()
 
     def _start(self, version: int) -> list[RoundCommand]:
-        """What may begin with weights of this version."""
+        """Start the batches that may begin with weights of this version."""
         settings, commands = self._settings, list[RoundCommand]()
         while self._started < min(version + settings.staleness + 1, settings.steps):
             first = self._started * settings.groups
@@ -98,7 +98,7 @@ class BatchRounds:
             self._ready.append(self._groups.pop(group.name))
 
     def _replace(self, trajectory: str) -> list[RoundCommand]:
-        """A sample was lost; another one of its group begins, since the group is waited for."""
+        """A sample was lost: another one of its group begins."""
         group = self._group_of.pop(trajectory, None)
         if group is None:
             return []
@@ -113,7 +113,7 @@ class BatchRounds:
             return []
         latest = max(0, self._step - self._settings.staleness)
         own = [group for group in self._ready if group.version <= latest]
-        if len(own) < needed:  # the others leave the places to older ones, which are still under way
+        if len(own) < needed:  # older groups, which are still running, must be trained on first
             return []
         later = [group for group in self._ready if group.version > latest]
         most = wanted if len(own) >= wanted else wanted - least

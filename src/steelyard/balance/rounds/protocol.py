@@ -1,4 +1,4 @@
-"""What all kinds of rounds are given and are asked."""
+"""The interface of rounds, and their settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from steelyard.balance.events import RolloutEvent, RoundEvent
 
 RoundInput = RolloutEvent | RoundEvent
 
-_PARTS = 8  # that the groups of a step come in at most, where training does not wait for all of them
+_PARTS = 8  # parts of a step at most, if training takes groups as they come; chosen by hand
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +23,15 @@ class RoundSettings:
     size: int
     staleness: int = 0
     streaming: bool = False  # whether training takes whole groups as they come
-    synchronous: bool = True  # whether rollouts stand still while training runs
-    lead: int = 0  # steps whose round may open before the weights they would have in turn
-    waits: bool = True  # whether every trajectory that begins is waited for
+    synchronous: bool = True  # whether rollout stops during training
+    lead: int = 0  # steps by which a round may open before the weights of its own step are there
+    waits: bool = True  # whether training waits for every trajectory that begins
 
     @property
     def least_part(self) -> int:
-        """Groups of a step that training is given at a time, at least; all of them, where it waits for the last.
+        """The fewest groups that training gets at a time; all groups of a step without streaming.
 
-        Few sequences are dealt out to ranks less evenly, and fill fewer micro-batches.
+        A few sequences divide less evenly among ranks, and fill fewer micro-batches.
         """
         return -(-self.groups // _PARTS) if self.streaming else self.groups
 
@@ -43,4 +43,4 @@ class Rounds(Protocol):
     """Whether `Generated` has to be reported."""
 
     def decide(self, event: RoundInput) -> list[RoundCommand]:
-        """Apply an event, after the router has; the commands that follow, in this order."""
+        """Apply an event, after the router has. Returns the commands that follow, in order."""

@@ -1,9 +1,9 @@
-"""Rounds under a tail policy: it is told what happens on the engines, and its wishes become commands.
+"""Rounds under a tail policy: the policy gets the engines' events, and its answers become commands.
 
-A round is one training step's rollout, and one round is open at a time. It opens as soon as the one before is over, up
-to ``lead`` weight versions early, so that samples carried over from it can still be trained on. Admission counts whose
-weights generated what: groups that would be too old for the step that is gathered are given up before its round opens.
-So the bound on staleness holds with every policy, at the price of the tokens that are thrown away.
+A round is one training step's rollout. One round is open at a time. It opens as soon as the one before is over, up to
+``lead`` weight versions early, so that samples carried over from it can still be trained on. Admission tracks which
+weights generated which tokens: groups that would be too stale for a step are dropped before its round opens. So the
+bound on staleness holds with every policy, at the price of dropped tokens.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _ANY = 1 << 60  # samples: as many as the policy likes
 
 
 class TailRounds:
-    """Between the rollout, a tail policy and admission."""
+    """Connects the rollout, a tail policy and admission."""
 
     counts_tokens = True
 
@@ -57,25 +57,25 @@ class TailRounds:
         self._tail = Tail(policy, rollouts)
         self._admission = Admission(
             _ANY, settings.groups * settings.size, settings.staleness, size=settings.size
-        )  # how many may begin is decided by whole rounds, so its figures for that are not used
+        )  # rounds decide how many may begin, so its `Admit` is not used
         self._version = 0  # of the engines' weights
-        self._taken = 0  # prompts
-        self._groups: dict[str, float] = {}  # not trained on nor given up: the version of each one's oldest sample
-        self._coming: dict[str, int] = {}  # samples of each that were asked for and have not begun
+        self._taken = 0  # prompts that were started
+        self._groups: dict[str, float] = {}  # neither trained on nor dropped: the version of each one's oldest sample
+        self._coming: dict[str, int] = {}  # samples of each that were started and have not begun
         self._group_of: dict[str, str] = {}  # by sample that is still wanted
-        self._ended: dict[str, None] = {}  # of these, those that have ended
-        self._pausing: set[str] = set()  # told to pause, so that their reports are no news to the policy
+        self._ended: dict[str, None] = {}  # samples among these that have ended
+        self._pausing: set[str] = set()  # commanded to pause, so the policy need not get their reports
         self._batches: deque[tuple[str, ...]] = deque()  # chosen, for the training job to take
         self._opened = 0  # rounds
         self._open = False
-        self._repacked: Repack | None = None  # last, until replicas are opened again
-        self._closed: dict[int, int] = {}  # epochs of replicas that it frees
-        self._reopened: dict[int, int] = {}  # of those that were opened again last
-        self._commanded_at = -inf  # when one of both was commanded last
-        self._own: frozenset[str] = frozenset()  # groups that the open round is to train on, where not on any
-        self._step = -1  # that the training job gathers samples for
+        self._repacked: Repack | None = None  # the last one, until replicas are opened again
+        self._closed: dict[int, int] = {}  # epochs of the replicas that it frees
+        self._reopened: dict[int, int] = {}  # epochs of the replicas that were opened again last
+        self._commanded_at = -inf  # time of the last `Repack` or `Reopen`
+        self._own: frozenset[str] = frozenset()  # groups that the open round may train on; any if empty
+        self._step = -1  # the step that the training job gathers samples for
         self._part = 0
-        self._given: dict[str, None] = {}  # samples of it that were handed out
+        self._given: dict[str, None] = {}  # its samples that were handed out
         self._waiting = False  # whether the training job waits for a part
         self._commands: list[RoundCommand] = []
 
@@ -102,8 +102,8 @@ class TailRounds:
     # What the training job wants
 
     def _hand_out(self) -> None:
-        """A round that is over; or, where training takes groups as they come, a part of the open one: a round trains
-        on groups in order of completion, so those need not wait for its end."""
+        """Give training a round that is over or, with streaming, a part of the open one: a round trains on groups in
+        order of completion, so the first ones need not wait for its end."""
         if not self._waiting:
             return
         settings, given = self._settings, self._given
@@ -114,7 +114,7 @@ class TailRounds:
             self._give(rest, last=True)
             return
         least = settings.least_part
-        enough = len(given) // settings.size + 2 * least  # the last part is not to be small either
+        enough = len(given) // settings.size + 2 * least  # so that the last part is not small either
         if enough > settings.groups or len(self._tail.complete) < enough:
             return
         sure = self._sure()
@@ -129,14 +129,14 @@ class TailRounds:
         self._waiting = False
 
     def _sure(self) -> list[tuple[str, ...]]:
-        """Groups that the open round will train on in any case."""
+        """Groups that the open round is sure to train on."""
         own = [name for name in self._tail.complete if not self._own or name in self._own]
         return [tuple(self._tail.groups[name].done) for name in own[: self._settings.groups]]
 
     # What is reported
 
     def _publish(self, event: WeightsPublished) -> None:
-        """Give up what is too old by now, and open what may be."""
+        """Drop groups that are too stale now, and begin those that may begin."""
         self._regulate(event)
         if not self._opened:
             self._open_round(event.at)
@@ -149,7 +149,7 @@ class TailRounds:
         name = event.trajectory
         if isinstance(event, Begun) and event.group:
             self._came(event.group)
-            if event.group not in self._groups:  # given up since it was asked for
+            if event.group not in self._groups:  # dropped since it was started
                 self._commands.append(Abort((name,)))
                 return
             self._group_of[name] = event.group
@@ -168,8 +168,8 @@ class TailRounds:
     # Rounds
 
     def _may_open(self) -> bool:
-        """Each round but the first opens after another, when none of its samples would be too old when trained on, and
-        all that was asked for is there to be counted."""
+        """Each round but the first opens after another, when none of its samples would be too stale when trained on,
+        and all samples that were started have begun."""
         last = min(self._version + self._settings.lead, self._settings.steps - 1)
         return not self._open and not self._coming and 0 < self._opened <= last
 
@@ -249,8 +249,8 @@ class TailRounds:
             self._commands.append(Reopen())
 
     def _carried_out(self, at: float) -> bool:
-        """Whether the reports are in of what was last done to replicas, so that decisions rest on a picture of it. As
-        time passes they are not waited for: a report may be lost."""
+        """Whether the reports about the last `Repack` or `Reopen` are in, so that decisions see its effect. Once time
+        has passed they are not waited for, since a report may be lost."""
         if at > self._commanded_at:
             return True
         running, replicas = self._rollouts.running, self._rollouts.replicas
@@ -267,7 +267,7 @@ class TailRounds:
         return all(arrived) and not any(number in replicas for number in self._closed)
 
     def _set_aside(self, names: Sequence[str], at: float) -> None:
-        """They go on in a later round. Where engines have nothing else to do until then, they need not stop."""
+        """Leave samples for a later round. If engines have nothing else to do until then, the samples do not stop."""
         if self._settings.synchronous:
             self._pausing.update(names)
             self._commands.append(Pause(tuple(names)))
@@ -275,7 +275,7 @@ class TailRounds:
             self._advise(Aborted(at, name, 0))
 
     def _drop(self, names: Sequence[str], at: float) -> None:
-        """For good, with all they have."""
+        """Stop samples for good and drop their tokens."""
         for name in names:
             del self._group_of[name]
             if name in self._ended:
@@ -286,7 +286,7 @@ class TailRounds:
             self._commands.append(Abort(tuple(names)))
 
     def _defer(self, groups: Sequence[str], at: float) -> None:
-        """Begin anew later; those that have ended are of no use any more, others are stopped by the next command."""
+        """Groups will begin again later. Ended samples are dropped; the others are stopped by the next command."""
         self._admission.decide(GivenUp(at, tuple(groups)))
         given_up = set(groups)
         self._drop([name for name in self._ended if self._group_of[name] in given_up], at)

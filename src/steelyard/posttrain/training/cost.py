@@ -114,7 +114,7 @@ class TrainingCost:
         return self.run(dealt, update=last)
 
     def run(self, batches: Batches, update: bool = True) -> TrainingTime:
-        """One step over a batch that has been dealt out for as many ranks, updates and tokens at a time."""
+        """One step over a batch that was packed for as many ranks, updates and tokens of a micro-batch."""
         settings, lengths = self.settings, batches.lengths.astype(np.float64)
         tokens = batches.tokens
         cells, sends = self._cells(batches, lengths, tokens), self._at(self.sends, tokens / self.layout.cp)

@@ -1,4 +1,4 @@
-"""Who talks to whom in a training job, and how long that takes on its network."""
+"""The communication groups of a training job, and how long their collectives take on its network."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Groups:
 
     @cached_property
     def experts(self) -> Span:
-        """Ranks that experts are dealt out to."""
+        """Ranks that experts are divided among."""
         return self.topology.span(self.layout.ep)
 
     @cached_property

@@ -1,7 +1,7 @@
 """How a training job lies over its GPUs, in Megatron's terms, and which layouts cannot work.
 
 Ranks are numbered tensor-parallel first, then context-parallel, then data-parallel, pipeline stages last. Experts are
-dealt out whole to ``ep`` ranks in a row of a stage; with ``ep=1`` they are sliced like dense layers.
+divided whole among ``ep`` neighbouring ranks of a stage; with ``ep=1`` they are sliced like dense layers.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class TrainLayout:
 
     @property
     def ranks_sharing_experts(self) -> int:
-        """Data-parallel ranks that experts are dealt out over; each of them has dense layers of its own."""
+        """Data-parallel ranks that experts are divided among; each of them has dense layers of its own."""
         sharing = -(-self.ep // (self.tp * self.cp))
         return self.dp if self.dp % sharing else sharing
 

@@ -27,7 +27,7 @@ _FLOAT32 = 4
 
 @dataclass(frozen=True)
 class Weights:
-    """Weights of one GPU, by who shares them out."""
+    """Weights of one GPU, by the ranks that share them."""
 
     dense: int
     experts: int

@@ -155,7 +155,7 @@ def _best_fit(lengths: Ints, ranks: int, budget: int, quadratic: float) -> tuple
 
 @dataclass(frozen=True)
 class _Filled:
-    """Micro-batches that nobody has taken yet, heaviest first."""
+    """Micro-batches that are not assigned yet, heaviest first."""
 
     members: Ints  # of one after the other
     sizes: Ints

@@ -24,7 +24,7 @@ def one_forward_one_backward(forward: Floats, backward: Floats, send: Floats) ->
     free = np.zeros((cases, stages))
     before, after = np.arange(stages) - 1, (np.arange(stages) + 1) % stages
     even = np.arange(stages) % 2 == 0
-    neighbour = (np.where(even, before, after), np.where(even, after, before))  # the slot's parity: who runs forward
+    neighbour = (np.where(even, before, after), np.where(even, after, before))  # by parity: which one runs forward
     for slot in range(2 * (count + stages - 1)):
         free = np.maximum(free, free[:, neighbour[slot % 2]] + wait[slot]) + work[slot]
     found: Floats = free.max(axis=1)

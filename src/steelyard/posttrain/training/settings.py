@@ -70,7 +70,7 @@ def settings_refusal(settings: TrainSettings, dp: int) -> str | None:
         return f"kept_up={settings.kept_up}: it is a share above 0 and at most 1"
     if settings.batch is not None and settings.batch % (settings.minibatches * dp):
         return (
-            f"a batch of {settings.batch} sequences cannot be dealt out evenly to {settings.minibatches} minibatches "
+            f"a batch of {settings.batch} sequences cannot be divided evenly into {settings.minibatches} minibatches "
             f"on dp={dp} ranks"
         )
     return None

@@ -125,7 +125,7 @@ class Tabulator:
 
 def _exchanges(layer: Layer, dealt_out: bool) -> int:
     """Gathers and scatters of a layer's forward pass: one of each around attention and around what of the
-    feed-forward block is split. Experts that are dealt out take tokens as they lie."""
+    feed-forward block is split. Expert-parallel ranks take tokens as they are."""
     if not isinstance(layer.ffn, MoeFfn) or not dealt_out:
         return 4
     return 4 if layer.ffn.shared_intermediate else 2

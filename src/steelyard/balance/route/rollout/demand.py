@@ -76,7 +76,7 @@ class DemandModel:
         self._count = self._turns = self._tokens = self._returned = self._seconds = 0.0
         self.tools = 0.0  # seconds per generated token
         self.returned = 0.0  # tokens per generated token
-        self._usual = 0.0  # generated tokens of a trajectory, in the mean
+        self._usual = 0.0  # mean generated tokens of a trajectory
         self._a_turn = 0.0  # and of a turn
         # The last demand before a first turn, and what it followed from.
         self._first: tuple[tuple[float, ...], Demand] | None = None

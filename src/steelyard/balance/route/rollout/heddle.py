@@ -15,7 +15,7 @@ class Heddle(BaseTurnRouter):
     """Longest predicted first, both among those that wait and inside engines. The longest belong on the highest
     tensor-parallel degree, and so on down.
 
-    Trajectories are sorted by their predicted remaining tokens and dealt out from the top. Each degree gets the share
+    Trajectories are sorted by their predicted remaining tokens and assigned from the top. Each degree gets the share
     of all predicted tokens that it has of the GPUs, so trajectories of about one length may fall to two degrees. After
     a tool return a trajectory that belongs elsewhere moves to the least busy replica there, or to the least busy one
     anywhere if no seat is free there.
@@ -64,7 +64,7 @@ class Heddle(BaseTurnRouter):
         self._predicted[name] = tokens
 
     def _shares(self, tokens: int) -> dict[int, float]:
-        """By degree: how many predicted tokens of trajectories of about this length are dealt out to it."""
+        """By degree: how many predicted tokens of trajectories of about this length it gets."""
         band = _band(tokens)
         first = sum(self._bands[band + 1 :])
         last = first + self._bands[band]
