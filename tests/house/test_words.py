@@ -14,20 +14,10 @@ ARCHAIC = re.compile(
     r"|hither(to)?|thither|whence|thence)\b",
     re.IGNORECASE,
 )
-# Rooms whose words are still to be made plain. Take a room off as soon as it is; add none.
-LATER = {"balance", "posttrain"}
 SOURCES = sorted(path for folder in ("src", "bench", "studies", "tools") for path in (ROOT / folder).rglob("*.py"))
 
 
-def room_of(path: Path) -> str:
-    """The room of a source file, or its top folder."""
-    parts = path.relative_to(ROOT).parts
-    return parts[2].removesuffix(".py") if parts[0] == "src" else parts[0]
-
-
-@pytest.mark.parametrize(
-    "path", [path for path in SOURCES if room_of(path) not in LATER], ids=lambda path: str(path.relative_to(ROOT))
-)
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_archaic_words(path: Path) -> None:
     lines = enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
     found = [f"line {number}: {line.strip()}" for number, line in lines if ARCHAIC.search(line)]
