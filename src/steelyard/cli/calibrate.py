@@ -17,8 +17,8 @@ from steelyard.validate.crossed import cross_calibrate, read_sources
 
 def command(
     captures: Annotated[list[Path], typer.Argument(help="Capture folders of your own engine (docs/calibration.md).")],
-    out: Annotated[Path, typer.Option(help="File to write; a scenario names it as cost.calibration.")],
-    gpu: Annotated[str | None, typer.Option(help="GPU they ran on; the captures' own if not given.")] = None,
+    out: Annotated[Path, typer.Option(help="File to write, for cost.calibration of scenarios.")],
+    gpu: Annotated[str | None, typer.Option(help="GPU of the captures; as they say if not given.")] = None,
 ) -> None:
     """Fit the host's times to captures, and test them on held-out captures."""
     with LateProgress("calibrating") as progress:

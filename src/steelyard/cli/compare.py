@@ -19,12 +19,14 @@ from steelyard.report.folder import check_writable
 
 
 def _names(dimension: str) -> Any:
-    return typer.Option(help=f"Of {', '.join(map(str, DIMENSIONS[dimension]))}; with commas [default: all].")
+    return typer.Option(
+        help=f"Any of {', '.join(map(str, DIMENSIONS[dimension]))}; separated by commas [default: all]."
+    )
 
 
 def command(
     scenarios: Annotated[list[Path], typer.Argument(help="Post-training scenarios (docs/posttrain.md).")],
-    out: Annotated[Path, typer.Option(help="Folder that keeps results; what it has is not run again.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder of results; runs that it has are not repeated.")] = Path(
         "runs/comparison"
     ),
     set_: Set = None,
@@ -37,19 +39,19 @@ def command(
     full: Annotated[
         bool, typer.Option("--full", help="Every mode with every router, planner and tail: thousands of runs.")
     ] = False,
-    rivals: Annotated[bool, typer.Option(help="Whether what others do is run, too.")] = True,
+    rivals: Annotated[bool, typer.Option(help="Whether to run other systems, too.")] = True,
     steps: Annotated[int | None, typer.Option(min=1, help="Training steps; the scenario's own if not given.")] = None,
     scale: Annotated[
         str,
-        typer.Option(help="Part of the prompts, engines and training replicas to run with: for all, or 0.5,0.25,..."),
+        typer.Option(help="Share of prompts, engines and training replicas: one for all scenarios, or 0.5,0.25,..."),
     ] = "1",
     seeds: Annotated[
         int,
-        typer.Option(min=1, help="Seeds, from the scenario's on, that those close to the best are run with."),
+        typer.Option(min=1, help="Number of seeds, from the scenario's on, for ways close to the best."),
     ] = 1,
     workers: Annotated[int, typer.Option(min=1, help="Runs at a time, each in a process of its own.")] = 1,
     page: Annotated[
-        Path | None, typer.Option(help="Also write a Markdown page, with images and its figures as JSON beside it.")
+        Path | None, typer.Option(help="Also write a Markdown page, with its images and figures (JSON) beside it.")
     ] = None,
     json_: Figures = False,
 ) -> None:

@@ -19,7 +19,7 @@ def command(
     estimator: Annotated[
         str | None, typer.Option(help=f"One of {', '.join(ESTIMATORS)} [default: all; as JSON, {DEFAULT}].")
     ] = None,
-    folds: Annotated[int, typer.Option(help="Parts that the tasks are dealt into; each is held out once.")] = 5,
+    folds: Annotated[int, typer.Option(help="Folds of cross-validation; each is held out once.")] = 5,
     json_: Annotated[bool, typer.Option("--json", help="Print one estimator's figures as JSON.")] = False,
 ) -> None:
     """Evaluate estimators of what a trajectory has left, on held-out tasks."""

@@ -14,7 +14,7 @@ from steelyard.validate.survey import survey
 
 
 def command(
-    folders: Annotated[list[Path], typer.Argument(help="Folders to look through for captures and benches.")],
+    folders: Annotated[list[Path], typer.Argument(help="Folders with captures and bench results.")],
     out: Annotated[Path, typer.Option(help="Markdown file to write.")],
 ) -> None:
     """Validate against all captures and tables, and write the fidelity page."""

@@ -13,7 +13,7 @@ from steelyard.validate.parity import Verdict, compare, read_golden
 
 
 def command(
-    golden: Annotated[Path, typer.Argument(help="Golden file: one scenario of vLLM's decisions a line.")],
+    golden: Annotated[Path, typer.Argument(help="Golden file: vLLM's decisions, one scenario per line.")],
     plain: Annotated[
         bool, typer.Option("--plain", help="Replay with the plain reference path instead of the fast one.")
     ] = False,

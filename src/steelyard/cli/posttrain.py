@@ -25,7 +25,7 @@ def command(
     set_: Set = None,
     json_: Summary = False,
     log: Annotated[
-        bool, typer.Option("--log", help="Also write events.jsonl: what the decision core was told, and its commands.")
+        bool, typer.Option("--log", help="Also write events.jsonl: the events and commands of the decision core.")
     ] = False,
 ) -> None:
     """Simulate RL post-training: rollouts with tools, training and weight sync, step after step."""

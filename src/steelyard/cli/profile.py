@@ -13,8 +13,10 @@ from steelyard.errors import UserError
 
 
 def command(
-    out: Annotated[Path, typer.Argument(help="File of measured points; one that exists is added to.")],
-    minutes: Annotated[float, typer.Option(min=0.1, help="Stop after so long; run again to go on.")] = 10.0,
+    out: Annotated[Path, typer.Argument(help="File of measured points; points are added if it exists.")],
+    minutes: Annotated[
+        float, typer.Option(min=0.1, help="Stop after this many minutes; run again to continue.")
+    ] = 10.0,
 ) -> None:
     """Measure this machine's GPU, operator by operator (needs torch; vLLM's kernels where installed)."""
     try:

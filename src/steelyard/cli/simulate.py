@@ -36,13 +36,13 @@ def command(
         bool | None,
         typer.Option(
             "--intervals/--no-intervals",
-            help="Run again with costs and seed moved, to say how sure each figure is "
+            help="Repeat the run with perturbed costs and other seeds, for intervals of all figures "
             f"[default: up to {_SMALL} requests].",
         ),
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(min=0, help="Processes that run it again [default: one per core for long runs, else none]."),
+        typer.Option(min=0, help="Processes for these repeated runs [default: one per core for long runs, else none]."),
     ] = None,
 ) -> None:
     """Simulate a scenario and write its result folder.

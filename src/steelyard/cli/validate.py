@@ -33,20 +33,22 @@ def command(
         bool,
         typer.Option(
             "--given-cache",
-            help="Take from the capture, instead of simulating it, what prompts found in the prefix cache and what "
-            "earlier runs had compiled.",
+            help="Take prefix-cache hits and kernels compiled by earlier runs from the capture, instead of simulating "
+            "them.",
         ),
     ] = False,
     profile: Annotated[
         Path | None, typer.Option(help="A profile of your own, such as the perf folder of LLMServingSim.")
     ] = None,
-    trace: Annotated[Path | None, typer.Option(help="What was asked, for a bench folder of LLMServingSim.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="The requests, for a bench folder of LLMServingSim.")] = None,
     calibration: Annotated[
         Path | None,
         typer.Option(help="Host times that `steelyard calibrate` wrote; those of a usual host if not given."),
     ] = None,
     json_: Figures = False,
-    report: Annotated[Path | None, typer.Option(help="Also write an HTML page with both curves of everything.")] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Also write an HTML page with measured and simulated curves.")
+    ] = None,
 ) -> None:
     """Replay the requests of a captured engine, and compare with its measurements."""
     if silicon:
