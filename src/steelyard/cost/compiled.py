@@ -382,11 +382,16 @@ class CompiledCost:
         tokens, rows, steps = done.decodes + done.prefill_tokens, done.decodes + done.prefill_requests, done.steps
         plain, experts, head, pooled, exchange = (table.sum(axis=0) for table in self._tables)
         everybody = tokens * self.ranks
-        collective, elementwise = (0.0 if each is None else float(each[tokens] @ steps) for each in self._beside)
+
+        def spent(table: Floats, each: Ints) -> float:
+            """In all steps; not by BLAS, whose last digits depend on how many threads it has."""
+            return float((table[each] * steps).sum())
+
+        collective, elementwise = (0.0 if each is None else spent(each, tokens) for each in self._beside)
         found = {
-            "gemm": float(plain[tokens] @ steps + head[rows] @ steps) - collective - elementwise,
-            "experts": float(experts[everybody] @ steps + pooled[everybody] @ steps),
-            "communication": collective + float(exchange[everybody] @ steps),
+            "gemm": spent(plain, tokens) + spent(head, rows) - collective - elementwise,
+            "experts": spent(experts, everybody) + spent(pooled, everybody),
+            "communication": collective + spent(exchange, everybody),
             "elementwise": elementwise,
         }
         return {"attention": max(0.0, seconds - sum(found.values())), **found}
