@@ -110,7 +110,7 @@ class SyncSeconds:
 
 @dataclass(frozen=True, slots=True)
 class LeastSeconds:
-    """Of training and weight sync alone, over the batches of late: no step with this plan is shorter."""
+    """Of training and weight sync alone, over recent batches: no step with this plan is shorter."""
 
     option: TrainOption
     buckets: tuple[Bucket, ...]
