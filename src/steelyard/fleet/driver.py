@@ -164,12 +164,12 @@ class FleetDriver:
 
     def send(self, r: Request, now: float) -> None:
         """Send a request to the replica that the router chooses."""
-        asked, desk = self.in_flight[r.index], self.desk
-        if self.changes is not None and not self.changes.has_replica(asked.model, answering=False):
+        routed, desk = self.in_flight[r.index], self.desk
+        if self.changes is not None and not self.changes.has_replica(routed.model, answering=False):
             desk.arrival[r.index] = r.arrival
             self.changes.await_replica(r)
             return
-        replica = self.router.choose(asked)
+        replica = self.router.choose(routed)
         desk.replica[r.index] = replica
         if self.handover is not None:
             r = self.handover.first_part(r)
@@ -211,12 +211,12 @@ class FleetDriver:
         now, _, i, replica = event
         if self.changes is not None:
             self.changes.ends(i, replica, now)
-        asked = self.in_flight.pop(i)
+        routed = self.in_flight.pop(i)
         if self.handover is not None and replica >= self.handover.prefills:
-            self.handover.router.ended(asked, replica - self.handover.prefills)
+            self.handover.router.ended(routed, replica - self.handover.prefills)
             self.release_prefill(self.handover.unfetched(i), now)
         else:
-            self.router.ended(asked, replica)
+            self.router.ended(routed, replica)
         self.follow(now, i)
         if self.changes is not None:
             self.changes.left(replica, now)
@@ -297,12 +297,12 @@ class FleetDriver:
     def hand_over(self, i: int, replica: int, now: float) -> None:
         """A replica has computed a prompt: send it to the decode replica that the decode router chooses."""
         assert self.handover is not None
-        asked = self.in_flight[i]
-        if self.changes is not None and not self.changes.has_replica(asked.model, answering=True):
+        routed = self.in_flight[i]
+        if self.changes is not None and not self.changes.has_replica(routed.model, answering=True):
             self.changes.await_decode_replica(i, replica)
             return
-        self.router.ended(asked, replica)
-        r, decode = self.handover.second_part(self.handed.pop(i), replica, asked, now)
+        self.router.ended(routed, replica)
+        r, decode = self.handover.second_part(self.handed.pop(i), replica, routed, now)
         self._hand(r, decode, self.frontends[decode].take(now, r.prompt)[1])
 
     def _on_fetch(self, event: FleetEvent) -> None:

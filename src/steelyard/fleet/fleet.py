@@ -83,8 +83,8 @@ def _run_apart(engines: Sequence[Engine], desk: Desk, router: Router, meter: _Me
     roots = np.array([i for i in desk.roots.tolist() if i not in desk.refused], dtype=np.int64)
     work = desk.workload
     columns = (roots, desk.session[roots], work.prompt[roots], work.priority[roots], work.at[roots])
-    asked = zip(*(column.tolist() for column in columns), map(desk.model_of, roots.tolist()), strict=True)
-    chosen = [router.choose(RoutedRequest(i, session, (), *rest)) for i, session, *rest in asked]
+    routed = zip(*(column.tolist() for column in columns), map(desk.model_of, roots.tolist()), strict=True)
+    chosen = [router.choose(RoutedRequest(i, session, (), *rest)) for i, session, *rest in routed]
     replica = np.array(chosen, dtype=np.int64)
     desk.replica[roots] = replica
     order = roots[np.argsort(replica, kind="stable")]

@@ -61,11 +61,11 @@ class Handover:
         r.output = 1
         return r
 
-    def second_part(self, r: Request, replica: int, asked: RoutedRequest, now: float) -> tuple[Request, int]:
+    def second_part(self, r: Request, replica: int, routed: RoutedRequest, now: float) -> tuple[Request, int]:
         """The request for its decode engine, and the replica."""
         output = self._wanted.pop(r.index)
-        self.waiting[r.index] = Waiting(r, replica, output, asked.model)
-        chosen = self.router.choose(replace(asked, at=now))
+        self.waiting[r.index] = Waiting(r, replica, output, routed.model)
+        chosen = self.router.choose(replace(routed, at=now))
         sent = 1 if self.transfers.first_token_from_prefill else 0
         second = Request(r.index, r.arrival, r.prompt + sent, output - sent, r.priority, r.keys, r.chain, r.accept)
         second.remote = r.prompt

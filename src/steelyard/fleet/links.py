@@ -137,10 +137,10 @@ class Ports:
 
     def path(self, source: int, target: int) -> tuple[Link, ...]:
         """Links from a sending to a receiving replica, each by its index on its own side."""
-        here, there = self.out[source], self.into[target]
-        if here.node == there.node:
-            return here.peer, there.peer
-        if here.leaf == there.leaf:
-            return here.nic, there.nic
-        uplinks = tuple(port.uplink for port in (here, there) if port.uplink is not None)
-        return here.nic, *uplinks, there.nic
+        sender, receiver = self.out[source], self.into[target]
+        if sender.node == receiver.node:
+            return sender.peer, receiver.peer
+        if sender.leaf == receiver.leaf:
+            return sender.nic, receiver.nic
+        uplinks = tuple(port.uplink for port in (sender, receiver) if port.uplink is not None)
+        return sender.nic, *uplinks, receiver.nic

@@ -183,8 +183,8 @@ class LockStep:
         self._decided.clear()
         if all(batch is None for batch in batches):
             return
-        asked = [None if b is None else RankBatch(b.decodes, b.kv, b.longest, b.chunks) for b in batches]
-        time = self.cost.together(asked)
+        ranks = [None if b is None else RankBatch(b.decodes, b.kv, b.longest, b.chunks) for b in batches]
+        time = self.cost.together(ranks)
         clock = max(rank.clock for rank in self.ranks)
         delay = max(rank.delay(batch) for rank, batch in zip(self.ranks, batches, strict=True))
         for rank, batch in zip(self.ranks, batches, strict=True):
@@ -198,9 +198,9 @@ class LockStep:
             return
         clock, end = max(rank.clock for rank in self.ranks), max(rank.gpu_free for rank in self.ranks)
         until = min(until, *(rank.next_abort for rank in busy))
-        asked = [rank.decodes() if rank.active else None for rank in self.ranks]
-        line = self.cost.decodes_together(asked)
-        prepare, launch, tail = self.cost.decodes_host([each and each[0] for each in asked])
+        ranks = [rank.decodes() if rank.active else None for rank in self.ranks]
+        line = self.cost.decodes_together(ranks)
+        prepare, launch, tail = self.cost.decodes_host([each and each[0] for each in ranks])
         count, kv, late, launched = min(count, line.steps), line.kv, clock, clock
         ends = array("d")
         while len(ends) < count and clock < until:

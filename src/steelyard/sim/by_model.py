@@ -17,16 +17,16 @@ def models_at(setup: FleetSetup, stages: Sequence[Sequence[Setup]]) -> Models | 
     if len(setup.models) == 1:
         return None
     scenario = setup.scenario
-    asked = [scenario.asked_model(spec) for spec in scenario.workload.mix]
-    return Models(asked, [[each.serves for each in stage] for stage in stages])
+    requested = [scenario.asked_model(spec) for spec in scenario.workload.mix]
+    return Models(requested, [[each.serves for each in stage] for stage in stages])
 
 
 def figures_by_model(desk: Desk, requests: dict[str, Column], duration: float) -> dict[str, ModelFigures]:
     """Figures of each model; empty in a fleet of one model."""
     if desk.models is None:
         return {}
-    asked = np.array(desk.models.by_label, dtype=object)[desk.workload.label]
-    return {model: _served(requests, asked == model, duration) for model in dict.fromkeys(desk.models.by_label)}
+    requested = np.array(desk.models.by_label, dtype=object)[desk.workload.label]
+    return {model: _served(requests, requested == model, duration) for model in dict.fromkeys(desk.models.by_label)}
 
 
 def _served(requests: dict[str, Column], rows: Column, duration: float) -> ModelFigures:

@@ -203,15 +203,15 @@ def request_table(
         if part.begins:
             cached[index] = rows["hit"]
             scheduled[index] = np.where(rows["scheduled"] >= 0, rows["scheduled"], np.nan)
-        told = rows["first"] >= 0
-        steps = np.concatenate([rows["first"][told], rows["last"][told]]).astype(np.int64)
+        seen = rows["first"] >= 0
+        steps = np.concatenate([rows["first"][seen], rows["last"][seen]]).astype(np.int64)
         began, ended = np.split(shown(desk.host, log, steps), 2)
         if part.first:
-            first[index[told]] = began
+            first[index[seen]] = began
         if not part.begins:
             decode_replica[index] = number
         if part.first or part.ends:
-            finish[index[told]] = ended
+            finish[index[seen]] = ended
         for i, (second, why) in log.given_up.items():
             finish[i], reason[i] = second, why
             if first[i] > second:

@@ -87,8 +87,8 @@ def _set_up(
 ) -> FleetSetup:
     """The fleet to run, with its scenario."""
     if isinstance(what, Scenario):
-        asked = what if workload is None or isinstance(workload, Workload) else what.replace(workload=workload)
-        return set_up(asked, host, factors)
+        scenario = what if workload is None or isinstance(workload, Workload) else what.replace(workload=workload)
+        return set_up(scenario, host, factors)
     if host is not None or factors:
         raise UserError("simulate: host and factors are for scenarios; give them to prepare or set_up")
     if isinstance(what, Prepared):

@@ -62,8 +62,8 @@ def verdicts(slo: SloSpec, requests: dict[str, Column], gaps: TokenGaps) -> dict
             value = _gap(gaps, limit.percentile, int((requests["output"][~finished] - 1).sum()))
             unserved = int((~finished).sum())
         else:
-            asked = finished | _has_metric(requests, limit.metric)
-            values = np.where(finished, requests[limit.metric], np.inf)[asked]
+            counted = finished | _has_metric(requests, limit.metric)
+            values = np.where(finished, requests[limit.metric], np.inf)[counted]
             values = values[~np.isnan(values)]
             value = _percentile(values, limit.percentile)
             unserved = int(np.isinf(values).sum())
