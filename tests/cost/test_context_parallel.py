@@ -227,7 +227,7 @@ def test_layouts_that_cannot_be(name: str, layout: Layout, why: str) -> None:
         ({"engine": {"tiers": [{"kind": "host", "size": "10GB", "bandwidth": "20GB"}]}}, "together with tiers"),
         (
             {"fleet": {"pools": [{"role": "prefill", "gpu": "h200"}, {"role": "decode", "gpu": "h200", "dcp": 2}]}},
-            "dcp.*role serve only",
+            "dcp.*only pools of role serve",
         ),
     ],
 )
