@@ -206,8 +206,8 @@ def test_what_a_planner_asked_and_was_answered_is_in_the_log(tmp_path: Path) -> 
     answered = {row["ask"]: row["seconds"] for row in rows if row.get("kind") == "PlansSimulated"}
     assert asked and set(asked) == set(answered)
     assert all(len(asked[ask]) == len(answered[ask]) for ask in asked)
-    kinds = {question["kind"] for questions in asked.values() for question in questions}
-    assert {"TrainSeconds", "SyncSeconds", "LeastSeconds", "RolloutSeconds"} <= kinds
+    asked_for = {question.get("figure", "train") for questions in asked.values() for question in questions}
+    assert {"train", "sync", "least", "rollout"} <= asked_for
 
 
 def test_a_turn_and_a_truth_pass_through_a_line() -> None:

@@ -6,24 +6,18 @@ removed loses nothing but its seat. Other engines go on meanwhile. The next batc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from steelyard.balance.plan import Measured, Plan
 from steelyard.balance.plan.libra import means
 from steelyard.balance.plan.questions import (
     ChangePlan,
     Columns,
-    LeastSeconds,
     PlanChanged,
     PlansSimulated,
     PlanWanted,
     Question,
-    RolloutSeconds,
     Simulate,
-    StepSeconds,
-    SwitchSeconds,
-    SyncSeconds,
     TrainSeconds,
 )
 from steelyard.balance.pool import FormPool
@@ -107,30 +101,31 @@ class Replanner:
 
     def _simulate(self, command: Simulate, at: float) -> None:
         """Answer the planner's questions, at once: virtual time does not pass meanwhile."""
-        seconds = tuple(_ANSWERS[type(question)](self, question) for question in command.questions)
+        seconds = tuple(self._answer(question) for question in command.questions)
         self._loop.driver.tell(PlansSimulated(at, command.ask, seconds))
 
-    def _train_seconds(self, question: TrainSeconds) -> float:
-        measured = self._looked_at[question.batch]
-        return self._foresight.training.seconds(question.option, means(measured) if question.mean else measured.context)
-
-    def _sync_seconds(self, question: SyncSeconds) -> float:
-        return self._foresight.training.sync(question.option, question.buckets)
-
-    def _least_seconds(self, question: LeastSeconds) -> float:
-        return self._foresight.least_seconds(_plan(question), self._tried_on)
-
-    def _rollout_seconds(self, question: RolloutSeconds) -> float:
-        return self._foresight.rolled_out(_plan(question), self._tried_on[0], self._taught())
-
-    def _step_seconds(self, question: StepSeconds) -> float:
-        steps = CONFIRMED if question.longer else SIMULATED
-        return self._foresight.step_seconds(_plan(question), self._tried_on, self._taught(), steps)
-
-    def _switch_seconds(self, question: SwitchSeconds) -> float:
-        planning = self._loop.driver.core.planning
-        assert planning is not None, "it has asked"
-        return self._switch.seconds(_plan(question), planning.plan)
+    def _answer(self, question: Question) -> float:
+        if isinstance(question, TrainSeconds):
+            measured = self._looked_at[question.batch]
+            lengths = means(measured) if question.mean else measured.context
+            return self._foresight.training.seconds(question.option, lengths)
+        plan = Plan(question.option, question.buckets, 0.0, 0.0, 0.0)
+        foresight, batches = self._foresight, self._tried_on
+        match question.figure:
+            case "sync":
+                return foresight.training.sync(question.option, question.buckets)
+            case "least":
+                return foresight.least_seconds(plan, batches)
+            case "rollout":
+                return foresight.rolled_out(plan, batches[0], self._taught())
+            case "step":
+                return foresight.step_seconds(plan, batches, self._taught(), SIMULATED)
+            case "longer step":
+                return foresight.step_seconds(plan, batches, self._taught(), CONFIRMED)
+            case "switch":
+                planning = self._loop.driver.core.planning
+                assert planning is not None, "it has asked"
+                return self._switch.seconds(plan, planning.plan)
 
     def _taught(self) -> Batch:
         return self._recent[0][:TAUGHT]
@@ -173,18 +168,3 @@ class Replanner:
         if self._told[0] != step:  # the same objects each time, so that what was run with them is known
             self._told = step, [list(tasks.step(each, learnt)) for each in steps]
         return self._told[1]
-
-
-def _plan(question: LeastSeconds | RolloutSeconds | StepSeconds | SwitchSeconds) -> Plan:
-    return Plan(question.option, question.buckets, 0.0, 0.0, 0.0)
-
-
-_ANSWERS: dict[type[Question], Callable[[Replanner, Any], float]] = {
-    TrainSeconds: Replanner._train_seconds,
-    SyncSeconds: Replanner._sync_seconds,
-    LeastSeconds: Replanner._least_seconds,
-    RolloutSeconds: Replanner._rollout_seconds,
-    StepSeconds: Replanner._step_seconds,
-    SwitchSeconds: Replanner._switch_seconds,
-}
-"""The method that answers each kind of question."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -100,48 +101,27 @@ class TrainSeconds:
     mean: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SyncSeconds:
-    """Until engines have new weights, and of what goes before training where they share its GPUs."""
+PlanFigure = Literal["sync", "least", "rollout", "step", "longer step", "switch"]
+"""What can be asked of a plan:
 
+- sync: until engines have new weights, and what goes before training where they share its GPUs;
+- least: training and weight sync alone, over recent batches, so that no step with this plan is shorter;
+- rollout: a batch that has the engines to itself;
+- step: a step, by simulating some; longer step: the same by simulating more of them;
+- switch: until all GPUs are at work again after a change to this plan.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSeconds:
+    """Of one figure of a plan."""
+
+    figure: PlanFigure
     option: TrainOption
     buckets: tuple[Bucket, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LeastSeconds:
-    """Of training and weight sync alone, over recent batches: no step with this plan is shorter."""
-
-    option: TrainOption
-    buckets: tuple[Bucket, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutSeconds:
-    """Of a batch that has the engines of a plan to itself."""
-
-    option: TrainOption
-    buckets: tuple[Bucket, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class StepSeconds:
-    """Of a step with a plan, by simulating some; ``longer`` asks for more of them, to be surer."""
-
-    option: TrainOption
-    buckets: tuple[Bucket, ...]
-    longer: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SwitchSeconds:
-    """Until all GPUs are at work again after a change to a plan."""
-
-    option: TrainOption
-    buckets: tuple[Bucket, ...]
-
-
-Question = TrainSeconds | SyncSeconds | LeastSeconds | RolloutSeconds | StepSeconds | SwitchSeconds
+Question = TrainSeconds | PlanSeconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,22 +200,22 @@ class PlanAnswers:
         return self._known[question]
 
     def sync(self, option: TrainOption, buckets: Sequence[Bucket]) -> float:
-        return self._answer(SyncSeconds(option, tuple(buckets)))
+        return self._answer(PlanSeconds("sync", option, tuple(buckets)))
 
     def step(self, plan: Plan, _: PlannerState) -> float:
-        return self._answer(StepSeconds(plan.training, plan.buckets))
+        return self._answer(PlanSeconds("step", plan.training, plan.buckets))
 
     def longer_step(self, plan: Plan, _: PlannerState) -> float:
-        return self._answer(StepSeconds(plan.training, plan.buckets, longer=True))
+        return self._answer(PlanSeconds("longer step", plan.training, plan.buckets))
 
     def rollout(self, plan: Plan, _: PlannerState) -> float:
-        return self._answer(RolloutSeconds(plan.training, plan.buckets))
+        return self._answer(PlanSeconds("rollout", plan.training, plan.buckets))
 
     def least(self, plan: Plan, _: PlannerState) -> float:
-        return self._answer(LeastSeconds(plan.training, plan.buckets))
+        return self._answer(PlanSeconds("least", plan.training, plan.buckets))
 
     def switch(self, plan: Plan, _: PlannerState) -> float | None:
-        return self._answer(SwitchSeconds(plan.training, plan.buckets))
+        return self._answer(PlanSeconds("switch", plan.training, plan.buckets))
 
     def look(self, _: PlannerState) -> Sequence[Measured]:
         """The batches that the planner's model is asked about."""
