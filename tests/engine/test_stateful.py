@@ -21,7 +21,7 @@ from steelyard.fleet.fleet import _Meter, _run_apart
 from steelyard.report.verdict import metrics
 from steelyard.scenario import load_scenario, scenario_from_dict
 from steelyard.sim import simulate
-from steelyard.sim.result import request_table
+from steelyard.sim.request_table import request_table
 from steelyard.validate.parity import LinearCost
 from steelyard.workload import Workload, build_workload, merge
 from steelyard.workload.rounds import HIDDEN, RETENTIONS

@@ -27,7 +27,7 @@ from steelyard.scenario import Scenario, load_scenario, scenario_from_dict
 from steelyard.sim import simulate
 from steelyard.sim.attempts import EnginePart, gaps_between
 from steelyard.sim.gaps import TokenGaps
-from steelyard.sim.result import request_table
+from steelyard.sim.request_table import request_table
 from support.engine_worlds import RISING_COSTS, Ask, TwoKinds, World, settled, worlds
 from support.fleet_worlds import patient
 from support.known import known

@@ -19,7 +19,7 @@ from steelyard.fleet import Desk, run_fleet
 from steelyard.fleet.handover import Handover, Transfers
 from steelyard.fleet.links import Link, Network, Port, Ports
 from steelyard.sim.attempts import EnginePart
-from steelyard.sim.result import request_table
+from steelyard.sim.request_table import request_table
 from support.engine_worlds import Ask, TwoKinds, World, settled, worlds
 
 TOKEN_BYTES = 100.0

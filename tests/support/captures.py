@@ -16,7 +16,7 @@ from steelyard.cost import RESTED, HostTerms
 from steelyard.engine import Engine
 from steelyard.fleet import Desk, run_fleet
 from steelyard.sim import set_up
-from steelyard.sim.result import request_table
+from steelyard.sim.request_table import request_table
 from steelyard.workload import build_workload
 
 MODEL = {

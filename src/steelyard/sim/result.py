@@ -6,36 +6,24 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.engine import ABORTED, FINISHED, REJECTED, EngineLog
+from steelyard.engine import EngineLog
 from steelyard.errors import UserError
-from steelyard.fleet import Desk
-from steelyard.fleet.frontend import shown
 from steelyard.records.jsontext import readable
 from steelyard.records.tables import read_table, to_arrow, to_pandas, write_table
 from steelyard.scenario import Scenario
-from steelyard.sim.attempts import EnginePart, add_earlier, without_lost
 from steelyard.sim.gaps import TokenGaps
-from steelyard.sim.setup import FleetSetup
 from steelyard.sim.summary import Summary
-from steelyard.workload import Workload
-from steelyard.workload.rounds import HIDDEN, VISIBLE, single_rounds
 
 if TYPE_CHECKING:
     import pyarrow
 
 Column = NDArray[Any]
-
-_UNFINISHED = 0  # status of requests that have not ended
-_STATUS = {_UNFINISHED: "unfinished", FINISHED: "finished", ABORTED: "aborted", REJECTED: "rejected"}
-_PHASES = {VISIBLE: "visible", HIDDEN: "hidden"}
-
 
 Kept = Literal["summary", "requests", "steps"]
 EVERYTHING: tuple[Kept, ...] = ("summary", "requests", "steps")
@@ -154,99 +142,3 @@ _PARTS = {
     "itl": "gaps between tokens come with the summary of a run, and are not saved",
     "gaps": "gaps between tokens come with the summary of a run, and are not saved",
 }
-
-
-def parts_of(setup: FleetSetup) -> list[EnginePart]:
-    """By replica: the part of its requests that its engine runs."""
-    first_from_prefill = setup.scenario.fleet.transfer.first_token == "prefill"
-    parts = {
-        "serve": EnginePart(),
-        "prefill": EnginePart(first=first_from_prefill, ends=False),
-        "decode": EnginePart(begins=False, first=not first_from_prefill),
-    }
-    parts["attention"] = parts["decode" if setup.hands_over else "serve"]
-    return [parts[each.pool.role] for each in setup.pools for _ in range(each.ranks)]
-
-
-def request_table(
-    workload: Workload,
-    desk: Desk,
-    logs: list[EngineLog],
-    parts: Sequence[EnginePart] | None = None,
-    retries: Column | None = None,
-    until: float = inf,
-) -> dict[str, Column]:
-    """One row per request, in workload order; NaN for what did not happen, or not before ``until``.
-
-    Token times are when the client sees them. ``taken`` is when the engine's front end took a request up. ``parts`` are
-    the parts of requests that each engine ran, if not all. ``attft`` is for visible answers only: seconds from the
-    submission of the first round to the answer's first token. ``retries`` is how often a request started over. With
-    prefill/decode disaggregation ``replica`` ran the prefill and ``decode_replica`` the decode.
-    """
-    n = len(workload)
-    rounds = workload.rounds or single_rounds(n)
-    status = np.full(n, _UNFINISHED, dtype=np.int64)
-    complete = np.zeros(n, dtype=bool)  # ended on an engine that runs the end of requests
-    cached, preemptions = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
-    scheduled, first, finish = np.full(n, np.nan), np.full(n, np.nan), np.full(n, np.nan)
-    reason = np.full(n, "", dtype=object)
-    for i, why in desk.refused.items():
-        reason[i], status[i], complete[i] = why, REJECTED, True
-    parts = parts or [EnginePart()] * len(logs)
-    decode_replica = np.full(n, -1, dtype=np.int64)
-    for number, (log, part) in enumerate(zip(logs, parts, strict=True)):
-        rows = without_lost(log)
-        index = rows["index"].astype(np.int64)
-        status[index] = rows["status"]
-        complete[index] |= part.ends | (rows["status"] != FINISHED) | (part.first & (desk.output[index] == 1))
-        preemptions[index] += rows["preemptions"].astype(np.int64)
-        if part.begins:
-            cached[index] = rows["hit"]
-            scheduled[index] = np.where(rows["scheduled"] >= 0, rows["scheduled"], np.nan)
-        seen = rows["first"] >= 0
-        steps = np.concatenate([rows["first"][seen], rows["last"][seen]]).astype(np.int64)
-        began, ended = np.split(shown(desk.host, log, steps), 2)
-        if part.first:
-            first[index[seen]] = began
-        if not part.begins:
-            decode_replica[index] = number
-        if part.first or part.ends:
-            finish[index[seen]] = ended
-        for i, (second, why) in log.given_up.items():
-            finish[i], reason[i] = second, why
-            if first[i] > second:
-                first[i] = np.nan  # the client gave up before
-    complete &= ~(finish > until)
-    status[~complete], finish[~complete] = _UNFINISHED, np.nan
-    first[first > until] = np.nan
-    if retries is not None:
-        earlier = {"scheduled": scheduled, "first_token": first, "preemptions": preemptions}
-        add_earlier(earlier, logs, parts, desk.host)
-    output = desk.output
-    done = status == FINISHED
-    arrival = desk.arrival
-    tpot = np.where(done & (output > 1), (finish - first) / np.maximum(output - 1, 1), np.nan)
-    return {
-        "id": np.arange(n),
-        "label": np.array(workload.labels, dtype=object)[workload.label],
-        "phase": np.array([_PHASES[phase] for phase in range(len(_PHASES))], dtype=object)[rounds.phase],
-        "replica": desk.replica,
-        "arrival": arrival,
-        "taken": desk.taken,
-        "prompt": workload.prompt,
-        "output": output,
-        "cached": cached,
-        "preemptions": preemptions,
-        "retries": np.zeros(n, dtype=np.int64) if retries is None else retries,
-        "status": np.array([_STATUS.get(s, "") for s in range(REJECTED + 1)], dtype=object)[status],
-        "reason": reason,
-        "scheduled": scheduled,
-        "first_token": first,
-        "finish": finish,
-        "queue": scheduled - arrival,
-        "ttft": first - arrival,
-        "attft": np.where(rounds.phase == VISIBLE, first - arrival[rounds.first], np.nan),
-        "tpot": tpot,
-        "e2e": np.where(done, finish - arrival, np.nan),
-        **({"decode_replica": decode_replica} if not all(part.begins for part in parts) else {}),
-    }

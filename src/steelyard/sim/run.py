@@ -27,7 +27,8 @@ from steelyard.sim.gaps import TokenGaps
 from steelyard.sim.handovers import make_handover
 from steelyard.sim.hopeless import Hopeless
 from steelyard.sim.prepared import Prepared
-from steelyard.sim.result import EVERYTHING, Kept, Result, parts_of, request_table
+from steelyard.sim.request_table import parts_of, request_table
+from steelyard.sim.result import EVERYTHING, Kept, Result
 from steelyard.sim.routers import router_before
 from steelyard.sim.setup import FleetSetup, Setup, fleet_of, set_up
 from steelyard.sim.summarise import span, summarise
