@@ -10,6 +10,7 @@ libraries compute differently from CPU to CPU, nor the order in which BLAS adds 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import shake_128
 from math import frexp, ldexp
 
@@ -20,7 +21,7 @@ from steelyard.records import Floats
 
 Z90 = 1.2815515655446004  # the standard normal distribution's 90th percentile
 MICROSECOND = 20  # bits: of a second
-OCTAVE = 188  # steps of ``octaves`` to a factor of two, so that `surface.py` can divide by a power of two
+OCTAVE = 188  # steps of ``octaves_of`` to a factor of two, so that `surface.py` can divide by a power of two
 SIGMA = 256.0  # standard deviation of ``bell``
 _BYTES = 12  # summed up to one draw: near enough to a normal distribution, and it ends at six deviations
 _FRACTIONS = 1024  # a number's fraction, from half to one, is rounded down to as many parts of one
@@ -30,10 +31,9 @@ _LARGE = np.array(ldexp(1.5, 52))
 _TERMS = 20  # of the exponential's series, which leaves less than 1e-16
 
 
-def octaves(value: float) -> int:
-    """The logarithm of a positive number to base 2, rounded down to a multiple of 1 / ``OCTAVE``, in such steps."""
-    fraction, exponent = frexp(value)
-    return _LOGARITHMS[int(fraction * _FRACTIONS)] + OCTAVE * exponent
+def octaves_of(values: Iterable[float]) -> list[int]:
+    """The logarithms of positive numbers to base 2, rounded down to multiples of 1 / ``OCTAVE``, in such steps."""
+    return [_LOGARITHMS[int(fraction * _FRACTIONS)] + OCTAVE * exponent for fraction, exponent in map(frexp, values)]
 
 
 def exponential(value: float) -> float:

@@ -35,6 +35,7 @@ Doing = Literal["waiting", "moving", "generating", "tool", "paused"]
 Reason = Literal["unknown trajectory", "unknown replica", "late", "repeated", "out of order"]
 """Why an event does not count."""
 
+_OfEpoch = Moved | Called | Ended | Returned | Paused | Resumed | Sent | Aborted
 _REMEMBERED = 1 << 16  # ended trajectories whose epochs are kept: reports about them can still come
 
 
@@ -108,24 +109,41 @@ class Rollouts:
 
     def accepts(self, event: RolloutEvent) -> Reason | None:
         """Why an event does not count; None if it does."""
-        if isinstance(event, _COMES_OR_GOES):
-            return self._accepts_replica(event)
+        return _ACCEPTS[type(event)](self, event)
+
+    def _accepts_report(self, event: Moved | Called | Ended | Returned | Paused) -> Reason | None:
+        """It has to be about the current placement, and about what the trajectory is doing."""
         running = self.running.get(event.trajectory)
-        last = self._over.get(event.trajectory)
-        if isinstance(event, Begun):
-            if running is not None:
-                return "repeated" if event.epoch <= running.epoch else "out of order"
-            return None if last is None or event.epoch > last else "late"
-        if running is None:
-            return "unknown trajectory" if last is None else "late"
-        if isinstance(event, Aborted):  # it counts for any placement since the trajectory began
-            return None if event.epoch >= running.begun_epoch else "late"
-        epoch = running.epoch + isinstance(event, _BEGINS_EPOCH)
-        if event.epoch != epoch:
-            return "late" if event.epoch < epoch else "out of order"
+        if running is None or event.epoch != running.epoch:
+            return self._misses(event, running)
+        return None if running.doing in _COUNTS_WHILE[type(event)] else "repeated"
+
+    def _accepts_next(self, event: Resumed | Sent) -> Reason | None:
+        """It begins the epoch after the current one."""
+        running = self.running.get(event.trajectory)
+        if running is None or event.epoch != running.epoch + 1:
+            return self._misses(event, running, 1)
         if isinstance(event, Sent):
             return None if event.replica in self.replicas else "unknown replica"
-        return None if running.doing in _COUNTS_WHILE[type(event)] else "repeated"
+        return None if running.doing == "paused" else "repeated"
+
+    def _misses(self, event: _OfEpoch, running: Running | None, ahead: int = 0) -> Reason:
+        if running is None:
+            return "late" if event.trajectory in self._over else "unknown trajectory"
+        return "late" if event.epoch < running.epoch + ahead else "out of order"
+
+    def _accepts_begun(self, event: Begun) -> Reason | None:
+        running = self.running.get(event.trajectory)
+        if running is not None:
+            return "repeated" if event.epoch <= running.epoch else "out of order"
+        return None if event.epoch > self._over.get(event.trajectory, -1) else "late"
+
+    def _accepts_aborted(self, event: Aborted) -> Reason | None:
+        """It counts for any placement since the trajectory began."""
+        running = self.running.get(event.trajectory)
+        if running is None:
+            return self._misses(event, running)
+        return None if event.epoch >= running.begun_epoch else "late"
 
     def _accepts_replica(self, event: ReplicaUp | ReplicaDown) -> Reason | None:
         there = self.replicas.get(event.replica)
@@ -367,8 +385,20 @@ _APPLIED: dict[type[RolloutEvent], Callable[[Rollouts, Any], Running | None]] = 
 }
 """How each kind of event is applied. A lookup, since a chain of patterns would take as long as the work itself."""
 
-_COMES_OR_GOES = (ReplicaUp, ReplicaDown)
-_BEGINS_EPOCH = (Resumed, Sent)
+_ACCEPTS: dict[type[RolloutEvent], Callable[[Rollouts, Any], Reason | None]] = {
+    Begun: Rollouts._accepts_begun,
+    Moved: Rollouts._accepts_report,
+    Called: Rollouts._accepts_report,
+    Returned: Rollouts._accepts_report,
+    Ended: Rollouts._accepts_report,
+    Aborted: Rollouts._accepts_aborted,
+    Paused: Rollouts._accepts_report,
+    Resumed: Rollouts._accepts_next,
+    Sent: Rollouts._accepts_next,
+    ReplicaUp: Rollouts._accepts_replica,
+    ReplicaDown: Rollouts._accepts_replica,
+}
+
 _GENERATES: tuple[Doing, ...] = ("generating", "moving")
 _COUNTS_WHILE: dict[type[RolloutEvent], tuple[Doing, ...]] = {
     Moved: ("moving",),
@@ -376,7 +406,6 @@ _COUNTS_WHILE: dict[type[RolloutEvent], tuple[Doing, ...]] = {
     Ended: _GENERATES,
     Returned: ("tool",),
     Paused: ("waiting", "generating", "moving"),
-    Resumed: ("paused",),
 }
 """What a trajectory must be doing for a report about its current placement to count. One that waits again has lost its
 replica, so tokens that were generated there do not count."""

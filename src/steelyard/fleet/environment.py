@@ -42,13 +42,11 @@ class Environment(Generic[Event]):
         self.now = event[0]
         self._handlers[event[1]](event)
 
-    def run(self, until: float = inf, enough: Callable[[], bool] | None = None) -> None:
-        """Handle events up to and including a second.
-
-        Ends earlier when no event is left, after `stop`, or when ``enough``, called before each event, is true."""
+    def run(self, until: float = inf) -> None:
+        """Handle events up to and including a second. Ends earlier when no event is left, or after `stop`."""
         before, self.until = self.until, until
         agenda, handlers = self.agenda, self._handlers
-        while agenda and agenda[0][0] <= self.until and not (enough is not None and enough()):
+        while agenda and agenda[0][0] <= self.until:
             event = heappop(agenda)  # as `step` does, without the call
             self.now = event[0]
             handlers[event[1]](event)

@@ -203,10 +203,14 @@ class RolloutStage:
         self._due[ticket] = action
         self._clock.schedule((at, LAST if last else DUE, -1, "", ticket))
 
-    def run(self, until: float = inf, enough: Callable[[], bool] | None = None) -> float:
-        """Go on until a second, until there is enough, or until nothing is left; the second that was reached."""
-        self._clock.run(until, enough)
+    def run(self, until: float = inf) -> float:
+        """Go on until a second, until `stop`, or until nothing is left; the second that was reached."""
+        self._clock.run(until)
         return self._clock.now if until == inf else until
+
+    def stop(self) -> None:
+        """End the run after what happens now."""
+        self._clock.stop()
 
     # -- what happens, in the order of its priority -------------------------------------------------------------
 

@@ -112,3 +112,4 @@ class Trainer:
                 rollout_gpus=sum(self._stage.tp.values()),
             )
         )
+        self._stage.stop()

@@ -7,7 +7,7 @@ scale is taken from data. Each tool has a direction of its own, by its share of 
 from __future__ import annotations
 
 from steelyard.balance.estimate.history import History
-from steelyard.balance.portable import OCTAVE, octaves
+from steelyard.balance.portable import OCTAVE, octaves_of
 
 UNIT = OCTAVE
 SHARE = 3 * UNIT  # from none to all
@@ -18,20 +18,23 @@ def plain_features(history: History) -> list[int]:
     """How many turns and tokens, how fast, how much was read, how many errors."""
     turns = len(history.turns)
     last = history.turns[-1]
-    return [
-        octaves(1 + turns),
-        octaves(1 + history.generated),
-        octaves(1 + history.generated / turns),
-        octaves(1 + last.generated),
-        octaves(1 + history.returned / turns),
-        octaves(1 + last.returned),
-        octaves(1 + history.read),
-        octaves(1 + history.errors_in_row),
-        octaves(1 + history.repeats),
-        octaves(1 + len(history.tools)),
-        octaves(1 + history.tool_seconds),
-        SHARE * history.errors // turns,
-    ]
+    features = octaves_of(
+        (
+            1 + turns,
+            1 + history.generated,
+            1 + history.generated / turns,
+            1 + last.generated,
+            1 + history.returned / turns,
+            1 + last.returned,
+            1 + history.read,
+            1 + history.errors_in_row,
+            1 + history.repeats,
+            1 + len(history.tools),
+            1 + history.tool_seconds,
+        )
+    )
+    features.append(SHARE * history.errors // turns)
+    return features
 
 
 def tool_shares(history: History) -> dict[str | None, int]:

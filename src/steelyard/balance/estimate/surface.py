@@ -62,16 +62,18 @@ class Surface:
     def value(self, plain: Sequence[int], tools: Mapping[str | None, int]) -> float:
         """What is expected at one point: the same as by `waves` and `expect`, which are for many points."""
         phase = np.frombuffer(_POINT.pack(*plain)).dot(self._plain)
-        for tool, share in tools.items():
-            np.add(phase, self._part(tool, share), phase)
+        parts = self._parts
+        for key in tools.items():
+            part = parts.get(key)
+            np.add(phase, self._part(key) if part is None else part, phase)
         return self._level + float(_rows(phase).dot(self._waved))
 
     def waves(self, plain: Sequence[Sequence[int]], tools: Sequence[Mapping[str | None, int]]) -> Floats:
         """For each set, a row of waves for each point."""
         phases: Floats = np.array(plain, dtype=np.float64) @ self._plain
         for phase, shares in zip(phases, tools, strict=True):
-            for tool, share in shares.items():
-                np.add(phase, self._part(tool, share), phase)
+            for key in shares.items():
+                np.add(phase, self._part(key), phase)
         rows = np.ones((_SETS, len(plain), _WIDTH))
         by_set = _rows(phases).reshape(len(plain), _SETS, 2 * _WAVES).swapaxes(0, 1)
         np.multiply(by_set, _SCALE, rows[:, :, :-1])
@@ -103,13 +105,14 @@ class Surface:
         doubt -= gains @ gains.swapaxes(1, 2)
         to_grid(doubt, _DOUBT_BITS, doubt)
 
-    def _part(self, tool: str | None, share: int) -> Floats:
-        """What a tool adds to a point's phases; kept, as shares are of few calls and come again."""
-        found = self._parts.get((tool, share))
+    def _part(self, key: tuple[str | None, int]) -> Floats:
+        """What a tool with some share adds to a point's phases; kept, as shares are of few calls and come again."""
+        found = self._parts.get(key)
         if found is None:
             if len(self._parts) == _MOST_PARTS:
                 self._parts.clear()
-            found = self._parts[tool, share] = self._direction(tool) * share
+            tool, share = key
+            found = self._parts[key] = self._direction(tool) * share
         return found
 
     def _direction(self, tool: str | None) -> Floats:

@@ -22,6 +22,8 @@ from steelyard.balance.events import (
 )
 from steelyard.balance.rounds.protocol import RoundInput, RoundSettings
 
+_OF_NO_CONCERN = (Called, Returned)
+
 
 @dataclass(slots=True)
 class _Group:
@@ -51,7 +53,7 @@ class BatchRounds:
         self._waiting = False  # whether the training job waits for a part
 
     def decide(self, event: RoundInput) -> list[RoundCommand]:
-        if isinstance(event, Called | Returned):  # most events, and of no concern
+        if type(event) in _OF_NO_CONCERN:  # most events
             return []
         commands: list[RoundCommand] = []
         match event:
