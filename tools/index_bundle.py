@@ -6,7 +6,7 @@ Run it whenever a file of `src/steelyard/cost/bundles` has changed; a test compa
 from __future__ import annotations
 
 from steelyard.cost.bundle import FOLDER, index_bundle, read_bundle
-from steelyard.records.lines import read_text
+from steelyard.files.reading import read_text
 
 
 def main() -> None:

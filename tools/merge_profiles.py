@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from steelyard.errors import UserError
-from steelyard.records.lines import read_text
+from steelyard.files.reading import read_text
 
 Line = dict[str, Any]
 Place = tuple[int, int, int]  # outputs, inputs, rows

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.cost import HostTerms
-from steelyard.records.lines import json_lines
+from steelyard.files.jsontext import json_lines
 from steelyard.validate.calibrate import evidence
 from steelyard.validate.crossed import Source, read_sources
 

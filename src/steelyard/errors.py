@@ -5,6 +5,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from reprlib import Repr
+
+MOST_QUOTED = 200  # characters of a user's input in a message
+
+_SHORT = Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = MOST_QUOTED
 
 
 class UserError(Exception):
@@ -21,6 +28,21 @@ def blaming(where: str) -> Iterator[None]:
         yield
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
+
+
+def quoted(value: object) -> str:
+    """A value that was found in an input, as Python writes it, shortened."""
+    return shortened(_SHORT.repr(value))
+
+
+def shown(path: Path) -> str:
+    """A path, shortened."""
+    return shortened(str(path))
+
+
+def shortened(text: str) -> str:
+    """As much of a text as messages have of an input."""
+    return text if len(text) <= MOST_QUOTED else f"{text[: MOST_QUOTED - 3]}..."
 
 
 def nearest(word: str, choices: Iterable[str], most: int = 3) -> list[str]:

@@ -66,7 +66,7 @@ def _allowed(name: str, exceptions: Collection[str]) -> bool:
     if name in exceptions:
         return True
     if name.startswith("steelyard"):
-        return name.startswith(OWN) and name != "steelyard.records.lines"
+        return name.startswith(OWN)
     first = name.partition(".")[0]
     return name == "random.Random" if first == "random" else first in ALLOWED and name != "numpy.random"
 

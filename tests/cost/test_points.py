@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from steelyard.cost.bundle import FOLDER, Bundle, index_bundle, read_bundle, shipped_bundle
 from steelyard.cost.measured import MeasuredSource
 from steelyard.cost.points import PointTable, open_points
+from steelyard.files.reading import read_text
 from steelyard.hardware import find_gpu
 from steelyard.model import AttentionOperator, Layout, load_model, operators
-from steelyard.records.lines import read_text
 
 WHOLE, PARTS = st.integers(-(2**40), 2**40), st.floats(allow_nan=False)
 POINT = st.fixed_dictionaries(

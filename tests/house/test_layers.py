@@ -11,7 +11,7 @@ import pytest
 import steelyard
 
 ROOMS = (
-    *("records", "balance", "scenario", "workload", "model", "hardware", "cost", "engine", "fleet", "sim"),
+    *("files", "records", "balance", "scenario", "workload", "model", "hardware", "cost", "engine", "fleet", "sim"),
     *("posttrain", "live", "search", "validate", "profile", "report"),
 )
 SHARED = {"errors", "lazy", "collector"}  # open to every room, and itself without imports from any

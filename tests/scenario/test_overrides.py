@@ -137,7 +137,7 @@ def test_a_wrong_override_names_file_and_itself(tmp_path: Path, override: str, m
         ("fleet.pools.x=3", "fleet.pools is a list; follow it by an index, such as fleet.pools[0]"),
         ("workload.requests.x=3", "workload.requests is 100, so it has no key 'x'"),
         ("fleet[0].gpu=3", "fleet is not a list, so [0] does not exist"),
-        ("workload.prompt=[1", "the value is not valid YAML"),
+        ("workload.prompt=[1", "not valid YAML"),
         ("engine.max_num_seqs", "must read KEY.PATH=VALUE"),
         ("a..b=3", "must read KEY.PATH=VALUE"),
         ("=3", "must read KEY.PATH=VALUE"),

@@ -283,7 +283,7 @@ BAD = [
     ("x.csv", "", "x.csv: the trace holds no requests"),
     ("x.jsonl", GOOD + '\n{"prompt_len": 3,', "x.jsonl:3: not valid JSON: "),
     ("x.jsonl", '{"prompt_len": 3,', "x.jsonl:1: not valid JSON: "),
-    ("x.jsonl", GOOD + "17\n", "x.jsonl:2: must be a JSON object (found '17')"),
+    ("x.jsonl", GOOD + "17\n", "x.jsonl:2: must be a JSON object (found 17)"),
     (
         "x.jsonl",
         GOOD + '{"output_len": 3}\n',
@@ -385,7 +385,7 @@ def test_a_missing_or_binary_trace(tmp_path: Path) -> None:
     (tmp_path / "b.csv").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserError, match=r"b\.csv: not UTF-8 text"):
         read_trace(tmp_path / "b.csv")
-    with pytest.raises(UserError, match="cannot be read: Is a directory"):
+    with pytest.raises(UserError, match="is a folder"):
         read_trace(tmp_path)
 
 

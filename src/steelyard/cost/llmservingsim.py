@@ -14,13 +14,12 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from steelyard.cost.csvrows import Row, csv_columns, csv_rows, number, whole
+from steelyard.cost.csvrows import number, whole
 from steelyard.cost.tabulated import ExpertTimes, Tabulated, TabulatedAttention, TimeCurve
-from steelyard.errors import UserError
+from steelyard.errors import UserError, quoted
+from steelyard.files.csvtext import CsvRow, csv_columns, csv_rows
+from steelyard.files.yamltext import read_yaml
 from steelyard.model import Layout, as_layout
-from steelyard.records.lines import read_text
 
 _OURS = {
     "embedding": ("embedding",),
@@ -51,12 +50,9 @@ def is_variant(folder: Path) -> bool:
 def read_meta(folder: Path) -> dict[str, Any]:
     """The profile's description of itself."""
     path = folder / "meta.yaml"
-    try:
-        meta = yaml.safe_load(read_text(path))
-    except yaml.YAMLError as error:
-        raise UserError(f"{path}: not valid YAML: {str(error).splitlines()[0]}") from None
+    meta = read_yaml(path)
     if not isinstance(meta, dict):
-        raise UserError(f"{path}: must be a mapping with the profile's hardware and model (found {str(meta)[:40]!r})")
+        raise UserError(f"{path}: must be a mapping with the profile's hardware and model (found {quoted(meta)})")
     return meta
 
 
@@ -114,7 +110,7 @@ def _attention(path: Path, skew: dict[int, dict[int, float]]) -> TabulatedAttent
     return TabulatedAttention(decodes_alone, chunks, {c: dict(by) for c, by in mixed.items()}, skew)
 
 
-def _before(row: Row, chunk: int, where: str) -> int:
+def _before(row: CsvRow, chunk: int, where: str) -> int:
     """Cached tokens before a chunk. Newer profiles give the mean keys per token, which include half of the chunk."""
     return max(0, round(number(row, "prefill_key", where) - chunk / 2))
 
@@ -151,12 +147,12 @@ def _skew(path: Path) -> dict[int, dict[int, float]]:
     return dict(alphas)
 
 
-def _signed(row: Row, where: str) -> float:
+def _signed(row: CsvRow, where: str) -> float:
     try:
         return float(row["alpha"])
     except ValueError:
         raise UserError(f"{where}: alpha must be a number (found {row['alpha']!r})") from None
 
 
-def _seconds(row: Row, where: str) -> float:
+def _seconds(row: CsvRow, where: str) -> float:
     return number(row, "time_us", where) * 1e-6

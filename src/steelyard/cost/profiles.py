@@ -13,9 +13,9 @@ from steelyard.cost.measured import MeasuredSource
 from steelyard.cost.source import CostSource
 from steelyard.cost.vidur import is_compute_folder, read_compute_folder
 from steelyard.errors import UserError
+from steelyard.files.reading import read_text
 from steelyard.hardware import Gpu, find_gpu
 from steelyard.model import Layout, ModelSpec, as_layout
-from steelyard.records.lines import read_text
 
 _PRECISION = {"bfloat16": "bf16", "float16": "fp16"}
 _WOULD_DO = (

@@ -12,9 +12,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from steelyard.cost.csvrows import Row, csv_columns, csv_rows, number, whole
+from steelyard.cost.csvrows import number, whole
 from steelyard.cost.tabulated import Tabulated, TabulatedAttention, TimeCurve
 from steelyard.errors import UserError
+from steelyard.files.csvtext import CsvRow, csv_columns, csv_rows
 from steelyard.model import DenseFfn, ModelSpec, MoeFfn
 
 _LAYERS = ("linear_op_kernel_only.csv", "linear_op.csv", "mlp.csv")
@@ -125,7 +126,7 @@ def _experts(path: Path, model: ModelSpec, ffn: MoeFfn, tp: int) -> dict[str, Ti
     return {ours: TimeCurve.of(points) for ours, points in _times(even, _OF_EXPERTS, "num_tokens").items()}
 
 
-def _times(rows: Iterable[tuple[str, Row]], wanted: dict[str, tuple[str, ...]], over: str) -> Measured:
+def _times(rows: Iterable[tuple[str, CsvRow]], wanted: dict[str, tuple[str, ...]], over: str) -> Measured:
     """Seconds of each wanted name, as the sum of its operators, over a column, for those that were timed."""
     found: Measured = defaultdict(list)
     for where, row in rows:
@@ -136,7 +137,7 @@ def _times(rows: Iterable[tuple[str, Row]], wanted: dict[str, tuple[str, ...]], 
     return dict(found)
 
 
-def _matching(path: Path, shape: Shape, also: tuple[str, ...] = ()) -> Iterator[tuple[str, Row]]:
+def _matching(path: Path, shape: Shape, also: tuple[str, ...] = ()) -> Iterator[tuple[str, CsvRow]]:
     for where, row in csv_rows(path, (*shape, *also)):
         if all(number(row, column, where) == value for column, value in shape.items()):
             yield where, row
@@ -170,5 +171,5 @@ def _median(operator: str) -> str:
     return f"time_stats.{operator}.median"
 
 
-def _seconds(row: Row, operator: str, where: str) -> float:
+def _seconds(row: CsvRow, operator: str, where: str) -> float:
     return number(row, _median(operator), where) * 1e-3

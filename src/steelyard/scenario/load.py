@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from steelyard.scenario.base import Written
 from steelyard.scenario.checking import checked
 from steelyard.scenario.overrides import Override, apply_overrides, parse_override
-from steelyard.scenario.reading import line_of, parse, read_text
+from steelyard.scenario.reading import read_mapping
 from steelyard.scenario.scenario import Scenario
 
 _Kind = TypeVar("_Kind", bound=Written)
@@ -25,12 +25,12 @@ def load(kind: type[_Kind], path: str | PathLike[str], overrides: Sequence[str])
     """A scenario of either kind."""
     file = Path(path)
     changes = [parse_override(text) for text in overrides]
-    text = read_text(file)
-    data = apply_overrides(parse(text, file), changes)
+    written, line_of = read_mapping(file)
+    data = apply_overrides(written, changes)
     data.setdefault("name", file.stem)
 
     def place(key: tuple[str | int, ...]) -> str:
-        line = line_of(text, key)
+        line = line_of(key)
         return (f"{file}:{line}" if line else str(file)) + _override_at(key, changes)
 
     return checked(kind, data, place).based_in(file.parent, str(file))

@@ -7,18 +7,18 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import yaml
-
-from steelyard.errors import UserError
+from steelyard.errors import UserError, shortened
+from steelyard.files.limits import MOST_DEPTH
+from steelyard.files.yamltext import parse_yaml
 from steelyard.scenario.distributions import expand_seconds, expand_tokens
 from steelyard.scenario.fleet import expand_fleet
 from steelyard.scenario.model import expand_model
 from steelyard.scenario.problems import brief, dotted
-from steelyard.scenario.reading import parse_value
 from steelyard.scenario.sessions import expand_prefix
 from steelyard.scenario.workload import expand_accept, expand_priority, expand_workload
 
-_PART = re.compile(r"[^.\[\]=]+|\[\d+\]")
+_PART = re.compile(r"[^.\[\]=]+|\[[0-9]+\]")
+_INDEX = re.compile(r"\[?[0-9]{1,9}\]?")
 
 # Short forms that are expanded if a path leads into them.
 _EXPANSIONS: dict[str, Callable[[Any], Any]] = {
@@ -49,14 +49,10 @@ def parse_override(text: str) -> Override:
     key, equals, value = text.partition("=")
     key = key.strip()
     parts = _PART.findall(key)
-    if not equals or not parts or _joined(parts) != key.replace(" ", ""):
-        raise UserError(f"--set {text}: must read KEY.PATH=VALUE, such as engine.max_num_seqs=64")
-    path = tuple(int(part.strip("[]")) if part.strip("[]").isdigit() else part for part in parts)
-    try:
-        return Override(text, path, parse_value(value))
-    except (yaml.YAMLError, ValueError) as error:
-        problem = error.problem if isinstance(error, yaml.MarkedYAMLError) else error
-        raise UserError(f"--set {text}: the value is not valid YAML: {problem}") from None
+    if not equals or not parts or len(parts) > MOST_DEPTH or _joined(parts) != key.replace(" ", ""):
+        raise UserError(f"--set {shortened(text)}: must read KEY.PATH=VALUE, such as engine.max_num_seqs=64")
+    path = tuple(int(part.strip("[]")) if _INDEX.fullmatch(part) else part for part in parts)
+    return Override(shortened(text), path, parse_yaml(value, f"--set {shortened(text)}"))
 
 
 def apply_overrides(data: dict[str, Any], overrides: Sequence[Override]) -> dict[str, Any]:

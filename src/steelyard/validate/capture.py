@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.errors import UserError
-from steelyard.records.lines import json_lines, json_object, required
+from steelyard.files.jsontext import json_lines, json_object, required
 from steelyard.workload.traces.lines import seconds, tokens
 
 Floats = NDArray[np.float64]

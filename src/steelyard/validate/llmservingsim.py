@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from steelyard.cost.csvrows import csv_rows, number, whole
+from steelyard.cost.csvrows import number, whole
 from steelyard.errors import UserError
+from steelyard.files.csvtext import csv_rows
+from steelyard.files.jsontext import json_lines, json_object, required
 from steelyard.hardware import find_gpu
-from steelyard.records.lines import json_lines, json_object, required
 from steelyard.scenario import Scenario, scenario_from_dict
 from steelyard.sim import simulate
 from steelyard.sim.intervals import intervals

@@ -10,7 +10,7 @@ from typing import Any
 from steelyard.cost.step import StepTime
 from steelyard.engine import BlockNames, Engine, Limits, Pipeline, Request
 from steelyard.errors import UserError
-from steelyard.records.lines import json_lines
+from steelyard.files.jsontext import json_lines
 
 TIME_TOLERANCE = 1e-6  # seconds: the goldens' times are rounded
 

@@ -11,7 +11,7 @@ from steelyard.cost import CompiledCost, GraphPlan
 from steelyard.cost.host import Launch
 from steelyard.cost.step import StepTime
 from steelyard.errors import UserError
-from steelyard.records.lines import json_lines, required
+from steelyard.files.jsontext import json_lines, required
 from steelyard.workload.traces.lines import seconds, tokens
 
 _BEHIND = 0.85  # if the GPU has less work left than this share of a step's host time, the host decides; chosen

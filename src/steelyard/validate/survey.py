@@ -12,8 +12,8 @@ from steelyard.cost.bundle import shipped_bundle
 from steelyard.cost.heldout import HeldOutError, held_out_errors
 from steelyard.cost.silicon import package_folder
 from steelyard.errors import UserError
+from steelyard.files.jsontext import json_object
 from steelyard.hardware import find_gpu, gpu_names
-from steelyard.records.lines import json_object
 from steelyard.validate.compare import Validation, WorkloadComparison, validate
 from steelyard.validate.crossed import cross_calibrate, read_sources
 from steelyard.validate.llmservingsim import is_bench_folder, validate_bench

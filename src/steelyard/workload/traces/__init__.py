@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from steelyard.records.lines import text_lines
+from steelyard.files.reading import text_lines
 from steelyard.workload.columns import Workload
 from steelyard.workload.traces.azure import read_azure
 from steelyard.workload.traces.bench import read_bench

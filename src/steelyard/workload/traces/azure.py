@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from steelyard.errors import UserError
-from steelyard.records.lines import text_lines
+from steelyard.files.reading import text_lines
 from steelyard.workload.columns import Workload
 from steelyard.workload.traces.lines import recorded, tokens
 

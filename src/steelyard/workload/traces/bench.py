@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from steelyard.errors import UserError
-from steelyard.records.lines import json_lines
+from steelyard.files.jsontext import json_lines
 from steelyard.workload.columns import Workload
 from steelyard.workload.traces.lines import recorded, seconds, tokens
 from steelyard.workload.traces.prefixes import Ids, shared_prefixes

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from steelyard.errors import UserError
+from steelyard.files.jsontext import json_lines, json_object, required
 from steelyard.records import Ints
-from steelyard.records.lines import json_lines, json_object, required
 from steelyard.workload.columns import Content, Workload
 from steelyard.workload.traces.lines import recorded, seconds, tokens
 

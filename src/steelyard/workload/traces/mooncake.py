@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from steelyard.errors import UserError
-from steelyard.records.lines import json_lines, required
+from steelyard.files.jsontext import json_lines, required
 from steelyard.workload.columns import Content, Workload
 from steelyard.workload.traces.lines import recorded, seconds, tokens
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from steelyard.errors import UserError
+from steelyard.files.jsontext import required
 from steelyard.records import Trajectory, Turn
-from steelyard.records.lines import required
 from steelyard.workload.traces.lines import seconds, tokens
 from steelyard.workload.trajectories.rows import name_of, turn_of, turns_of
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from steelyard.errors import UserError
+from steelyard.files.jsontext import json_lines, required
 from steelyard.records import Trajectory, Turn
-from steelyard.records.lines import json_lines, required
 from steelyard.workload.traces.lines import seconds, tokens
 from steelyard.workload.trajectories.events import EventReader
 from steelyard.workload.trajectories.rows import name_of, turns_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from steelyard.errors import UserError, did_you_mean
+from steelyard.files.jsontext import required
 from steelyard.records import OUTCOMES, Outcome, Turn
-from steelyard.records.lines import required
 from steelyard.workload.traces.lines import seconds, tokens
 
 
