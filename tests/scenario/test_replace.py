@@ -66,3 +66,15 @@ def test_post_training_is_checked_too() -> None:
     with pytest.raises(UserError, match=r"with mode replaced: mode: not a choice; did you mean 'split'"):
         scenario.replace(mode="splt")
     assert scenario.replace(steps=3).steps == 3
+
+
+@pytest.mark.parametrize("path", [*SERVING, *POSTTRAIN], ids=lambda path: path.stem)
+def test_a_part_of_a_scenario_is_replaced_by_the_same_rules(path: Path) -> None:
+    engine = (load_posttrain(path) if path in POSTTRAIN else load_scenario(path)).engine
+    assert engine.replace() == engine and engine.replace().model_fields_set == engine.model_fields_set
+    fewer = engine.replace(max_num_seqs=8)
+    assert fewer == engine.model_copy(update={"max_num_seqs": 8})
+    with pytest.raises(UserError, match=r"^EngineSpec with max_num_seqs replaced: max_num_seqs: must be at least 1"):
+        engine.replace(max_num_seqs=0)
+    with pytest.raises(UserError, match=r"unknown key; did you mean 'max_num_seqs'"):
+        engine.replace(max_num_seq=8)

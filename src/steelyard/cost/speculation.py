@@ -151,8 +151,7 @@ def compile_speculative(
     if not draft.joined:  # it has one more token of each request, and vLLM captures it piecewise only
         pieces = engine.cudagraph not in ("none", "full_decode_only")
         most = engine.max_num_batched_tokens + engine.max_num_seqs
-        captured = {"cudagraph": "piecewise" if pieces else "none", "max_num_batched_tokens": most}
-        runs = engine.model_copy(update=captured)
+        runs = engine.replace(cudagraph="piecewise" if pieces else "none", max_num_batched_tokens=most)
     chosen = routing if draft.joined else None
     cost = compile_cost(draft.model, own, runs, *sources, terms=terms, routing=chosen, first=draft.first_operators())
     return SpeculativeCost(target, engine, cost, further_token=not draft.joined)

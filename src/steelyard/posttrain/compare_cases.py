@@ -62,12 +62,8 @@ def colocated(scenario: PosttrainScenario) -> PosttrainScenario:
         raise UserError(f"{scenario.source}: no training layout over all {gpus} GPUs fits memory and divides the batch")
     spec = {name: value for name, value in asdict(layout).items() if name in TrainingSpec.model_fields}
     degree = max(bucket.tp for bucket in scenario.rollout if gpus % bucket.tp == 0)
-    return scenario.model_copy(
-        update={
-            "training": scenario.training.model_copy(update=spec),
-            "rollout": (BucketSpec(tp=degree, replicas=gpus // degree),),
-        }
-    )
+    engines = (BucketSpec(tp=degree, replicas=gpus // degree),)
+    return scenario.replace(training=scenario.training.replace(**spec), rollout=engines)
 
 
 def _length(each: Trajectory) -> int:

@@ -51,11 +51,10 @@ def scaled(scenario: PosttrainScenario, share: float) -> PosttrainScenario:
         return int(found)
 
     engines = tuple(
-        bucket.model_copy(update={"replicas": part(bucket.replicas, f"engines of TP{bucket.tp}")})
-        for bucket in scenario.rollout
+        bucket.replace(replicas=part(bucket.replicas, f"engines of TP{bucket.tp}")) for bucket in scenario.rollout
     )
-    training = scenario.training.model_copy(update={"dp": part(scenario.training.dp, "data-parallel ranks")})
-    prompts = asked.model_copy(update={"prompts": part(asked.prompts, "prompts")})
+    training = scenario.training.replace(dp=part(scenario.training.dp, "data-parallel ranks"))
+    prompts = asked.replace(prompts=part(asked.prompts, "prompts"))
     return scenario.replace(rollout=engines, training=training, trajectories=prompts)
 
 

@@ -109,11 +109,9 @@ def buckets_of(scenario: PosttrainScenario) -> tuple[Bucket, ...]:
 def as_written(setup: PosttrainSetup, training: Training, plan: Plan) -> PosttrainSetup:
     """The run with this plan, for all steps."""
     layout = training.layouts[plan.training]
-    spec = setup.scenario.training.model_copy(
-        update={name: value for name, value in asdict(layout).items() if name in TrainingSpec.model_fields}
-    )
+    spec = {name: value for name, value in asdict(layout).items() if name in TrainingSpec.model_fields}
     engines = tuple(BucketSpec(tp=tp, replicas=replicas) for tp, replicas in plan.replicas.items())
-    scenario = setup.scenario.replace(rollout=engines, training=spec)
+    scenario = setup.scenario.replace(rollout=engines, training=setup.scenario.training.replace(**spec))
     return replace(setup, scenario=scenario, job=training.job(plan.training, plan.buckets))
 
 

@@ -29,6 +29,22 @@ class Spec(BaseModel):
     def _only_known_keys(cls, data: Any) -> Any:
         return refuse_unknown_keys(data, cls.model_fields)
 
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some keys replaced, by plain data or parts of a scenario. It is validated like a file."""
+        given = {key: _plain(value) for key, value in changes.items()}
+        data = {**self.model_dump(exclude_unset=True), **given}
+
+        def place(path: KeyPath) -> str:
+            replaced = str(path[0]) if path else ""
+            return f"{self._place} with {replaced} replaced" if replaced in changes else self._place
+
+        return checked(type(self), data, place)
+
+    @property
+    def _place(self) -> str:
+        """Its name in messages."""
+        return type(self).__name__
+
 
 class Written(Spec):
     """A whole scenario file: it has a name and knows its source."""
@@ -57,14 +73,11 @@ class Written(Spec):
 
     def replace(self, **changes: Any) -> Self:
         """A copy with some keys replaced, by plain data or parts of a scenario. It is validated like a file."""
-        given = {key: _plain(value) for key, value in changes.items()}
-        data = {**self.model_dump(exclude_unset=True), **given}
+        return super().replace(**changes).based_in(self._base_dir, self._source)
 
-        def place(path: KeyPath) -> str:
-            replaced = str(path[0]) if path else ""
-            return f"{self._source} with {replaced} replaced" if replaced in changes else self._source
-
-        return checked(type(self), data, place).based_in(self._base_dir, self._source)
+    @property
+    def _place(self) -> str:
+        return self._source
 
     @model_validator(mode="after")
     def _names_a_folder(self) -> Self:

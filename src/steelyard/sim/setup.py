@@ -187,7 +187,7 @@ def fleet_of(
 
 def _pool(scenario: Scenario, pool: PoolSpec, served: ServedModel, host: HostTerms, sources: Sources) -> Setup:
     if pool.autoscale is not None:
-        pool = pool.model_copy(update={"replicas": pool.autoscale.max})  # the most there can be
+        pool = pool.replace(replicas=pool.autoscale.max)  # the most there can be
     engine = scenario.engine_of(pool)
     place = "fleet" if len(scenario.fleet.pools) == 1 else f"fleet.pools: {pool.name}"
     with blaming(f"{scenario.source}: {place}.gpu"):
