@@ -24,8 +24,8 @@ class Attempt:
     turns: int = 0
     tokens: int = 0
     context: int = 0
-    chain: Chain = ()  # its key in caches, until new weights invalidate them
-    names: Names = NO_NAMES  # of its blocks, as far as they were asked for
+    chain: Chain = ()  # its key in caches; new weights invalidate it
+    names: Names = NO_NAMES  # of its blocks, made on demand
     cache: Cache = "keep"
     request: Request | None = None  # its turn, once it has been placed
     submitted: bool = False  # whether the engine has it
@@ -34,10 +34,10 @@ class Attempt:
     ticket: int = 0  # of the tool or transfer that it waits for
     ended: float = inf
     versions: dict[int, int] = field(default_factory=dict)  # tokens by the weights that generated them
-    counted: int = 0  # tokens of its request that are among these
+    counted: int = 0  # tokens of its request that are included in ``versions``
     since: int = 0  # tokens since it began or was last resumed
-    held: bool = False  # stopped for now
-    returned: bool = False  # its tool returned while it was held
+    held: bool = False  # paused
+    returned: bool = False  # its tool returned while it was paused
     priority: int | None = None  # instead of the router's
     sent: int = 0  # tokens of its cache that were sent to where it is now, while it was not generating
     arrives: float = 0.0  # when they arrive

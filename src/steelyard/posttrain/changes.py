@@ -1,4 +1,4 @@
-"""Seconds for GPUs to change between training and rollout: what they fetch, what they send, what has to start."""
+"""Seconds for GPUs to change between training and rollout: to fetch, to send and to start."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from steelyard.posttrain.training.memory import stage_weights
 def replica_to_training(
     model: ModelSpec, topology: Topology, layout: TrainLayout, startup: Startup | None = None
 ) -> MoveTime:
-    """One more data-parallel replica joins a job, whose layout is ``layout`` once it has: its GPUs fetch weights and
-    their shards of the optimiser's states from the ranks there are, each over its own way to the network."""
+    """A data-parallel replica joins a job, which then has ``layout``. Its GPUs fetch weights and their shards of
+    optimiser states from the other ranks, each over its own link to the network."""
     startup = startup or Startup()
     _check_others(layout)
     own = _held(model, layout)
@@ -31,8 +31,8 @@ def replica_to_rollout(
     *,
     asleep: bool = True,
 ) -> MoveTime:
-    """A data-parallel replica leaves a job of ``layout`` and becomes engines: its optimiser shards go to those that
-    stay, engines wake (or start), and fetch the current weights."""
+    """A data-parallel replica leaves a job of ``layout`` and becomes engines. Its optimiser shards go to the other
+    replicas; engines wake or start, and fetch the current weights."""
     startup = startup or Startup()
     _check_others(layout)
     if layout.replica_gpus % engine.gpus:
@@ -55,7 +55,7 @@ def engines_begin(
     *,
     asleep: bool = True,
 ) -> MoveTime:
-    """Engines wake (or start) on so many GPUs, each of which fetches its weights from as many that train."""
+    """Engines wake or start on ``gpus`` GPUs, each of which fetches its weights from the ``trainers`` GPUs."""
     startup = startup or Startup()
     link = topology.network(across(topology, trainers, gpus))
     weights = float(weight_bytes(plain_weights(model), tp=engine))
@@ -69,8 +69,8 @@ def engines_begin(
 def relayout(
     model: ModelSpec, topology: Topology, now: TrainLayout, then: TrainLayout, startup: Startup | None = None
 ) -> MoveTime:
-    """A job goes on with another layout: groups are created again, and each GPU fetches its shards of weights and
-    optimiser states from those that had them, which share the sending evenly."""
+    """A job changes its layout. Communication groups are created again, and each GPU fetches its shards of weights and
+    optimiser states from the GPUs that had them, which send equal shares."""
     startup = startup or Startup()
     own = _held(model, then)
     link = topology.network(across(topology, now.gpus, then.gpus))
@@ -84,10 +84,10 @@ def _check_others(layout: TrainLayout) -> None:
 
 
 def _held(model: ModelSpec, layout: TrainLayout) -> float:
-    """Bytes of weights and optimiser states that one GPU of a job keeps: the fullest one, as all wait for it."""
+    """Bytes of weights and optimiser states on the fullest GPU of a job, which all others wait for."""
     return max(sum(stage_weights(stage, layout).kept(layout)) for stage in layout.stages(model))
 
 
 def _handed(model: ModelSpec, layout: TrainLayout) -> float:
-    """Bytes of optimiser states that only one GPU of a job has; none if all GPUs have all of them."""
+    """Bytes of optimiser states that only one GPU of a job has; 0 if states are not sharded."""
     return max(stage_weights(stage, layout).kept(layout)[1] for stage in layout.stages(model)) if layout.zero else 0.0

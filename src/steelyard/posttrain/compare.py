@@ -1,4 +1,4 @@
-"""Runs every contender on a scenario, several at a time, and keeps what came out, so that nothing is run twice."""
+"""Runs every contender on a scenario, several at a time. Results are kept, so that nothing is run twice."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ _ROOMS = ("scenario", "workload", "model", "hardware", "cost", "engine", "fleet"
 
 
 class Results:
-    """Figures by digest, in a file that a run adds to as it goes."""
+    """Figures by digest of the run, in a file. Each run is appended when it ends."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "results.jsonl"
         folder.mkdir(parents=True, exist_ok=True)
         text = self._path.read_text(encoding="utf-8") if self._path.exists() else ""
         whole = text[: text.rfind("\n") + 1]
-        if whole != text:  # an interrupted run has left half a line
+        if whole != text:  # an interrupted run left half a line
             self._path.write_text(whole, encoding="utf-8")
         rows = [json.loads(line) for line in whole.splitlines()]
         self._known: dict[str, dict[str, Any]] = {row.pop("digest"): row for row in rows}
 
     def get(self, digest: str) -> dict[str, Any] | None:
-        """What is known already."""
+        """The figures of a run, if they are known."""
         return self._known.get(digest)
 
     def add(self, digest: str, figures: dict[str, Any]) -> None:
-        """Keep it."""
+        """Keep the figures of a run."""
         self._known[digest] = figures
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"digest": digest, **figures}) + "\n")
@@ -55,8 +55,8 @@ def compare(
     progress: Progress | None = None,
     seeds: int = 1,
 ) -> list[Comparison]:
-    """Every contender on every scenario, and those that come close to the best with further seeds. What ``folder`` has
-    from an earlier run of the same code is not run again. There is nothing to compare with where ours cannot be run."""
+    """Run every contender on every scenario, and those close to the best with more seeds. Results of the same code in
+    ``folder`` are used again. A scenario on which our choice cannot be run is not compared."""
     results = Results(folder)
     tried = [{contender: [case] for contender, case in _cases(scenario, contenders)} for scenario in scenarios]
     _run_missing(tried, results, workers, progress)
@@ -131,7 +131,7 @@ def _run_all(todo: Mapping[str, PosttrainScenario], workers: int) -> Iterator[tu
 
 
 def figures_of(scenario: PosttrainScenario) -> dict[str, Any]:
-    """Run it; what a table says of it, or why it cannot be run."""
+    """Run a scenario. Returns the figures of its row, or why it cannot be run."""
     try:
         result = posttrain(scenario)
     except UserError as error:
@@ -153,14 +153,14 @@ def figures_of(scenario: PosttrainScenario) -> dict[str, Any]:
 
 
 def digest_of(scenario: PosttrainScenario) -> str:
-    """Names a result: the scenario, files that it reads, and the code that runs it."""
+    """Identifies a result by the scenario, the files that it reads, and the code."""
     said = scenario.model_dump_json(exclude={"name"})
     files = [path.read_bytes() for path in _named(json.loads(said), scenario.base_dir)]
     return sha256(b"\0".join([said.encode(), *files, _code().encode()])).hexdigest()[:24]
 
 
 def _named(said: Any, base: Path) -> Iterator[Path]:
-    """Files that a scenario names, wherever in it: trajectories, a model's config, what was measured of an engine."""
+    """Files that a scenario names under any key: trajectories, a model's config, a calibration."""
     if isinstance(said, str):
         if said and (base / said).is_file():
             yield base / said
@@ -171,7 +171,7 @@ def _named(said: Any, base: Path) -> Iterator[Path]:
 
 @cache
 def _code() -> str:
-    """A digest of everything that figures depend on: code and data of the rooms up to this one."""
+    """A digest of the code and data that figures depend on."""
     package, found = Path(__file__).parents[1], sha256()
     for room in _ROOMS:
         for path in sorted((package / room).rglob("*")):

@@ -1,4 +1,4 @@
-"""From a scenario and a choice to a scenario that can be run, co-located if need be."""
+"""Makes the scenario of a choice, co-located if the choice is."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MICRO_BATCHES = (8192, 16384, 24576, 40960)
 
 
 class Cases:
-    """Scenarios for choices on one scenario; the co-located layout is looked for once."""
+    """Scenarios of choices, from one base scenario. The co-located layout is searched once."""
 
     def __init__(self, scenario: PosttrainScenario) -> None:
         self._scenario = scenario
@@ -44,16 +44,15 @@ class Cases:
 
 
 def _bound(base: PosttrainScenario, choice: Choice) -> int | None:
-    """Weight versions that samples may be behind: the same for all asynchronous choices, whatever they carry over.
-    Older samples are worth less, so no choice may buy throughput with them."""
+    """The staleness bound: the same for all asynchronous choices, so that none gains throughput with staler samples."""
     if choice.mode != "asynchronous":
         return None
     return base.staleness if base.mode == choice.mode and base.staleness is not None else USUAL_STALENESS[choice.mode]
 
 
 def colocated(scenario: PosttrainScenario) -> PosttrainScenario:
-    """The same GPUs roll out and train: the fastest training layout over all of them, engines of the largest degree
-    that is written and divides them; a planner may choose another degree."""
+    """The scenario with rollout and training on the same GPUs: the fastest training layout over all of them, and
+    engines of the largest given degree that divides them. A planner may choose another degree."""
     setup, gpus, settings = set_up_posttrain(scenario), scenario.gpus, train_settings(scenario)
     lengths = np.array([_length(each) for each in setup.tasks.step(0)])
     fitting = _over_all(setup, gpus)

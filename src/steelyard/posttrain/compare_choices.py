@@ -1,4 +1,4 @@
-"""What is compared: our choice of everything, one thing at a time changed, bounds, and what others do."""
+"""What is compared: our choice of policies, our choice with one policy changed, bounds, and other systems."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Kind = Literal["ours", "bound", "rival", "change"]
 
 @dataclass(frozen=True)
 class Choice:
-    """The policies of a post-training run. The defaults are ours: what we recommend and are judged by."""
+    """The policies of a post-training run. The defaults are those that we recommend."""
 
     mode: Mode = "asynchronous"
     router: RouterName = "cost-aware"
@@ -30,12 +30,12 @@ class Choice:
 
     @property
     def knows(self) -> bool:
-        """Whether a policy is given what no real system can know: how long trajectories will be."""
+        """Whether a policy knows the lengths of trajectories in advance, which no real system can."""
         return self.estimator in ("oracle", "noisy") or self.planner == "oracle" or self.router in ORACLES
 
     @property
     def coherent(self) -> Choice:
-        """The nearest that can be run: co-located stages neither stream nor have a pool."""
+        """The nearest choice that can be run: co-located stages neither stream nor have a pool."""
         if self.mode == "colocated":
             return replace(self, streaming=False, pool="none", planner="static-best")
         return self
@@ -63,7 +63,7 @@ DIMENSIONS: Mapping[str, Sequence[Any]] = {
     "streaming": (False, True),
     "weighed": (False, True),
 }
-"""Everything that a choice is made of, with all that there is to choose from."""
+"""The dimensions of a choice, with all their values."""
 
 BOUNDS = (
     Contender("oracle", "bound", replace(OURS, estimator="oracle"), "knows the lengths of all trajectories under way"),
@@ -112,10 +112,10 @@ RIVALS = (
 
 
 def contenders(limits: Mapping[str, Sequence[Any]], full: bool, rivals: bool) -> list[Contender]:
-    """All that are to be run, each choice once: ours, bounds, rivals, then changes of ours.
+    """All contenders, each choice once: ours, bounds, rivals, then changes of ours.
 
-    ``limits`` has the names that a dimension is limited to. Changes are one thing at a time, or with ``full`` the whole
-    product of modes, routers, planners and tails, and of any other dimension that is limited.
+    ``limits`` has the values to try of a dimension. Changes are in one dimension at a time, or with ``full`` the
+    product of modes, routers, planners, tails and all limited dimensions.
     """
     found = [Contender("ours", "ours", OURS), *BOUNDS, *(RIVALS if rivals else ())]
     found += _product(limits) if full else _one_at_a_time(limits)
@@ -126,7 +126,7 @@ def contenders(limits: Mapping[str, Sequence[Any]], full: bool, rivals: bool) ->
 
 
 def chosen(dimension: str, text: str) -> list[Any]:
-    """Names of a dimension, as a user gives them with commas between."""
+    """The values of a dimension in a user's comma-separated list."""
     known = [str(each) for each in DIMENSIONS[dimension]]
     names = [name.strip() for name in text.split(",")]
     for name in names:

@@ -1,4 +1,4 @@
-"""Results of contenders over one or several seeds: which is the best, and which might be."""
+"""Results of contenders over one or more seeds: which is best, and which might be."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from steelyard.posttrain.compare_choices import Contender
 from steelyard.scenario.posttrain import PosttrainScenario
 
 JUDGED_BY = "settled_tokens_per_second"
-"""Tokens, since to drop long samples must not look like a gain, and of steps in the middle, since a real run goes on
-for hundreds: how it began and how it ends does not matter then."""
-_CLOSE = 0.1  # of the best: with another seed the order of such may be another
+"""The figure that contenders are judged by. It counts tokens, so that dropping long samples is no gain, and excludes
+the first and last steps, since real runs have hundreds."""
+_CLOSE = 0.1  # of the best: with another seed, contenders this close may be in another order
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A contender's result on a scenario: figures of a run with each seed, or why it could not be run."""
+    """The result of a contender on a scenario: figures by seed, or why it could not be run."""
 
     contender: Contender
     runs: Sequence[Mapping[str, Any]]
@@ -31,22 +31,22 @@ class Outcome:
 
     @property
     def throughput(self) -> float:
-        """The figure that all are judged by; 0 if it could not be run."""
+        """The figure that contenders are judged by; 0 if it could not be run."""
         return sum(self._judged) / len(self.runs) if self.runs else 0.0
 
     @property
     def spread(self) -> float:
-        """Half of what lies between the best and the worst seed, as a part of the mean."""
+        """Half the difference between the best and the worst seed, relative to the mean."""
         return (max(self._judged) - min(self._judged)) / 2 / self.throughput
 
     def of(self, other: Outcome) -> float:
-        """Its throughput as a part of another's, over the seeds that both were run with: these have the same
-        trajectories, so what a seed does to all of them does not count."""
+        """Its throughput relative to another's, over common seeds: these have the same trajectories, so the effect of
+        the seed cancels."""
         both = min(len(self.runs), len(other.runs))
         return sum(self._judged[:both]) / sum(other._judged[:both]) if both else 0.0
 
     def ahead_of(self, other: Outcome) -> tuple[int, int]:
-        """With how many seeds it is, of how many."""
+        """The number of common seeds with which it is faster, and the number of common seeds."""
         pairs = list(zip(self._judged, other._judged, strict=False))
         return sum(mine > its for mine, its in pairs), len(pairs)
 
@@ -60,7 +60,7 @@ class Outcome:
 
 
 def _mean(values: Sequence[Any]) -> Any:
-    """Of figures, or of times to a reward: reached if it was with every seed."""
+    """The mean of figures, or of times to a reward, which is reached if it is with every seed."""
     if values[0] is None or len(values) == 1:
         return values[0]
     if isinstance(values[0], Mapping):
@@ -80,13 +80,13 @@ class Comparison:
     outcomes: Sequence[Outcome]
 
     def find(self, name: str) -> Outcome:
-        """A contender's, by its name."""
+        """The outcome of the contender of this name."""
         return next(each for each in self.outcomes if each.contender.name == name)
 
     @property
     def fair(self) -> list[Outcome]:
-        """Those that know nothing that a real system could not. Others get the fixed split that is best in hindsight,
-        ours does not."""
+        """Outcomes of contenders that know only what a real system can. Rivals, unlike ours, get the fixed split that
+        is best in hindsight."""
         return [
             each
             for each in self.outcomes
@@ -96,13 +96,13 @@ class Comparison:
 
     @property
     def oracle(self) -> Outcome:
-        """The bound: the best of all that know lengths in advance."""
+        """The bound: the best contender that knows lengths in advance."""
         ours = self.find("ours")
         return max((each for each in self.outcomes if each.contender.choice.knows), key=lambda each: each.of(ours))
 
     @property
     def close(self) -> list[Contender]:
-        """Ours, the bounds, and all that might be the best with another seed."""
+        """Ours, the bounds, and all contenders that might be best with another seed."""
         least = (1 - _CLOSE) * max(each.throughput for each in self.fair)
         return [
             each.contender

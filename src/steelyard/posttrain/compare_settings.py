@@ -17,7 +17,7 @@ class CompareSettings:
     """The settings of ``steelyard compare``, as a user gives them."""
 
     changes: Sequence[str] = ()  # overrides of keys, for all scenarios
-    names: Mapping[str, str] = field(default_factory=dict)  # by dimension, the names to try, with commas between
+    names: Mapping[str, str] = field(default_factory=dict)  # by dimension: the values to try, comma-separated
     full: bool = False
     rivals: bool = True
     scale: str = "1"

@@ -1,4 +1,4 @@
-"""The decision core that a scenario asks for, in plain numbers."""
+"""The settings of a scenario's decision core, in plain numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from steelyard.posttrain.tails import tail_of
 
 
 def core_settings(setup: PosttrainSetup, planner: PlannerSettings | None = None) -> CoreSettings:
-    """The policies of a scenario and its engines' figures. ``planner`` is given if one plans again during the run."""
+    """The policies of a scenario and the figures of its engines. ``planner`` is given if it plans during the run."""
     scenario = setup.scenario
     asked = scenario.trajectories
     return CoreSettings(

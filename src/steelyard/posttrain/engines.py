@@ -1,4 +1,4 @@
-"""Kinds of rollout engines: one to each tensor-parallel degree of a bucket, compiled once."""
+"""Kinds of rollout engines: one per tensor-parallel degree, compiled once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _USUAL_CONTEXT = 4096  # tokens; chosen: between a first turn's context and that
 
 @dataclass(frozen=True)
 class EngineKind:
-    """The kind of engine that replicas are made of."""
+    """A compiled rollout engine, of which replicas are instances."""
 
     tp: int
     limits: Limits
@@ -29,14 +29,14 @@ class EngineKind:
 
     @classmethod
     def of(cls, prepared: Prepared) -> EngineKind:
-        """The kind that was prepared."""
+        """The kind of a prepared engine."""
         layout = prepared.layout
         size = kv_bytes_per_token(prepared.model, prepared.engine.kv_cache_dtype, layout) * layout.gpus
         sources = sorted(set().union(*prepared.cost.families.values()))
         return cls(layout.tp, prepared.limits, prepared.step_cost, prepared.host, prepared.gpu, size, tuple(sources))
 
     def engine(self, names: BlockNames) -> Engine:
-        """A new one."""
+        """A new engine."""
         return Engine(
             self.limits,
             self.cost,
@@ -54,7 +54,7 @@ class EngineKind:
         return CONNECTOR_START_SECONDS + tokens * self.kv_bytes / width
 
     def fetch_seconds(self, tokens: int) -> float:
-        """Seconds to fetch them from the host's memory."""
+        """Seconds to fetch the KV cache of this many tokens from the host's memory."""
         return CONNECTOR_START_SECONDS + tokens * self.kv_bytes / (self.tp * self.gpu.pcie_bandwidth)
 
     def speed(self) -> BucketSpeed:
@@ -72,7 +72,7 @@ class EngineKind:
         )
 
     def _decode(self, n: int) -> tuple[float, float]:
-        """(seconds of a step that reads nothing, seconds by token read) with so many requests of usual lengths."""
+        """(seconds of a step without cached tokens, seconds per cached token) with ``n`` requests of usual lengths."""
         kv = n * _USUAL_CONTEXT
         a, b, _ = self.cost.decode_line(n, kv, _USUAL_CONTEXT)
         prepare, launch, _ = self.cost.decode_host(n)

@@ -1,4 +1,4 @@
-"""Predicts the step time of a plan by running the loop itself on known trajectories."""
+"""Predicts the step time of a plan by simulating the loop on known trajectories."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from steelyard.posttrain.setup import PosttrainSetup
 from steelyard.posttrain.trial import Trial, loop_of
 from steelyard.records import Trajectory
 
-TAUGHT = 256  # trajectories that the estimator has learnt when a plan is simulated
-SIMULATED = 4  # steps that are simulated with a plan
-CONFIRMED = 12  # with one that may be chosen
-_SAMPLED = 3  # steps of a run, evenly spread, that the best fixed plan is looked for with
+TAUGHT = 256  # trajectories that the estimator learns before a plan is simulated
+SIMULATED = 4  # steps of a simulation
+CONFIRMED = 12  # steps of the longer simulation that confirms a plan
+_SAMPLED = 3  # steps of a run, evenly spaced, on which the best fixed plan is searched
 _FINALISTS = 2  # plans that are run to the end for it, at most
-_CLOSE = 0.1  # of a step: plans that a sample of steps may have in the wrong order
+_CLOSE = 0.1  # of a step: plans this close may be in the wrong order on a sample of steps
 
 
 @dataclass(frozen=True)
 class Replay:
-    """The same groups again and again, each time as if with other prompts."""
+    """Repeats the same groups, each time under the names of new prompts."""
 
     groups: Sequence[Batch]
     prompts: int  # of a step
@@ -47,7 +47,7 @@ class Replay:
 
 
 class Foresight:
-    """One run's engines, training layouts and rules, to try plans with. ``watch`` is called with the number of
+    """Simulates plans with a run's engines, training layouts and policies. ``watch`` is called with the number of
     simulations so far."""
 
     def __init__(self, setup: PosttrainSetup, watch: Callable[[int], None] = lambda made: None) -> None:
@@ -57,28 +57,28 @@ class Foresight:
         self.training = Training(setup, scenario.gpus)
         self.world: World = world_of(setup, self.training, scenario.gpus, planner_mode(scenario))
         self._rolled_out: dict[object, float] = {}
-        self._trials: dict[object, Trial] = {}  # with the batches that plans were last tried on
+        self._trials: dict[object, Trial] = {}  # on the batches that plans were last simulated with
         self._tried_on: object = None
         self._measured: dict[object, Measured] = {}
         self.written = Plan(self.training.written, buckets_of(scenario), 0.0, 0.0, 0.0)
 
     def measured(self, batch: Batch) -> Measured:
-        """In the planners' terms; computed once for each batch."""
+        """The columns of a batch for planners; computed once per batch."""
         key = _name(batch)
         if key not in self._measured:
             self._measured[key] = Measured.of(batch, self.setup.scenario.trajectories.group)
         return self._measured[key]
 
     def alike(self, batches: Sequence[Batch]) -> list[Batch]:
-        """The newest, which is the first, and those before it up to where trajectories were longer or shorter."""
+        """The newest batch, which comes first, and earlier ones back to the last change of lengths."""
         newest = self.measured(batches[0])
         return list(takewhile(lambda batch: not LengthsChanged().apart(self.measured(batch), newest), batches))
 
     def step_seconds(self, plan: Plan, batches: Sequence[Batch], known: Batch, measured: int = SIMULATED) -> float:
-        """The mean step over batches once the loop has settled. The estimator has learnt from ``known`` before.
+        """The mean step time over batches once the loop has settled. The estimator has learnt from ``known`` before.
 
-        If stages take turns, each batch is run alone. If a batch is rolled out before the one before is trained on, it
-        waits, and training alone counts. Otherwise batches share engines, and only the loop itself can tell.
+        If stages take turns, each batch is simulated alone. If rollout is always done before training, only training
+        counts. Otherwise batches share engines, and the whole loop is simulated.
         """
         if not self.setup.scenario.staleness_bound:
             self._count()
@@ -92,7 +92,7 @@ class Foresight:
         return max(least, self._trial(plan, batches, known).seconds(measured))
 
     def _trial(self, plan: Plan, batches: Sequence[Batch], known: Batch) -> Trial:
-        """The trial of a plan with these batches. A trial that was begun with them is continued."""
+        """The trial of a plan on these batches. An earlier trial on them is continued."""
         tried_on = tuple(map(_name, batches)), _name(known)
         if tried_on != self._tried_on:
             self._trials.clear()
@@ -108,8 +108,8 @@ class Foresight:
         return replace(fixed, scenario=fixed.scenario.replace(pool="none"))
 
     def rolled_out(self, plan: Plan, batch: Batch, known: Batch) -> float:
-        """Seconds until the last trajectory of a batch has ended, with the engines to itself. Run once for each batch,
-        for any training beside it."""
+        """Seconds until the last trajectory of a batch has ended, alone on the engines. Simulated once per batch,
+        whatever the training layout."""
         _, engines = plan.layout
         key = engines, _name(batch)
         if key not in self._rolled_out:
@@ -119,13 +119,13 @@ class Foresight:
         return self._rolled_out[key]
 
     def least_seconds(self, plan: Plan, batches: Sequence[Batch]) -> float:
-        """Mean seconds of training and weight sync: no step is shorter than that."""
+        """Mean seconds of training and weight sync: a lower bound of a step."""
         seconds, packing = self.training.seconds, self.setup.scenario.training.packing
         train = [seconds(plan.training, self.measured(each).context, packing) for each in batches]
         return float(np.mean(train)) + self.world.sync(plan.training, plan.buckets)
 
     def planner(self, batches: Callable[[PlannerState], Sequence[Batch]], known: Callable[[], Batch]) -> Simulated:
-        """A planner that tries plans on some batches, with an estimator that has learnt from what is known."""
+        """A planner that simulates plans on ``batches``, with an estimator that has learnt from ``known``."""
         return Simulated(
             self.world,
             lambda plan, state: self.step_seconds(plan, batches(state), known()),
@@ -135,7 +135,7 @@ class Foresight:
         )
 
     def _count(self) -> None:
-        """Another simulation begins."""
+        """Count a simulation."""
         self._watch(self._simulations)
         self._simulations += 1
 
@@ -147,12 +147,12 @@ class Foresight:
 
 
 def _name(batch: Batch) -> tuple[object, ...]:
-    """Tells batches apart: no trajectory is in two of them, but the same prompts may be asked of another policy."""
+    """Identifies a batch. Trajectories of the same prompts by another policy are another batch."""
     return len(batch), *((each.id, each.turns) for each in (*batch[:1], *batch[-1:]))
 
 
 def _alone(setup: PosttrainSetup, tasks: Replay, known: Batch) -> StepRecord:
-    """A batch's step with nothing beside it."""
+    """The step of a batch that is alone on the engines."""
     once = setup.scenario.replace(steps=1)
     return loop_of(replace(setup, tasks=tasks, scenario=once), known).step(0.0, 0)
 
@@ -165,9 +165,8 @@ def _rolled_out(setup: PosttrainSetup, tasks: Replay, known: Batch) -> float:
 
 
 def best_in_hindsight(setup: PosttrainSetup, watch: Callable[[int], None] = lambda made: None) -> list[PosttrainSetup]:
-    """The run with the fixed plans that may be the best one in hindsight: by what all of it will bring, not by what is
-    known when it begins. The best two of those that are simulated on a sample of its steps, and of the scenario's own
-    one, if they are close."""
+    """Set-ups with the fixed plans that may be best in hindsight, when all trajectories are known. Candidates are the
+    scenario's own plan and the two best on a sample of steps. The second best is returned too if it is close."""
     foresight, steps = Foresight(setup, watch), setup.scenario.steps
     chosen = np.unique(np.linspace(0, steps - 1, min(steps, _SAMPLED)).round().astype(int)).tolist()
     batches = [list(setup.tasks.step(step)) for step in chosen]
@@ -180,8 +179,8 @@ def best_in_hindsight(setup: PosttrainSetup, watch: Callable[[int], None] = lamb
 
 
 def best_plan(foresight: Foresight, batches: Sequence[Batch], *, confirm: bool = True) -> Plan:
-    """The plan that takes least time for all of some batches, of those that are found worth a simulation. It need not
-    be confirmed where it is run to the end anyway."""
+    """The plan with the least time over all batches, among those worth a simulation. Confirmation is not needed if the
+    plan is then run to the end."""
     lengths = [foresight.measured(batch) for batch in batches]
     planner = foresight.planner(lambda _: batches, lambda: batches[0][:TAUGHT])
     planner = replace(planner, look=lambda _: lengths, confirm=planner.confirm if confirm else None)

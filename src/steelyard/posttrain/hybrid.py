@@ -1,7 +1,7 @@
-"""The hybrid pool in the loop: rollout engines whose GPUs can hold a training replica are lent to training and back.
+"""Drives the hybrid pool: rollout engines whose GPUs can hold a training replica are lent to training and returned.
 
-The core's pool decides. Its commands are carried out here, in the time that moving the data takes, and reported when
-done. Rollout and training go on meanwhile.
+The core's pool decides. Its commands are carried out here in the time that the data transfers take, and reported when
+done. Rollout and training continue meanwhile.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from steelyard.posttrain.sync import RolloutEngines
 from steelyard.posttrain.training import TrainingCost, TrainLayout
 
 Failing = Callable[[PoolCommand], str | None]
-"""Why a command cannot be carried out; for tests of what happens then."""
+"""Makes a command fail, with a reason; None: it succeeds. For tests."""
 
 
 class PoolDriver:
-    """A loop's manager and its trainer's gate.
+    """The manager of a loop and the gate of its trainer.
 
-    Engines of one degree that together have as many GPUs as a training replica make a hybrid one. Some always roll
-    out: those that make none, or else the last replica.
+    Engines of one degree that together have the GPUs of a training replica form a hybrid replica. Some engines always
+    roll out: those that form none, or else the last hybrid replica.
     """
 
     def __init__(self, loop: Loop, at: float = 0.0, failing: Failing = lambda _: None) -> None:
@@ -81,7 +81,7 @@ class PoolDriver:
 
     @property
     def pool(self) -> HybridPool:
-        """The core's."""
+        """The pool of the core."""
         pool = self._loop.driver.core.pool
         assert pool is not None, "the core was told of it"
         return pool
@@ -89,12 +89,12 @@ class PoolDriver:
     # -- what the loop tells ------------------------------------------------------------------------------------
 
     def begins(self, at: float, step: int) -> None:
-        """A barrier: replicas that are ready train from here on."""
+        """A barrier before a step: replicas that are ready join training."""
         self._tell(StepBegan(at, step, step))
         self._loop.trainer.job = self._job()
 
     def ends(self, at: float, step: int) -> None:
-        """Gradients are in. Syncing replicas have the same state as the others now."""
+        """Gradients were reduced. Syncing replicas now have the state of the others."""
         lent = {number: self._epochs[number] for number in self._lent}
         for replica, epoch in {**dict.fromkeys(range(self._layout.replicas), 0), **lent}.items():
             self._tell(Gradient(at, replica, epoch, step, step, 1))
@@ -104,7 +104,7 @@ class PoolDriver:
         self._note(at)
 
     def after(self, step: StepRecord) -> float:
-        """The pool may send replicas to the other side; nothing waits for them."""
+        """A step is over: the pool may move replicas. The next batch does not wait for them."""
         record, recent = self._loop.record, self._ended.latest(step)
         if recent is not None:
             self._tell(
@@ -153,7 +153,7 @@ class PoolDriver:
         self._stage.later(command.at, lambda at: self._tell(Tick(at)))
 
     def _do(self, command: PoolCommand, at: float) -> None:
-        """Carry a command out, at once if it takes no time, else later. Report a failure if it cannot be done."""
+        """Carry out a command, at once if it takes no time, else later. Report a failure if it cannot be done."""
         if isinstance(command, Reduce):
             return
         reason = self._failing(command)
@@ -186,7 +186,7 @@ class PoolDriver:
         self._stage.later(at + seconds, lambda then: self._tell(Fetched(then, number, epoch, step, version)))
 
     def _back(self, command: Leave | RollBack, at: float) -> None:
-        """Engines wake where the replica was, and get the current weights."""
+        """The engines of a replica wake on its GPUs, and get the current weights."""
         number, setup = command.replica, self._setup
         engine = Layout(tp=len(self._units[number][0]))
         self._syncing.pop(number, None)
@@ -200,7 +200,7 @@ class PoolDriver:
         self._stage.later(at + seconds, partial(self._serve, number, command.epoch))
 
     def _serve(self, number: int, epoch: int, at: float) -> None:
-        if self._epochs[number] != epoch:  # it was commanded otherwise meanwhile
+        if self._epochs[number] != epoch:  # a later command has replaced this one
             return
         for gpus in self._units[number]:
             self._loop.roles.start_engine(gpus, at)
@@ -226,12 +226,13 @@ class PoolDriver:
         return replace(self._layout, dp=self._layout.dp + lent * self._layout.ranks_sharing_experts)
 
     def _compile(self, lent: int) -> TrainingCost:
-        """Samples are weighed by their tokens, so replicas need not have as many of them."""
+        """Training with ``lent`` more replicas. Gradients are weighted by tokens, so replicas may have different
+        numbers of samples."""
         settings = replace(train_settings(self._setup.scenario), batch=None)
         return self._setup.compile(self._with(lent), settings)
 
     def _train_seconds(self, recent: Recent) -> tuple[tuple[int, float], ...]:
-        """Seconds of training for recent lengths, with each number of replicas that the pool may have."""
+        """Seconds of training on recent lengths, by number of replicas."""
         lengths, first = recent.measured(0).context, self._layout.replicas
         return tuple((first + lent, self._cost(lent).step(lengths).seconds) for lent in range(len(self._units) + 1))
 
@@ -243,7 +244,7 @@ class PoolDriver:
         return Job(self._cost(lent) if lent else self._own, before, sync)
 
     def _hybrid(self, size: int, first: int) -> dict[int, tuple[Gpus, ...]]:
-        """Engines of each hybrid replica, by their GPUs; those of small degrees are lent first."""
+        """The engines of each hybrid replica, given by their GPUs. Small degrees are lent first."""
         by_degree: dict[int, list[Gpus]] = {}
         for tenure in self._loop.roles.engines.values():
             by_degree.setdefault(len(tenure.gpus), []).append(tenure.gpus)

@@ -1,4 +1,4 @@
-"""What the policy has learnt so far, as far as the trajectories to come depend on it."""
+"""What the policy has learnt so far, on which later trajectories depend."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from steelyard.workload.trajectories.drift import Learning
 
 
 def learnt(spec: LearningSpec | None, record: LoopRecord) -> float | None:
-    """Effective samples trained on, where the scenario says what they are worth."""
+    """Effective samples trained on so far; None if the scenario has no learning curve."""
     if spec is None:
         return None
     learning = Learning(spec)

@@ -1,4 +1,4 @@
-"""The post-training loop in virtual time: it carries out what the core commands, and reports what comes of it."""
+"""The post-training loop in virtual time. It carries out the core's commands and reports their results."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Progress = Callable[[int, int], None]
 
 
 class Manager(Protocol):
-    """Reports each step to a part of the core that changes the roles of GPUs, and carries out what it commands."""
+    """Reports each step to the part of the core that changes the roles of GPUs, and carries out its commands."""
 
     def after(self, step: StepRecord) -> float:
-        """A step is over, and not the last one; when the next batch may begin."""
+        """A step other than the last is over. Returns when the next batch may begin."""
 
 
 class Loop:
@@ -55,7 +55,7 @@ class Loop:
         self.roles.train_on(job, 0.0)
 
     def run(self, progress: Progress | None = None) -> LoopRecord:
-        """Everything up to the end of the last step."""
+        """Run to the end of the last step."""
         now, steps = 0.0, self.setup.scenario.steps
         for version in range(steps):
             step = self.step(now, version)
@@ -67,7 +67,7 @@ class Loop:
         return self.record
 
     def step(self, now: float, version: int) -> StepRecord:
-        """Begin what may begin, and train on the next batch."""
+        """Start the trajectories that may start, and train on the next batch."""
         steps = self.record.steps
         self.driver.tell(WeightsPublished(now, version))
         self.driver.tell(TrainerReady(now, version))

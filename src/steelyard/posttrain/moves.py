@@ -1,4 +1,4 @@
-"""Moves of trajectories' caches: from one replica to another, or back from the host's memory."""
+"""Transfers of trajectories' KV caches: between replicas, or back from host memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from steelyard.posttrain.replicas import MOVED, SUBMIT, Replicas
 
 
 class Moves:
-    """When a trajectory's cache arrives where it goes on, and how much was sent between replicas."""
+    """When a trajectory's cache arrives at its next replica, and how much was sent between replicas."""
 
     def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
@@ -16,12 +16,12 @@ class Moves:
         self.tokens = 0
 
     def send(self, attempt: Attempt, source: int, target: int, at: float) -> None:
-        """Send its whole cache to another replica, while it is not generating."""
+        """Send a trajectory's whole cache to another replica, while it is not generating."""
         attempt.cache, attempt.sent = "keep", attempt.context
         attempt.arrives = at + self._seconds(source, target, attempt.sent)
 
     def bring(self, attempt: Attempt, command: Place, at: float) -> tuple[float, int]:
-        """When its placed turn can be submitted, and the kind of event then."""
+        """When a placed turn can be submitted, and the kind of that event."""
         r = attempt.request
         assert r is not None
         source, target = command.source, command.replica
@@ -40,7 +40,7 @@ class Moves:
         return ready, event
 
     def _seconds(self, source: int, target: int, tokens: int) -> float:
-        """Of one more move."""
+        """Seconds of a move, which is counted."""
         self.count += 1
         self.tokens += tokens
         return self._replicas.move_seconds(source, target, tokens)

@@ -1,8 +1,8 @@
-"""A part of everything in a run, each GPU having as much to do, and plans for clusters that would take too long to
-simulate whole: the part is planned for, and the plan is made as large again.
+"""Scaled-down runs, and plans for clusters that would take too long to simulate as a whole.
 
-A step waits for its longest trajectory, so the part's prompts are not just any: that with the longest trajectory of all
-is among them, and the others are spread evenly over prompts from long to short.
+A scaled run has a share of the prompts, engines and training replicas, so each GPU has the same load. The plan for it
+is scaled up again. A step waits for its longest trajectory, so the prompt with the longest one is always included; the
+others are taken evenly from prompts sorted by length.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
 from steelyard.records import Trajectory
 from steelyard.scenario.posttrain import PosttrainScenario
 
-_ENOUGH = 2048  # trajectories a step that tell plans apart
+_ENOUGH = 2048  # trajectories per step that are enough to compare plans
 
 
 def shares(text: str, count: int) -> list[float]:
-    """What a user gives as scale, for so many scenarios: one for all, or as many with commas between."""
+    """The value of ``--scale`` for ``count`` scenarios: one number for all, or one for each, comma-separated."""
     said = text.split(",")
     try:
         found = [float(each) for each in said]
@@ -36,9 +36,9 @@ def shares(text: str, count: int) -> list[float]:
 
 
 def scaled(scenario: PosttrainScenario, share: float) -> PosttrainScenario:
-    """A part of everything: prompts, engines of each degree and training replicas, so that each GPU has as much to do.
+    """A share of prompts, engines of each degree and training replicas, so that each GPU has the same load.
 
-    Not the same run in small: of fewer trajectories the longest is shorter.
+    Steps get somewhat faster: the longest of fewer trajectories is shorter.
     """
     if share == 1:
         return scenario
@@ -60,7 +60,7 @@ def scaled(scenario: PosttrainScenario, share: float) -> PosttrainScenario:
 
 @dataclass(frozen=True)
 class Advice:
-    """A plan, whether it was simulated or is by a model, and where the times of either came from."""
+    """A plan, whether it was simulated or comes from a model, and the sources of its times."""
 
     plan: Plan
     simulated: bool
@@ -70,9 +70,11 @@ class Advice:
 def recommended(
     scenario: PosttrainScenario, enough: int = _ENOUGH, watch: Callable[[int], None] = lambda made: None
 ) -> Advice:
-    """The best split of a scenario's GPUs for the trajectories of its first step: by the model of the planner that it
-    names, or else by simulation, of as small a part of it as still has trajectories ``enough``. ``watch`` is told how
-    many simulations have been made so far."""
+    """The best split of a scenario's GPUs for the trajectories of its first step.
+
+    If the scenario names a planner with a model, by that model. Otherwise by simulation of the smallest share of the
+    scenario that has ``enough`` trajectories. ``watch`` is called with the number of simulations so far.
+    """
     setup = set_up_posttrain(scenario, any_degree=True)
     foresight = Foresight(setup, watch)
     plan = _best(foresight, enough, watch)
@@ -96,7 +98,7 @@ def _best(all_of_it: Foresight, enough: int, watch: Callable[[int], None]) -> Pl
 
 
 def _parts(scenario: PosttrainScenario, enough: int) -> list[int]:
-    """Numbers of equal parts, most first, that all there is can be cut into."""
+    """Numbers of equal parts that a scenario can be split into, most first."""
     asked = scenario.trajectories
     counts = [asked.prompts, scenario.training.dp, *(bucket.replicas for bucket in scenario.rollout)]
     found = [2]
@@ -106,7 +108,7 @@ def _parts(scenario: PosttrainScenario, enough: int) -> list[int]:
 
 
 def _part(scenario: PosttrainScenario, times: int) -> PosttrainSetup | None:
-    """None where training on fewer GPUs lacks the memory: ranks that share an optimiser's state are fewer."""
+    """The set-up of a part; None if training does not fit, since fewer ranks shard the optimiser states."""
     try:
         return set_up_posttrain(scaled(scenario, 1 / times), any_degree=True)
     except UserError:
@@ -114,7 +116,8 @@ def _part(scenario: PosttrainScenario, times: int) -> PosttrainSetup | None:
 
 
 def evenly(batch: Sequence[Trajectory], group: int, times: int) -> list[Trajectory]:
-    """One of so many prompts, in their order: that of the longest trajectory, and then from the middle of as many."""
+    """One prompt in ``times``, in batch order: the one with the longest trajectory, then one from each range of
+    lengths."""
     groups = [batch[first : first + group] for first in range(0, len(batch), group)]
     order = sorted(range(len(groups)), key=lambda number: -max(each.generated for each in groups[number]))
     chosen = [order[0], *(order[first + times // 2] for first in range(times, len(order), times))]
@@ -122,7 +125,7 @@ def evenly(batch: Sequence[Trajectory], group: int, times: int) -> list[Trajecto
 
 
 def enlarged(plan: Plan, times: int, part: Foresight, whole: Foresight, batch: Sequence[Trajectory]) -> Plan:
-    """A part's plan for the whole, and its runner-up; it says so."""
+    """The plan for the whole, from the plan for a part, and its runner-up. Its ``why`` says so."""
     found, other = _larger(plan, times, part, whole, batch), plan.runner_up
     if other is not None:
         other = _larger(other, times, part, whole, batch)
@@ -130,8 +133,8 @@ def enlarged(plan: Plan, times: int, part: Foresight, whole: Foresight, batch: S
 
 
 def _larger(plan: Plan, times: int, part: Foresight, whole: Foresight, batch: Sequence[Trajectory]) -> Plan:
-    """So many times its training ranks and engines. A step takes as long, or what training on the whole batch takes if
-    that is longer."""
+    """A plan with ``times`` as many training ranks and engines. Its step is that of the part, or training on the whole
+    batch if that takes longer."""
     layout = part.training.layouts[plan.training]
     larger = replace(layout, dp=times * layout.dp)
     option = option_of(larger)

@@ -1,4 +1,4 @@
-"""The input of planners from a post-training scenario, and a scenario with a plan written into it."""
+"""Makes the input of planners from a post-training scenario, and applies a plan to a scenario."""
 
 from __future__ import annotations
 
@@ -35,8 +35,13 @@ from steelyard.scenario.rollouts import TrajectorySpec
 # A coarse grid, since each layout is timed for every split of the GPUs; see `compare_cases.py` for a finer one.
 _STAGES = (1, 2, 4, 5, 8)
 _MICRO_BATCHES = (16384, 40960)  # tokens
-_RANKS = 12  # numbers of data-parallel ranks that are tried where any would do
-_BY_LENGTH = ("length-predicted", "c-mlfq", "heddle", "cost-aware")  # routers that send long ones to fast engines
+_RANKS = 12  # numbers of data-parallel ranks to try if any number works
+_BY_LENGTH = (
+    "length-predicted",
+    "c-mlfq",
+    "heddle",
+    "cost-aware",
+)  # they send long ones to fast engines
 
 
 def planner_mode(scenario: PosttrainScenario) -> Mode:
@@ -72,7 +77,7 @@ def world_of(setup: PosttrainSetup, training: Training, gpus: int, mode: Mode = 
 
 
 def planner_settings(scenario: PosttrainScenario, world: World, written: Plan) -> PlannerSettings | None:
-    """The planner that changes a run's layout while it goes on, in plain numbers; None where none does."""
+    """The planner that changes the layout during a run, in plain numbers; None if none does."""
     if scenario.planner == "given" or scenario.planner == "static-best":
         return None
     return PlannerSettings(
@@ -94,7 +99,7 @@ def option_of(layout: TrainLayout) -> TrainOption:
 
 
 def longest_sequence(setup: PosttrainSetup) -> int:
-    """Tokens that no trajectory of a run exceeds: every layout must be able to train on so many."""
+    """An upper bound of the tokens of a trajectory. Every layout must be able to train on as many."""
     asked = setup.scenario.trajectories
     if isinstance(asked, TrajectorySpec):
         return asked.budget.context
@@ -102,12 +107,12 @@ def longest_sequence(setup: PosttrainSetup) -> int:
 
 
 def buckets_of(scenario: PosttrainScenario) -> tuple[Bucket, ...]:
-    """Rollout engines as written, in the planner's terms; for all lengths."""
+    """The scenario's rollout engines in the planner's terms, each for all lengths."""
     return tuple(Bucket(bucket.tp, bucket.replicas, 0) for bucket in sorted(scenario.rollout, key=lambda b: b.tp))
 
 
 def as_written(setup: PosttrainSetup, training: Training, plan: Plan) -> PosttrainSetup:
-    """The run with this plan, for all steps."""
+    """The run with this plan in force in all steps."""
     layout = training.layouts[plan.training]
     spec = {name: value for name, value in asdict(layout).items() if name in TrainingSpec.model_fields}
     engines = tuple(BucketSpec(tp=tp, replicas=replicas) for tp, replicas in plan.replicas.items())
@@ -116,7 +121,7 @@ def as_written(setup: PosttrainSetup, training: Training, plan: Plan) -> Posttra
 
 
 class Training:
-    """Training layouts that fit, compiled when first asked for."""
+    """Training layouts that fit, compiled on first use."""
 
     def __init__(self, setup: PosttrainSetup, gpus: int) -> None:
         self._setup, self._settings = setup, train_settings(setup.scenario)
@@ -128,18 +133,18 @@ class Training:
         self._seconds: dict[tuple[TrainOption, Packing, bytes], float] = {}
 
     def seconds(self, option: TrainOption, lengths: Ints, packing: Packing = "even") -> float:
-        """A step; worked out once for each batch of lengths, however many plans have the layout."""
+        """Seconds of a step. Computed once per layout and batch, since many plans share a layout."""
         key = option, packing, blake2b(lengths.tobytes(), digest_size=16).digest()
         if key not in self._seconds:
             self._seconds[key] = self._compiled(option, packing).step(lengths).seconds
         return self._seconds[key]
 
     def sync(self, option: TrainOption, buckets: Sequence[Bucket]) -> float:
-        """New weights to all engines, and what goes before training where they share its GPUs."""
+        """Seconds to send new weights to all engines and, if co-located, to free their GPUs before training."""
         return sum(self._weights(option, buckets))
 
     def job(self, option: TrainOption, buckets: Sequence[Bucket]) -> Job:
-        """A layout beside some engines, with sequences packed as the scenario has it."""
+        """The training job of a layout with these engines, packed as in the scenario."""
         return Job(self._compiled(option, self._settings.packing), *self._weights(option, buckets))
 
     def _weights(self, option: TrainOption, buckets: Sequence[Bucket]) -> tuple[float, float]:
@@ -164,7 +169,7 @@ class Training:
 
 
 def _ranks(most: int, batch: int | None) -> list[int]:
-    """Numbers of data-parallel ranks worth a look: those that divide the batch or, if none need, a dozen up to most."""
+    """Numbers of data-parallel ranks to try: those that divide the batch, or without a batch a dozen up to ``most``."""
     if batch is None:
         return list(range(most, 0, -max(1, most // _RANKS)))[::-1]
     return [dp for dp in range(1, most + 1) if batch % dp == 0]

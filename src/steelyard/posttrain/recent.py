@@ -22,16 +22,16 @@ class Recent:
 
     batches: Sequence[Batch]
     group: int
-    seconds: float  # of a batch's rollout; its share if several run together
-    wanted: float  # mean number of seats that turns wanted, as a share of all seats
+    seconds: float  # rollout of a batch; its share if several run together
+    wanted: float  # mean demand for seats, as a share of all seats
 
     def measured(self, place: int) -> Measured:
-        """In the planners' terms."""
+        """The columns of a batch for planners."""
         return Measured.of(self.batches[place], self.group)
 
 
 class EndedBatches:
-    """Looks through a loop's samples after each step."""
+    """Finds the batches that have ended, after each step of a loop."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -39,12 +39,12 @@ class EndedBatches:
         self._size = self._asked.prompts * self._asked.group
         self._staleness_bound = loop.setup.scenario.staleness_bound
         self._ended: dict[float, list[Attempt]] = defaultdict(list)  # by when they began
-        self._looked = 0  # at so many samples
+        self._looked = 0  # number of samples looked at so far
 
     def latest(self, step: StepRecord) -> Recent | None:
-        """Batches whose trajectories have all ended; if none has by the time it must have, the last that ended.
+        """Batches whose trajectories have all ended; if none is complete when it should be, the last that ended.
 
-        Short trajectories end first, so a part of a batch would mislead: None rather than that.
+        None if there is neither. A part of a batch would mislead, since short trajectories end first.
         """
         samples = self._loop.record.samples
         for attempt in samples[self._looked :]:
@@ -68,14 +68,14 @@ class EndedBatches:
         return found[:_BATCHES]
 
     def _recent(self, batches: list[list[Attempt]], together: int) -> Recent:
-        """``together`` trajectories began with the newest of them."""
+        """``together`` trajectories began at the same time as the newest batch."""
         newest, stage = batches[0], self._loop.stage
         spent = max(attempt.ended for attempt in newest) - min(attempt.begun for attempt in newest)
         trajectories = [[attempt.trajectory for attempt in batch] for batch in batches]
         tools = float(Measured.of(trajectories[0]).tools.sum())
         seats = sum(self._loop.setup.kinds[tp].limits.max_num_seqs for tp in stage.tp.values())
         waited = sum(attempt.ended - attempt.begun for attempt in newest) - tools
-        steps = self._loop.record.steps[-2 - self._staleness_bound :]  # as long as a batch is under way, at most
+        steps = self._loop.record.steps[-2 - self._staleness_bound :]  # the longest time that a batch takes
         a_step = (steps[-1].synced - steps[0].synced) / (len(steps) - 1) if len(steps) > 1 else steps[0].synced
         return Recent(
             trajectories,

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from steelyard.posttrain.attempt import Attempt
 from steelyard.posttrain.training import TrainingTime
 
-_ENDING = 2  # steps: as many batches are under way at most
-_ROUND = 6  # steps: of two batches and of three that began together, as many whole rounds
+_ENDING = 2  # steps: at most as many batches are in flight
+_ROUND = 6  # steps: a multiple of two and three, the numbers of batches that may begin together
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class StepRecord:
     samples: int
     tokens: int  # generated tokens of its samples
     staleness: tuple[int, ...]  # of each sample, in versions
-    spans: tuple[tuple[float, float], ...]  # when the job worked on it: one, unless samples came in parts
-    handing_over: float  # seconds that co-located engines took to give their GPUs up
+    spans: tuple[tuple[float, float], ...]  # when the job trained on it: one span per part
+    handing_over: float  # seconds that co-located engines took to free their GPUs
     sync: float  # seconds from trained to synced
     training_gpus: int
     rollout_gpus: int  # when it was trained
@@ -33,32 +33,32 @@ class StepRecord:
 
 @dataclass
 class RoleChange:
-    """GPUs that changed roles: the predicted and the realised gain, and how long it took. Gains are seconds of a step,
-    the difference of before and after, so a drift of lengths is in them, too."""
+    """A change of GPU roles: its predicted and realised gain, and its duration. Gains are differences of step times
+    before and after, so they include drift of lengths."""
 
-    step: int  # after which
+    step: int  # the step before the change
     what: str
     predicted: float
-    seconds: float  # until all were at work again
+    seconds: float  # until all GPUs were in use again
     before: float  # seconds of the step before
-    predicted_step: float  # and of a step since, as predicted
-    after: list[float] = field(default_factory=list)  # and of those since
+    predicted_step: float  # predicted seconds of a step after the change
+    after: list[float] = field(default_factory=list)  # seconds of the steps after the change
     outcome: str = "done"  # or under way, or rolled back
 
     @property
     def realised(self) -> float | None:
-        """None while no whole step has been run since."""
+        """The realised gain; None before a whole step has run."""
         return self.before - sum(self.after) / len(self.after) if self.after else None
 
 
 @dataclass
 class LoopRecord:
-    """All that happened."""
+    """The steps, samples and changes of a run."""
 
     steps: list[StepRecord] = field(default_factory=list)
     samples: list[Attempt] = field(default_factory=list)  # in the order in which they ended
     batches: list[list[Attempt]] = field(default_factory=list)  # what each step was trained on
-    thrown: list[Attempt] = field(default_factory=list)  # stopped for good, or ended and not trained on
+    thrown: list[Attempt] = field(default_factory=list)  # aborted, or ended and not trained on
     reallocations: list[RoleChange] = field(default_factory=list)
 
     def seconds(self, step: int) -> float:
@@ -67,9 +67,9 @@ class LoopRecord:
 
     @property
     def settled(self) -> float:
-        """Tokens trained on per second from half of the steps on, when plans have settled, up to those at the end that
-        have engines to themselves, as nothing new begins. In whole rounds, if there are any: batches that began
-        together come one after the other again and again, and the first of them has its step wait for all."""
+        """Tokens trained on per second in steady state: the second half of the steps, when plans have settled, without
+        the last ones, when no new batches load the engines. Counted in whole rounds if possible: of batches that begin
+        together, the step of the first waits for all."""
         last = max(len(self.steps) // 2 + 1, len(self.steps) - _ENDING)
         count = last - len(self.steps) // 2
         steps = range(last - (count - count % _ROUND or count), last)

@@ -1,7 +1,7 @@
-"""Planning again while the loop runs: measurements go to the core's planner, and its changes are carried out.
+"""Planning while the loop runs: measurements go to the core's planner, and its changes are carried out.
 
-Roles change when new weights have just been sent: caches are invalid then anyway, so a trajectory on an engine that is
-removed loses nothing but its seat. Other engines go on meanwhile. The next batch begins once all are up.
+Roles change right after a weight sync. Caches are invalid then anyway, so a trajectory on a removed engine loses only
+its seat. Other engines continue. The next batch begins once all engines are up.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _STEPS = 3  # steps after a change over which its gain is measured
 
 
 class Replanner:
-    """Reports each step of a loop to the planner and answers its questions. All planners but the oracle know only what
-    has ended by then. Once the layout has settled, a hybrid pool may take over."""
+    """Reports each step of a loop to the planner and answers its questions. All planners but the oracle know only
+    trajectories that have ended. Once the layout has settled, a hybrid pool may take over."""
 
     def __init__(self, loop: Loop, foresight: Foresight) -> None:
         self._loop, self._foresight = loop, foresight
@@ -42,18 +42,18 @@ class Replanner:
         self._switch = Switch(loop, foresight.training)
         self._ended = EndedBatches(loop)
         self._recent: Sequence[Batch] = ()  # recent batches, newest first
-        self._tried_on: Sequence[Batch] = ()  # that plans are simulated with
-        self._looked_at: list[Measured] = []  # that the planner's model is asked about
+        self._tried_on: Sequence[Batch] = ()  # batches that plans are simulated on
+        self._looked_at: list[Measured] = []  # batches that the planner's model is applied to
         self._told: tuple[int, list[Batch]] = -1, []
         self._changed: RoleChange | None = None  # last
-        self._wanted: ChangePlan | None = None  # to be carried out
+        self._wanted: ChangePlan | None = None  # a change to carry out
         self._pool: PoolDriver | None = None
         loop.driver.on(Simulate, self._simulate)
         loop.driver.on(ChangePlan, self._note_change)
         loop.driver.on(FormPool, self._form_pool)
 
     def after(self, step: StepRecord) -> float:
-        """Report, and change what is to be changed; when the next batch may begin."""
+        """Report a step and carry out a change of plan, if any. Returns when the next batch may begin."""
         self._measure(step)
         if self._pool is not None:
             return self._pool.after(step)
@@ -85,7 +85,7 @@ class Replanner:
         self._wanted = command
 
     def _change(self, command: ChangePlan, at: float) -> float:
-        """Change roles; when the next batch may begin."""
+        """Change roles. Returns when the next batch may begin."""
         plan, now, record = command.plan, command.now, self._loop.record
         self._wanted = None
         ready, done = self._switch.carry_out(plan, now, at)
@@ -100,7 +100,7 @@ class Replanner:
         self._pool = self._loop.trainer.gate = PoolDriver(self._loop, at)
 
     def _simulate(self, command: Simulate, at: float) -> None:
-        """Answer the planner's questions, at once: virtual time does not pass meanwhile."""
+        """Answer the planner's questions, in no virtual time."""
         seconds = tuple(self._answer(question) for question in command.questions)
         self._loop.driver.tell(PlansSimulated(at, command.ask, seconds))
 
@@ -133,7 +133,7 @@ class Replanner:
     # -- what is known ------------------------------------------------------------------------------------------
 
     def _look(self, step: int, newest: Measured) -> None:
-        """Which batches the planner looks at, and which plans are simulated with."""
+        """Set the batches that the planner's model is applied to, and those that plans are simulated on."""
         if self._scenario.planner == "oracle":
             self._tried_on = self._coming(step)
             self._looked_at = [self._foresight.measured(self._tried_on[0]), newest]
@@ -142,29 +142,29 @@ class Replanner:
             self._looked_at = [newest, *(self._longest() if self._scenario.planner == "simulated" else [])]
 
     def _measure(self, step: StepRecord) -> None:
-        """What the last change has brought: the first step since is not counted, as it waited for the change."""
+        """Record the step times after the last change. The first step waited for the change and does not count."""
         last = self._changed
         if last is not None and step.step > last.step + 1 and len(last.after) < _STEPS:
             last.after.append(self._loop.record.seconds(step.step))
 
     def _took(self, step: int) -> float | None:
-        """Seconds of a step, if all that it was trained on has been rolled out since roles last changed."""
+        """Seconds of a step; None if some of its samples were generated before the last change of roles."""
         changed = -1 if self._changed is None else self._changed.step
         return self._loop.record.seconds(step) if step > changed + 1 + self._scenario.staleness_bound else None
 
     def _longest(self) -> list[Measured]:
-        """Of the batches before the newest one, that with the longest trajectory."""
+        """The batch with the longest trajectory, among those before the newest."""
         others = [self._foresight.measured(batch) for batch in self._recent[1:]]
         return [max(others, key=lambda each: int(each.generated.max()))] if others else []
 
     def _coming(self, step: int) -> list[Batch]:
-        """Batches that the next steps train on, for the oracle only."""
+        """Batches of the next steps, for the oracle only."""
         spec, tasks = self._scenario.trajectories.learning, self._loop.setup.tasks
         learnt = None
         if spec is not None:
             learnt = sum(Learning(spec).effective(each.staleness) for each in self._loop.record.steps)
         last = self._scenario.steps - 1
         steps = range(min(step + 1, last), min(step + 1 + self._scenario.staleness_bound, last) + 1)
-        if self._told[0] != step:  # the same objects each time, so that what was run with them is known
+        if self._told[0] != step:  # the same objects each time, so that their simulations are found again
             self._told = step, [list(tasks.step(each, learnt)) for each in steps]
         return self._told[1]

@@ -1,4 +1,4 @@
-"""A log of the decision core, decided once more: the same commands, to the byte, or the first place that differs."""
+"""Replays a log of the decision core and compares its commands byte for byte."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _EVERY = 1000  # events between two reports of progress
 
 @dataclass(frozen=True)
 class ReplayVerdict:
-    """What came of a replay. ``cut`` says that the log ends before all of its last event's commands were written, as it
-    does where a driver was killed: that event is decided, and what is there of its commands compared."""
+    """The result of a replay. ``cut``: the log ends before all commands of its last event were written, as when a
+    driver was killed. That event is decided too, and compared with the commands that are there."""
 
     header: Header
     events: int
@@ -49,7 +49,7 @@ def replay_log(path: Path, progress: Callable[[int], None] = lambda events: None
 
 
 def _rows(path: Path) -> Iterator[Row]:
-    """Lines of a log, as they are read: logs are large. A last one that was only written in part is left out."""
+    """Rows of a log, read one at a time since logs are large. An incomplete last line is left out."""
     broken: UserError | None = None
     number = 0
     for number, text in _lines(path):

@@ -11,38 +11,38 @@ from steelyard.fleet.environment import Environment
 from steelyard.posttrain.attempt import Attempt
 from steelyard.posttrain.engines import EngineKind
 
-# What happens, in the order of priority at the same second. Engines decide after what they are given; training goes on
-# when all that happened by then is known.
+# Kinds of events, by priority at the same second. Engines decide after all submissions; training continues when all
+# other events of that second have been handled.
 DUE, END, RETURN, MOVED, SUBMIT, WAKE, LAST = range(7)
 Happening = tuple[float, int, int, str, int]
-"""(second, which of the above, replica, trajectory, ticket)."""
+"""(second, kind of event, replica, trajectory, ticket)."""
 
 
 class Replicas:
-    """Engines by number. Those whose requests end put that on the agenda, and when it may next be so."""
+    """Engines by number. They put the ends of their requests on the agenda, and bounds of the next ones."""
 
     def __init__(self, kinds: Mapping[int, EngineKind], names: BlockNames, clock: Environment[Happening]) -> None:
         self.kinds = kinds
         self.engines: dict[int, Engine] = {}
         self.tp: dict[int, int] = {}
-        self.requests: dict[int, Attempt] = {}  # the trajectory of each awaited request
+        self.requests: dict[int, Attempt] = {}  # by request: its trajectory
         self._names = names
         self._clock = clock
-        self.wakes: dict[int, int] = {}  # tickets of the last wake-up; one with another ticket is out of date
-        self._bounds: dict[int, float] = {}  # and the second of it, until it has come
-        self._closed: dict[int, float] = {}  # since when nothing is placed there
-        self._epochs: dict[int, int] = {}  # how often each has come up
+        self.wakes: dict[int, int] = {}  # by replica: ticket of its latest wake-up; others are outdated
+        self._bounds: dict[int, float] = {}  # by replica: second of its pending wake-up
+        self._closed: dict[int, float] = {}  # by closed replica: when it was closed
+        self._epochs: dict[int, int] = {}  # by replica: number of its starts
         self.freed_gpu_seconds = 0.0
 
     def kind(self, number: int) -> EngineKind:
         return self.kinds[self.tp[number]]
 
     def move_seconds(self, source: int, target: int, tokens: int) -> float:
-        """Until so many cached tokens have come from one to another."""
+        """Seconds to move this many cached tokens from one replica to another."""
         return self.kind(target).move_seconds(self.kind(source), tokens)
 
     def add(self, number: int, tp: int, at: float) -> ReplicaUp:
-        """An engine is there from now on."""
+        """Start an engine."""
         engine = self.kinds[tp].engine(self._names)
         engine.clock = at
         self.engines[number], self.tp[number] = engine, tp
@@ -66,19 +66,19 @@ class Replicas:
         return self._epochs[number]
 
     def reopen(self, at: float) -> list[ReplicaUp]:
-        """All that were closed."""
+        """Open all closed engines."""
         self.freed_gpu_seconds += sum(self.tp[number] * (at - since) for number, since in self._closed.items())
         opened = [self._up(number, at) for number in self._closed]
         self._closed.clear()
         return opened
 
     def submit(self, number: int, r: Request, at: float) -> None:
-        """A request for an engine."""
+        """Submit a request to an engine."""
         self.run_to(number, at).submit(r, at)
         self.sleep(number)
 
     def take_off(self, number: int, r: Request, at: float) -> None:
-        """Stop a request, if it has not ended by then."""
+        """Stop a request, unless it has ended."""
         engine = self.run_to(number, at)
         if r.status < FINISHED:
             engine.abort(r, at)
@@ -86,7 +86,7 @@ class Replicas:
             self.sleep(number)
 
     def run_to(self, number: int, now: float) -> Engine:
-        """An engine, run up to a second."""
+        """Run an engine up to a second, and return it."""
         engine = self.engines[number]
         engine.advance(now)
         if engine.finished:
@@ -107,14 +107,14 @@ class Replicas:
         """Look at an engine again when its next request may end."""
         bound = self.engines[number].next_end_bound()
         if bound == self._bounds.get(number):
-            return  # as was said before, and is still on the agenda
+            return  # this wake-up is on the agenda already
         self._bounds[number] = bound
         ticket = self.wakes[number] = self.wakes[number] + 1
         if bound < inf:
             self._clock.schedule((bound, WAKE, number, "", ticket))
 
     def outputs(self, number: int, r: Request) -> int:
-        """Tokens that a request has been given, without stopping those it decodes together with."""
+        """Output tokens of a request so far. Does not interrupt the stretch that it decodes in."""
         return self.engines[number].step - r.offset + 1 - r.prompt if r.grouped else r.outputs
 
     def _collect(self, number: int) -> None:

@@ -32,7 +32,7 @@ _NUMBERS = tuple(each.name for each in fields(StepRecord) if each.type in ("int"
 
 @dataclass(frozen=True)
 class Held:
-    """GPUs that had one role for a while, and when they were busy if it was to roll out."""
+    """GPUs that had one role for some time, and, for rollout, when they were busy."""
 
     role: Role
     gpus: int
@@ -44,17 +44,17 @@ class Held:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PosttrainResult:
-    """The outcome of one run: data, which can be pickled, saved and read back, as far as a folder has it."""
+    """The outcome of one run. Plain data: it can be pickled, saved and loaded."""
 
     scenario: PosttrainScenario
     summary: dict[str, Any]
     steps: tuple[StepRecord, ...]
-    trajectories: dict[str, Column]  # all that ended or were aborted; ``step`` is -1 for those not trained on
+    trajectories: dict[str, Column]  # ended or aborted; ``step`` is -1 for those not trained on
     held: tuple[Held, ...]
 
     @classmethod
     def of(cls, scenario: PosttrainScenario, summary: dict[str, Any], loop: Loop) -> PosttrainResult:
-        """What is left of a loop that has run."""
+        """The result of a loop that has run."""
         record = loop.record
         held = []
         for each in loop.roles.tenures:
@@ -64,7 +64,7 @@ class PosttrainResult:
 
     @classmethod
     def load(cls, folder: str | Path) -> PosttrainResult:
-        """The result that `save` has written to a folder; of one that ``steelyard posttrain`` has, the summary."""
+        """Read a folder that `save` wrote. Of a folder by ``steelyard posttrain``, only the summary."""
         folder, made = Path(folder), cls.__new__(cls)
         try:
             made.__dict__["summary"] = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Reward over time, where the scenario says how it is learnt (an assumption; docs/trajectories.md)."""
+"""Reward over time, if the scenario has a learning curve (an assumption; docs/trajectories.md)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from steelyard.workload.trajectories.drift import Learning
 
 
 def reward_figures(spec: LearningSpec | None, steps: Sequence[StepRecord]) -> dict[str, Any]:
-    """Reward when each step's weights were there, and the time to the reward that was asked for."""
+    """Reward after each step's weight sync, and the time to the target reward."""
     if spec is None:
         return {}
     learning, ends = Learning(spec), [step.synced for step in steps]
@@ -27,7 +27,7 @@ def reward_figures(spec: LearningSpec | None, steps: Sequence[StepRecord]) -> di
 
 
 def _time_to(needed: float, ends: Sequence[float], effective: Sequence[float]) -> tuple[float, bool]:
-    """When so many effective samples were trained on; if the run is over before, at the rate of its later half."""
+    """When ``needed`` effective samples were trained on. Extrapolated at the rate of the second half of the run."""
     for end, samples in zip(ends, effective, strict=True):
         if samples >= needed:
             return end, True

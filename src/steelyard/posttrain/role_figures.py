@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 
 def gpu_time(loop: Loop, seconds: float) -> dict[str, dict[str, float]]:
-    """Shares of both stages' GPU time, as long as GPUs were theirs: busy, in a bubble (training only), idle."""
+    """Shares of each stage's GPU time: busy, in a bubble (training only), idle."""
     scenario = loop.setup.scenario
     rolled = sum(
         len(each.gpus) * busy_seconds(each.engine, seconds) for each in loop.roles.tenures if each.engine is not None
@@ -34,7 +34,7 @@ def gpu_time(loop: Loop, seconds: float) -> dict[str, dict[str, float]]:
 
 
 def role_seconds(loop: Loop, role: Role, end: float, unit: int = 1) -> float:
-    """Seconds up to a moment that GPUs were in a role, all together, in units of so many GPUs."""
+    """GPU-seconds in a role up to ``end``, in units of ``unit`` GPUs."""
     spans: Counter[tuple[float, float]] = Counter()
     for each in loop.roles.tenures:
         if each.role == role:
@@ -70,7 +70,7 @@ def role_figures(loop: Loop, seconds: float) -> dict[str, Any]:
 
 
 def busy_intervals(engine: Engine) -> tuple[Floats, Floats]:
-    """When an engine had something to run: from each restart to the last end before the next."""
+    """When an engine was busy: from each restart to the last end before the next."""
     log = engine.log
     if not log.restarts:
         return np.empty(0), np.empty(0)
@@ -80,6 +80,6 @@ def busy_intervals(engine: Engine) -> tuple[Floats, Floats]:
 
 
 def busy_seconds(engine: Engine, until: float) -> float:
-    """Up to a second."""
+    """Busy seconds of an engine up to ``until``."""
     start, end = busy_intervals(engine)
     return float(np.maximum(np.minimum(end, until) - np.minimum(start, until), 0.0).sum())

@@ -1,7 +1,7 @@
-"""Which GPU works for which stage, and since when.
+"""The role of each GPU over time.
 
-No GPU is ever in two roles, unless stages are co-located and share all of them. While a GPU changes its role it has
-none. Summaries and figures count GPU time by these entries.
+A GPU has at most one role, unless stages are co-located and share all GPUs. While it changes roles it has none.
+Summaries and figures count GPU time by these entries.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Gpus = tuple[int, ...]
 
 @dataclass(eq=False)
 class Tenure:
-    """GPUs that have one role for a while: those of an engine, or of the training job."""
+    """GPUs in one role for some time: those of an engine, or of the training job."""
 
     role: Role
     gpus: Gpus
@@ -30,7 +30,7 @@ class Tenure:
 
 
 class Roles:
-    """Enters and strikes off; engines come to the rollout stage and go from it here and nowhere else."""
+    """Adds and removes roles. Only this class starts and stops engines of the rollout stage."""
 
     def __init__(self, stage: RolloutStage, gpus: int, node: int, shared: bool) -> None:
         self.gpus = gpus
@@ -39,12 +39,12 @@ class Roles:
         self.tenures: list[Tenure] = []
         self.engines: dict[int, Tenure] = {}
         self.training: Tenure | None = None
-        self.known: set[Gpus] = set()  # where engines have been: they sleep there, and need not start from nothing
+        self.known: set[Gpus] = set()  # GPUs with a sleeping engine, which wakes faster than a new one starts
         self._stage = stage
         self._started = 0
 
     def start_engine(self, gpus: Gpus, at: float) -> int:
-        """An engine on these GPUs takes trajectories from now on; its number."""
+        """Start an engine on these GPUs. Returns its number."""
         number, self._started = self._started, self._started + 1
         self._stage.add(number, len(gpus), at)
         self.engines[number] = self._enter(Tenure("rollout", gpus, at, engine=self._stage.engines[number]))
@@ -52,20 +52,20 @@ class Roles:
         return number
 
     def stop_engine(self, number: int, at: float) -> Gpus:
-        """It hands on what it has, and its GPUs are free."""
+        """Stop an engine. Its trajectories go elsewhere. Returns its GPUs, which are free."""
         tenure = self.engines.pop(number)
         tenure.until = at
         self._stage.remove(number, at)
         return tenure.gpus
 
     def train_on(self, gpus: Gpus, at: float) -> None:
-        """The training job has these GPUs from now on, and no others."""
+        """The training job has exactly these GPUs from now on."""
         if self.training is not None:
             self.training.until = min(self.training.until, at)
         self.training = self._enter(Tenure("training", gpus, at))
 
     def stop_training(self, at: float) -> None:
-        """The job's GPUs are free, or on their way to another job."""
+        """The training job has no GPUs from now on."""
         assert self.training is not None, "it has never begun"
         self.training.until = at
 
@@ -82,7 +82,7 @@ class Roles:
 
 
 def first_places(degrees: Sequence[int], training: int, gpus: int, shared: bool) -> tuple[list[Gpus], Gpus]:
-    """GPUs of each engine, large ones first so that none crosses a node; the training job has the last ones."""
+    """GPUs of each engine, large engines first so that none crosses a node. The training job has the last GPUs."""
     places: dict[int, Gpus] = {}
     used = 0
     for index in sorted(range(len(degrees)), key=lambda i: (-degrees[i], i)):
@@ -96,7 +96,7 @@ def first_places(degrees: Sequence[int], training: int, gpus: int, shared: bool)
 def new_places(
     degrees: Sequence[int], training: int, had: Gpus, free: Collection[int], node: int
 ) -> tuple[list[Gpus], Gpus] | None:
-    """GPUs for new engines, each inside a node, and for a training job that keeps what it can of those it had.
+    """GPUs for new engines, each inside a node, and for a training job, which keeps as many of its GPUs as possible.
 
     None if some engine would cross nodes.
     """
@@ -113,7 +113,7 @@ def new_places(
 
 
 def _block(degree: int, left: Collection[int], had: Gpus, node: int) -> Gpus | None:
-    """Of the nodes with room enough, the one that takes least from training, then the fullest."""
+    """GPUs in the node with room that takes fewest from training, then in the fullest."""
     by_node: dict[int, list[int]] = {}
     for gpu in sorted(left, key=lambda gpu: (gpu in had, gpu)):
         by_node.setdefault(gpu // node, []).append(gpu)

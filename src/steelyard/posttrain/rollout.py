@@ -1,7 +1,7 @@
-"""The rollout stage in virtual time: real engines, tools between turns, and the decision core that places each turn.
+"""The rollout stage in virtual time: simulated engines, tools between turns, and the core that places each turn.
 
-A trajectory's turns are requests that begin with all that came before. What stays cached between them is what the
-engine's own prefix cache still holds, unless the core has it moved, kept in the host's memory or dropped.
+Each turn of a trajectory is a request whose prompt is the whole context so far. Between turns, the context stays in the
+engine's prefix cache, unless the core has it moved, offloaded to host memory or dropped.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from steelyard.records import Trajectory
 
 
 class RolloutStage:
-    """Engines side by side, the trajectories on them, and a clock that moves when it is run.
+    """Engines, the trajectories on them, and their clock.
 
-    What happens is reported to the driver's core, and its commands are carried out here. Engines come and go with
-    `add` and `remove`; both, like `begin`, are for moments up to which the stage was run.
+    Events are reported to the driver's core, and its commands are carried out here. `add`, `remove` and `begin` must be
+    called at the second up to which the stage has been run.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class RolloutStage:
         self._tell = driver.tell
         self.kinds = kinds
         self.running: dict[str, Attempt] = {}
-        self.ended: dict[str, Attempt] = {}  # and neither trained on nor thrown away
+        self.ended: dict[str, Attempt] = {}  # not yet trained on or dropped
         self.record = LoopRecord() if record is None else record
-        self.version = 0  # of the engines' weights; what was cached under another is of no use
-        self.cap: int | None = None  # trajectories pause when they have generated so many tokens in one go
+        self.version = 0  # of the engines' weights; caches of other versions are invalid
+        self.cap: int | None = None  # tokens after which a trajectory pauses
         self._turns = Turns(block_size, min(kind.limits.max_model_len for kind in kinds.values()))
         self._clock: Environment[Happening] = Environment(
             (self._on_due, self._on_end, self._on_return, self._on_moved, self._on_submit, self._on_wake, self._on_due)
@@ -83,11 +83,11 @@ class RolloutStage:
     # -- what the loop calls ------------------------------------------------------------------------------------
 
     def add(self, number: int, tp: int, at: float) -> None:
-        """An engine of a kind is there from now on."""
+        """Start an engine of a kind."""
         self._tell(self.replicas.add(number, tp, at))
 
     def remove(self, number: int, at: float) -> None:
-        """Remove an engine. Trajectories on it go on elsewhere, without their caches."""
+        """Remove an engine. Its trajectories continue elsewhere, without their caches."""
         lost, known = self.replicas.remove(number, at)
         for attempt, r in lost:
             self._keep_part(attempt, r, at)
@@ -95,15 +95,15 @@ class RolloutStage:
             placed = attempt.request
             if attempt.replica != number or placed is None:
                 continue
-            if attempt.submitted:  # in its last step, which has not ended
+            if attempt.submitted:  # its last step has not ended
                 del self.replicas.requests[placed.index]
                 self._keep_part(attempt, placed, at)
-            attempt.ticket = -1  # on its way there: it never arrives
+            attempt.ticket = -1  # its transfer to this engine is cancelled
         if known is not None:
             self._tell(ReplicaDown(at, number, known))
 
     def begin(self, trajectories: Iterable[tuple[Trajectory | Attempt, str]], at: float, version: int) -> None:
-        """Start trajectories, or go on with some that were stopped; each with the name of its group."""
+        """Start trajectories, or continue paused ones; each with the name of its group."""
         for each, group in trajectories:
             attempt = each if isinstance(each, Attempt) else Attempt(each, version, at)
             self._turns.check(attempt.trajectory)
@@ -124,7 +124,7 @@ class RolloutStage:
             self._tell(begun)
 
     def abort(self, names: Iterable[str], at: float) -> None:
-        """Stop trajectories where they are, for good; those that have ended are thrown away."""
+        """Abort trajectories. Those that have ended are dropped."""
         for name in list(names):
             ended = self.ended.pop(name, None)
             if ended is not None:
@@ -133,12 +133,12 @@ class RolloutStage:
                 continue
             attempt = self.running.pop(name)
             self._stop(attempt, at)
-            attempt.ticket = -1  # its tool is not waited for
+            attempt.ticket = -1  # its tool is ignored
             self.record.thrown.append(attempt)
             self._tell(Aborted(at, name, attempt.epoch))
 
     def pause(self, names: Iterable[str], at: float) -> None:
-        """Stop trajectories for now. They keep their tokens and caches. Running tools go on."""
+        """Pause trajectories. They keep their tokens and caches. Running tools continue."""
         for name in names:
             attempt = self.running[name]
             if attempt.held:
@@ -149,7 +149,7 @@ class RolloutStage:
                 self._tell(Paused(at, name, attempt.epoch, attempt.generated))
 
     def resume(self, name: str, at: float, priority: int | None = None, left: int | None = None) -> None:
-        """Go on with one that has paused; ``left`` is what is known of its tokens to come."""
+        """Continue a paused trajectory. ``left`` is its number of remaining tokens, if known."""
         attempt = self.running[name]
         if not attempt.held:
             return
@@ -162,7 +162,7 @@ class RolloutStage:
             self._tell(Resumed(at, name, attempt.epoch, left))
 
     def send(self, name: str, target: int, at: float) -> None:
-        """A trajectory goes on elsewhere; its cache goes along, and if it is not generating now only that."""
+        """Move a trajectory and its cache to another replica; only the cache if it is not generating."""
         attempt = self.running[name]
         source = self.driver.core.placement.rollouts.running[name].replica
         if attempt.request is None and source is not None:
@@ -172,19 +172,19 @@ class RolloutStage:
         self._tell(Sent(at, name, attempt.epoch, target))
 
     def close(self, numbers: Iterable[int], at: float) -> None:
-        """Replicas that no trajectory is to be placed on until they are opened again."""
+        """Place no trajectory on these replicas until they are opened again."""
         for number in numbers:
             epoch = self.replicas.close(number, at)
             if epoch is not None:
                 self._tell(ReplicaDown(at, number, epoch))
 
     def reopen(self, at: float) -> None:
-        """All that were closed."""
+        """Open all closed replicas."""
         for event in self.replicas.reopen(at):
             self._tell(event)
 
     def new_weights(self, at: float, ready: float) -> None:
-        """Weights change between two seconds, in which no engine runs. Caches of the old weights are invalid."""
+        """Change weights from ``at`` to ``ready``, while no engine runs. Caches of the old weights become invalid."""
         for number in self.engines:
             engine = self.replicas.run_to(number, at)
             engine.clock = max(engine.clock, ready)
@@ -198,18 +198,18 @@ class RolloutStage:
         self.version += 1
 
     def later(self, at: float, action: Callable[[float], object], last: bool = False) -> None:
-        """Have something done when the clock gets there, before all else that happens then, or ``last``."""
+        """Schedule an action, before all other events of that second, or after them with ``last``."""
         ticket = next(self._indices)
         self._due[ticket] = action
         self._clock.schedule((at, LAST if last else DUE, -1, "", ticket))
 
     def run(self, until: float = inf) -> float:
-        """Go on until a second, until `stop`, or until nothing is left; the second that was reached."""
+        """Run until a second, until `stop`, or until no event is left. Returns the second reached."""
         self._clock.run(until)
         return self._clock.now if until == inf else until
 
     def stop(self) -> None:
-        """End the run after what happens now."""
+        """End the run after the current event."""
         self._clock.stop()
 
     # -- what happens, in the order of its priority -------------------------------------------------------------
@@ -230,7 +230,7 @@ class RolloutStage:
         awaited = self._awaited(event)
         if awaited is not None:
             self._tell(Moved(event[0], event[3], awaited.epoch))
-            self._on_submit(event)  # unless it was aborted just now, or sent elsewhere
+            self._on_submit(event)  # unless it was aborted or sent elsewhere
 
     def _on_submit(self, event: Happening) -> None:
         attempt = self._awaited(event)
@@ -243,7 +243,7 @@ class RolloutStage:
             self.replicas.wake(number, now)
 
     def _awaited(self, event: Happening) -> Attempt | None:
-        """The trajectory that an event is about; None if it was aborted or sent elsewhere since."""
+        """The trajectory of an event; None if it was aborted or sent elsewhere since."""
         _, _, _, name, ticket = event
         attempt = self.running.get(name)
         return attempt if attempt is not None and attempt.ticket == ticket else None
@@ -272,11 +272,11 @@ class RolloutStage:
         if attempt is None:  # aborted meanwhile; the core has not got the report yet
             return
         before, attempt.epoch = attempt.epoch, command.epoch
-        if attempt.held:  # paused meanwhile; a report about an earlier placement does not count
+        if attempt.held:  # paused meanwhile: the core ignores reports of earlier placements
             if before != command.epoch:
                 self._tell(Paused(at, command.trajectory, command.epoch, attempt.generated))
             return
-        if attempt.request is not None:  # the replica that it was on its way to is gone
+        if attempt.request is not None:  # the replica of its last placement was removed
             self.replicas.requests.pop(attempt.request.index, None)
         elsewhere = command.source is not None and command.source != command.replica
         if attempt.cache == "drop" or (elsewhere and command.cache == "drop"):
@@ -307,7 +307,7 @@ class RolloutStage:
         if self.running.get(name) is not attempt:  # aborted at its last tokens
             return
         attempt.keep(r.output)
-        if attempt.chain is r.chain:  # else there are other weights since it began
+        if attempt.chain is r.chain:  # else weights have changed since
             attempt.names = r.keys
         if attempt.tokens < turn.generated:
             attempt.held = True
@@ -344,14 +344,14 @@ class RolloutStage:
         self._keep_part(attempt, r, at)
 
     def _keep_part(self, attempt: Attempt, r: Request, at: float) -> None:
-        """A turn that goes on elsewhere or later has so many of its tokens already."""
+        """Keep the tokens of a turn that continues elsewhere or later."""
         part = max(attempt.counted, min(r.outputs, r.output - 1))
         self._count(attempt, part, at)
         attempt.keep(part)
         attempt.ticket = -1
 
     def _count(self, attempt: Attempt, tokens: int, at: float) -> None:
-        """Tokens that a request has come to, by the weights it has been run with."""
+        """Count the tokens of a request under the version that generated them."""
         new = attempt.count(tokens, self.version)
         if self._counts_tokens and new > 0:
             self._tell(Generated(at, attempt.trajectory.id, self.version, attempt.versions[self.version]))

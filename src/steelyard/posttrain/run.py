@@ -37,9 +37,9 @@ class Driven:
 def posttrain(
     scenario: PosttrainScenario, progress: Progress | None = None, journal: Journal | None = None
 ) -> PosttrainResult:
-    """Simulate post-training to the end of its last step. A journal records what its core decides.
+    """Simulate post-training to the end of its last step. A journal records the decisions of its core.
 
-    Where the best fixed plan in hindsight is asked for and two are close, both are run to the end.
+    If the best fixed plan in hindsight is wanted and two are close, both are run to the end.
     """
     return drive(scenario, progress, journal).result
 
@@ -61,7 +61,7 @@ def drive(scenario: PosttrainScenario, progress: Progress | None = None, journal
 def _run(
     scenario: PosttrainScenario, setup: PosttrainSetup, progress: Progress | None, journal: Journal | None = None
 ) -> Driven:
-    """The scenario as it was set up, perhaps with another plan than is written there."""
+    """Run a set-up, whose plan may differ from the scenario's."""
     record = LoopRecord()
     plans_anew = scenario.planner not in ("given", "static-best")
     foresight = Foresight(setup, _while_planning(progress, record.steps, scenario.steps)) if plans_anew else None
@@ -76,10 +76,10 @@ def _run(
         loop.manager = loop.trainer.gate = PoolDriver(loop)
     with collector_off():
         loop.run(progress)
-    summary = summarise_posttrain(setup, loop) | {"gpus": scenario.gpus}  # of which a plan may leave some unused
+    summary = summarise_posttrain(setup, loop) | {"gpus": scenario.gpus}  # a plan may leave some unused
     return Driven(PosttrainResult.of(scenario, summary, loop), loop)
 
 
 def _while_planning(progress: Progress | None, done: Sized, steps: int) -> Callable[[int], None]:
-    """Planning may take longer than steps, so progress shows how many steps are done meanwhile."""
+    """Report progress during planning, which may take longer than steps."""
     return lambda _: None if progress is None else progress(len(done), steps)

@@ -1,4 +1,4 @@
-"""From what a user wrote about post-training to what runs: engines, training, weight sync, all compiled beforehand."""
+"""Sets up a post-training scenario: compiles engines, training and weight sync before the run."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ class Job:
 
     cost: TrainingCost
     before: float  # seconds that co-located engines take to free their GPUs
-    sync: float  # seconds from the end of a training step until engines go on with its weights
+    sync: float  # seconds from the end of a training step until engines run with its weights
 
 
 @dataclass(frozen=True)
 class PosttrainSetup:
-    """A run made concrete."""
+    """A scenario with its compiled parts."""
 
     scenario: PosttrainScenario
     model: ModelSpec
     gpu: Gpu
     topology: Topology
-    sources: Sequence[CostSource]  # of training's operators; the roofline knows what they do not
+    sources: Sequence[CostSource]  # of training's operators; the roofline answers for unknown ones
     kinds: Mapping[int, EngineKind]
-    job: Job  # as written
+    job: Job  # of the scenario's layout
     tasks: Trajectories
 
     @property
     def training(self) -> TrainingCost:
-        """The job's own cost."""
+        """The cost of the scenario's training job."""
         return self.job.cost
 
     def compile(self, layout: TrainLayout, settings: TrainSettings, answers: Answers | None = None) -> TrainingCost:
-        """What training would cost in another layout."""
+        """The cost of training in another layout."""
         return compile_training(self.model, self.gpu, self.topology, layout, settings, self.sources, answers=answers)
 
     def times_from(self, training: TrainingCost) -> dict[str, Any]:
@@ -63,9 +63,9 @@ class PosttrainSetup:
 
 
 def set_up_posttrain(scenario: PosttrainScenario, any_degree: bool = False) -> PosttrainSetup:
-    """Find model and GPU, compile engines and training; refuses what cannot work.
+    """Find model and GPU, compile engines and training. Refuses what cannot work.
 
-    Engines are of the degrees that are written; where a planner may want others, or with ``any_degree``, of all.
+    Engines have the scenario's degrees; all degrees if a planner may change them, or with ``any_degree``.
     """
     source = scenario.source
     served = find_served(scenario.model, scenario.base_dir, f"{source}: model")
@@ -91,8 +91,8 @@ def set_up_posttrain(scenario: PosttrainScenario, any_degree: bool = False) -> P
 def _training_sources(
     scenario: PosttrainScenario, model: ModelSpec, gpu: Gpu, topology: Topology
 ) -> tuple[CostSource, ...]:
-    """The same as of engines; but of the user's own profiles only one of operators, which is a file. A folder knows a
-    serving engine's shapes and no others."""
+    """The sources of engines, but of the user's profiles only a file of operators: a folder has only the shapes of a
+    serving engine."""
     own: tuple[CostSource, ...] = ()
     named = scenario.cost.profile
     if named is not None and (scenario.base_dir / named).is_file():
@@ -123,22 +123,22 @@ def _kind(scenario: PosttrainScenario, served: ServedModel, gpu: Gpu, tp: int, h
 def _other_kinds(
     scenario: PosttrainScenario, served: ServedModel, gpu: Gpu, degrees: Sequence[int], host: HostTerms
 ) -> dict[int, EngineKind]:
-    """Engines of all other degrees that the model can have on these GPUs."""
+    """Engines of all other degrees that are possible on these GPUs."""
     found: dict[int, EngineKind] = {}
     for tp in DEGREES:
         if tp not in degrees and tp <= scenario.gpus:
-            with suppress(UserError):  # heads that cannot be split so, weights that do not fit, too small a node
+            with suppress(UserError):  # heads cannot be split, weights do not fit, or the node is too small
                 found[tp] = _kind(scenario, served, gpu, tp, host)
     return found
 
 
 def train_layout(spec: TrainingSpec) -> TrainLayout:
-    """A job's layout in the training stage's terms."""
+    """The layout of a training job."""
     return TrainLayout(spec.tp, spec.pp, spec.dp, spec.ep, spec.cp, spec.zero, spec.recompute, spec.micro_batch_tokens)
 
 
 def train_settings(scenario: PosttrainScenario) -> TrainSettings:
-    """What a training step does."""
+    """The settings of a training step."""
     spec, asked = scenario.training, scenario.trajectories
     return TrainSettings(
         minibatches=spec.minibatches,

@@ -1,4 +1,4 @@
-"""Draws the samples that the core starts, as the current policy would generate them."""
+"""Draws the samples that the core starts, from the current policy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Prompt:
 
 
 class Starts:
-    """Carries `Start` out. No two samples have the same name."""
+    """Carries out `Start`. No two samples have the same name."""
 
     def __init__(self, setup: PosttrainSetup, stage: RolloutStage, record: LoopRecord) -> None:
         self._tasks, self._learning = setup.tasks, setup.scenario.trajectories.learning
@@ -31,7 +31,7 @@ class Starts:
         stage.driver.on(Start, self.start)
 
     def start(self, command: Start, at: float) -> None:
-        """Begin samples; the first so many of each group before all others."""
+        """Start samples; the first ``command.first`` of each group before all others."""
         early: list[tuple[Trajectory, str]] = []
         late: list[tuple[Trajectory, str]] = []
         for i, sample in enumerate(self.samples(command)):
@@ -39,7 +39,7 @@ class Starts:
         self._stage.begin(early + late, at, self._stage.version)
 
     def samples(self, command: Start) -> list[tuple[Trajectory, str]]:
-        """With their groups, group by group. All of these have had as many samples before."""
+        """Samples and their groups, group by group. All these groups must have equally many samples so far."""
         prompts = [self._prompts.setdefault(name, _Prompt(int(name))) for name in command.groups]
         which = range(prompts[0].drawn, prompts[0].drawn + command.samples)
         trained = learnt(self._learning, self._record)
@@ -52,7 +52,7 @@ class Starts:
         return made
 
     def _named(self, sample: Trajectory, group: str) -> Trajectory:
-        """A task can come twice within a step, at the end of one epoch and in the next."""
+        """A sample with a unique name: a task can occur twice in a step, at the end of one epoch and in the next."""
         if sample.id in self._names:
             sample = replace(sample, id=f"{sample.id}@{group}")
         self._names.add(sample.id)

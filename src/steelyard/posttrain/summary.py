@@ -1,4 +1,4 @@
-"""The summary of a post-training run: where step time went, what GPUs did meanwhile, how stale samples were."""
+"""The summary of a post-training run: step time by part, use of GPUs, staleness of samples."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _step_seconds(setup: PosttrainSetup, record: LoopRecord) -> dict[str, float]
 
 
 def _mean(values: Sequence[float]) -> float:
-    """The mean. If all values are the same, exactly that value."""
+    """The mean. If all values are equal, exactly that value."""
     return values[0] if len(set(values)) == 1 else float(np.mean(values))
 
 

@@ -1,4 +1,4 @@
-"""Carries a change of plan out: engines stop and start, and the training job gets another layout."""
+"""Carries out a change of plan: engines stop and start, and the training job changes its layout."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Switch:
         self._loop, self._training = loop, training
 
     def seconds(self, plan: Plan, now: Plan) -> float:
-        """What a change would take, until all GPUs are at work again."""
+        """Seconds of a change, until all GPUs are in use again."""
         had = self._had
         _, places, job = self._placed(plan, had)
         laid = self._laying_out(plan, now, job)
         return max([laid, *(self._up(gpus, laid) for gpus in places)])
 
     def carry_out(self, plan: Plan, now: Plan, at: float) -> tuple[float, float]:
-        """Begin at a moment up to which the loop was run; when all engines are at work again, and when all GPUs are."""
+        """Start a change at the current second. Returns when all engines run again, and when all GPUs are in use."""
         stage, roles, trainer = self._loop.stage, self._loop.roles, self._loop.trainer
         stay, places, job = self._placed(plan, self._had)
         laid = self._laying_out(plan, now, job)
@@ -57,22 +57,22 @@ class Switch:
         return training.gpus
 
     def _laying_out(self, plan: Plan, now: Plan, job: Gpus) -> float:
-        """Seconds until the training job goes on; none if it stays as it is."""
+        """Seconds until the training job continues; 0 if it does not change."""
         if plan.training == now.training and set(job) == set(self._had):
             return 0.0
         layouts, setup = self._training.layouts, self._loop.setup
         return relayout(setup.model, setup.topology, layouts[now.training], layouts[plan.training]).seconds
 
     def _up(self, gpus: Gpus, laid: float) -> float:
-        """Seconds until an engine is up. On GPUs that trained it waits until the job has its new layout."""
+        """Seconds until an engine is up. On GPUs of the training job it waits until the job has its new layout."""
         setup, roles, trainers = self._loop.setup, self._loop.roles, len(self._had)
         waits = laid if set(gpus) & set(self._had) and not roles.shared else 0.0
         kind, asleep = Layout(tp=len(gpus)), gpus in roles.known
         return waits + engines_begin(setup.model, setup.topology, trainers, len(gpus), kind, asleep=asleep).seconds
 
     def _placed(self, plan: Plan, had: Gpus) -> tuple[set[int], list[Gpus], Gpus]:
-        """Engines that stay, GPUs of new ones and of the training job. If none of the new ones can be kept inside a
-        node beside those that stay, none stays."""
+        """Engines that stay, GPUs of new engines, and GPUs of the training job. If new engines do not fit into nodes
+        beside those that would stay, none stays."""
         roles = self._loop.roles
         wanted, stay = dict(plan.replicas), set[int]()
         for number, tenure in roles.engines.items():

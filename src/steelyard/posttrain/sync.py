@@ -1,7 +1,7 @@
-"""What it costs to move weights: from training to rollout engines, to disk and back, and between roles.
+"""Seconds to move weights: from training to rollout engines, via disk, and between roles.
 
-Everything is bytes over the narrowest of the links they share, plus what starting takes. A GPU has its own way to the
-network; nodes of one job are full before the next begins.
+A move takes its bytes over the slowest shared link, plus start-up. Every GPU has its own link to the network. Jobs fill
+whole nodes one after the other.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BUCKET_SECONDS = 2e-3  # to pack a bucket, notify engines and load it; an assump
 
 @dataclass(frozen=True)
 class RolloutEngines:
-    """Engines of one kind that want the weights."""
+    """Engines of one kind that receive weights."""
 
     replicas: int
     layout: Layout = field(default_factory=Layout)
@@ -38,26 +38,26 @@ class RolloutEngines:
 
 @dataclass(frozen=True)
 class Disk:
-    """A file system that all nodes share: bytes/s of all together, and at most of one node."""
+    """A file system shared by all nodes: bytes/s of all nodes together, and the limit of one node."""
 
     write: float
     read: float
     node_write: float = math.inf
     node_read: float = math.inf
-    latency: float = 0.0  # until a file that one node has written can be opened by the others
+    latency: float = 0.0  # seconds until other nodes can open a file that one node wrote
 
     def writing(self, size: float, nodes: int) -> float:
-        """Seconds until so many nodes have written ``size`` bytes in all, each as much."""
+        """Seconds until ``nodes`` nodes have written ``size`` bytes in all, in equal parts."""
         return size / min(self.write, nodes * self.node_write)
 
     def reading(self, size: float, nodes: int) -> float:
-        """Seconds until each of so many nodes has read ``size`` bytes."""
+        """Seconds until each of ``nodes`` nodes has read ``size`` bytes."""
         return size / min(self.read / nodes, self.node_read)
 
 
 @dataclass(frozen=True)
 class Startup:
-    """Seconds of starting that do not depend on bytes moved. Measure them where they matter.
+    """Seconds of start-up, independent of bytes. Measure them where they matter.
 
     ``engine`` is a round figure for processes, graphs and warm-up: vLLM 0.26 on an H200 took 58 s (Llama 3.1 8B) to
     111 s (Qwen3 30B-A3B), loading weights included. The other two are assumptions.
@@ -70,24 +70,24 @@ class Startup:
 
 @dataclass(frozen=True)
 class MoveTime:
-    """Seconds of a move by part, and the bytes it moves in all."""
+    """Seconds of a move by part, and its total bytes."""
 
     parts: Mapping[str, float]
     bytes: float
 
     @property
     def seconds(self) -> float:
-        """Parts follow each other."""
+        """The sum of all parts, which run one after the other."""
         return sum(self.parts.values())
 
 
 def broadcast(
     model: ModelSpec, topology: Topology, layout: TrainLayout, rollouts: Sequence[RolloutEngines]
 ) -> MoveTime:
-    """One training replica gathers the weights bucket by bucket, and its first rank of each stage sends every bucket to
-    all rollout GPUs, stage after stage; each of them keeps its shard.
+    """One training replica gathers the weights bucket by bucket. The first rank of each stage sends every bucket to all
+    rollout GPUs, stage after stage, and each of them keeps its shard.
 
-    All rollout GPUs of a node receive all weights, over its links or its GPUs' own ways to the network.
+    All rollout GPUs of a node receive all weights, over the node's links or their own links to the network.
     """
     size, receivers = whole_weights(model), _receivers(rollouts)
     buckets = math.ceil(size / BUCKET_BYTES)
@@ -106,10 +106,10 @@ def broadcast(
 def point_to_point(
     model: ModelSpec, topology: Topology, layout: TrainLayout, rollouts: Sequence[RolloutEngines]
 ) -> MoveTime:
-    """Every rollout GPU fetches its own shard, from whichever training replicas have it.
+    """Every rollout GPU fetches its own shard from the training replicas.
 
-    Training GPUs share the sending evenly; the fuller side's links govern, and uplinks where the network is narrow
-    above its leaves. Shards that FSDP keeps are read where they lie.
+    Training GPUs send equal shares. The bottleneck is the side with more bytes per link, or oversubscribed uplinks.
+    FSDP shards are read in place.
     """
     own = [(group, weight_bytes(plain_weights(model), tp=group.layout)) for group in rollouts]
     total = float(sum(group.gpus * size for group, size in own))
@@ -139,10 +139,10 @@ def via_disk(
 
 
 def reshard(model: ModelSpec, topology: Topology, layout: TrainLayout, engine: Layout) -> MoveTime:
-    """A hybrid engine on the training GPUs: each puts its rollout shard together from its neighbours' training shards.
+    """A co-located engine on the training GPUs: each GPU assembles its rollout shard from training shards.
 
-    What a GPU lacks of its shard comes over the links of the group that holds it: FSDP ranks gather everything, as
-    frameworks do layer by layer; others gather over tensor-parallel ranks and pipeline stages.
+    Missing parts come over the links of the group that holds them. FSDP ranks gather all weights, as frameworks do
+    layer by layer; others gather over tensor-parallel ranks and pipeline stages.
     """
     if layout.gpus % engine.gpus:
         raise UserError(f"weight sync: {layout.gpus} training GPUs cannot be divided into engines of {engine.gpus}")
@@ -159,24 +159,24 @@ def reshard(model: ModelSpec, topology: Topology, layout: TrainLayout, engine: L
 
 
 def sleep(topology: Topology, weights: float, kv: float = 0.0) -> MoveTime:
-    """A co-located engine gives its GPU up: weights (and KV, where it is kept) go to the host; what is dropped is
-    free. Bytes are of one GPU; all GPUs of a node copy at once, each over its own PCIe link."""
+    """A co-located engine frees its GPU: weights, and KV if it is kept, go to the host. Bytes are those of one GPU; all
+    GPUs of a node copy at once, each over its own PCIe link."""
     return MoveTime({"offload": (weights + kv) / host_rate(topology.gpu)}, weights + kv)
 
 
 def wake(topology: Topology, weights: float, kv: float = 0.0, startup: Startup | None = None) -> MoveTime:
-    """The way back. After a weight sync nothing but memory has to be mapped: give no weights then."""
+    """The reverse of `sleep`. After a weight sync only memory has to be mapped: pass no weights then."""
     startup = startup or Startup()
     return MoveTime({"load": (weights + kv) / host_rate(topology.gpu), "wake": startup.wake}, weights + kv)
 
 
 def whole_weights(model: ModelSpec) -> float:
-    """Bytes of all weights as they are sent: in 16 bits, once."""
+    """Bytes of all weights in 16 bits, as they are sent."""
     return float(parameters(model).total * WEIGHT_BYTES)
 
 
 def plain_weights(model: ModelSpec) -> ModelSpec:
-    """Weights are sent, and served, in 16 bits."""
+    """The model with 16-bit weights, which are sent and served."""
     return replace(model, quantization=None)
 
 
@@ -192,7 +192,7 @@ def _nodes(topology: Topology, gpus: int) -> int:
 
 
 def across(topology: Topology, senders: int, receivers: int) -> Span:
-    """A group of senders in nodes of their own and receivers that fill others."""
+    """A group of senders and receivers in separate nodes."""
     nodes = _nodes(topology, senders) + _nodes(topology, receivers)
     leaves = -(-nodes // topology.nodes_per_leaf)
     most = min(topology.gpus_per_node, max(senders, receivers))
@@ -200,8 +200,8 @@ def across(topology: Topology, senders: int, receivers: int) -> Span:
 
 
 def _gathered(topology: Topology, layout: TrainLayout, stage: Stage) -> float:
-    """One replica puts a stage's matrices together: over tensor-parallel ranks, experts over those that they are dealt
-    out to, and all of them over the ranks that FSDP shards them over before that."""
+    """Seconds for one replica to gather a stage's weights: over FSDP shards first, then over tensor-parallel ranks, and
+    for experts over expert-parallel ranks."""
     own = stage_weights(stage, layout)
     dealt = (own.dense, layout.tp, layout.shards), (own.experts, max(layout.tp, layout.ep), layout.expert_shards)
     seconds = 0.0

@@ -17,7 +17,7 @@ from steelyard.scenario.tails import (
 def tail_of(
     spec: NoTail | OverSamplingSpec | TailBatchingSpec | PartialSpec | DividedSpec | RepackSpec,
 ) -> TailSettings | None:
-    """The policy with its settings; None where every trajectory is waited for."""
+    """The policy with its settings; None if every trajectory is waited for."""
     match spec:
         case OverSamplingSpec():
             return OverSampling(spec.factor)

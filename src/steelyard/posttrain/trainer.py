@@ -1,4 +1,4 @@
-"""The training job in virtual time: parts of a step go in, an update comes out, and engines get its weights."""
+"""The training job in virtual time: it trains on the parts of a step, updates, and sends weights to engines."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Gate(Protocol):
         """All training replicas are ready; samples are not assigned yet."""
 
     def ends(self, at: float, step: int) -> None:
-        """Gradients were summed."""
+        """Gradients were reduced."""
 
 
 @dataclass
 class _Step:
-    """A step under way."""
+    """The current step."""
 
     step: int
     batch: list[Attempt] = field(default_factory=list)
@@ -37,7 +37,7 @@ class _Step:
 
 
 class Trainer:
-    """Trains on one batch after the other, and hands out the weights.
+    """Trains on one batch after the other, and sends the weights to engines.
 
     A part is trained on as soon as it is complete and the one before has ended; all parts make one update. ``job`` may
     change from step to step; it takes no samples before ``ready``.
@@ -55,7 +55,7 @@ class Trainer:
         stage.driver.on(TrainOn, self.train_on)
 
     def train_on(self, command: TrainOn, at: float) -> None:
-        """Samples of a step are there."""
+        """Train on samples of a step."""
         samples = [self._stage.ended.pop(name) for name in command.trajectories]
         if command.step != self._step.step:
             self._step = _Step(command.step)
@@ -81,7 +81,7 @@ class Trainer:
         self._stage.later(begun + time.seconds, through, last=True)
 
     def _end(self, at: float) -> None:
-        """The update is done; engines have its weights when the sync is over."""
+        """The update is done. Engines have its weights after the sync."""
         job, stage, version = self.job, self._stage, self._step.step
         self._record.batches.append(self._step.batch)
         synced = at + job.sync

@@ -1,4 +1,4 @@
-"""A plan on trial: the loop itself, run on known trajectories."""
+"""The trial of a plan: the loop, run on known trajectories."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from steelyard.posttrain.setup import PosttrainSetup
 
 
 def loop_of(setup: PosttrainSetup, known: Batch) -> Loop:
-    """A loop whose estimator has learnt from what is known."""
+    """A loop whose estimator has learnt from ``known``."""
     settings = core_settings(setup)
     return Loop(setup, settings.core(known), tells_truth=settings.tells_truth)
 
 
 class Trial:
-    """A run measured from its middle on, when all batches that began together have ended. It can be continued, for at
-    most ``most`` steps, to be surer."""
+    """A run that is measured from its middle on, when all batches that began together have ended. It can be continued
+    up to ``most`` steps for more precision."""
 
     def __init__(self, setup: PosttrainSetup, known: Batch, most: int) -> None:
         self._first = setup.scenario.staleness_bound + 1
@@ -31,9 +31,9 @@ class Trial:
     def seconds(self, steps: int) -> float:
         """The mean step over this many steps, or over more if it was continued for longer.
 
-        Engines that are too slow for training fall behind for many steps before it waits for them, since they have
-        a head start. So steps are scaled by the tokens begun over those generated meanwhile; but not under a tail
-        policy, which begins samples that are not trained on.
+        Engines that are too slow fall behind for many steps before training waits for them, since they have a head
+        start. So step times are scaled by the ratio of tokens started to tokens generated meanwhile, except under a
+        tail policy, which starts samples that are not trained on.
         """
         self._run(self._first + steps)
         trained = (self._now - self._begun) / (self._steps - self._first)

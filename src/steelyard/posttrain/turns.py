@@ -1,4 +1,4 @@
-"""Turns as requests: each begins with the whole context before it, whose blocks have names for prefix caches."""
+"""Turns as requests: the prompt of a turn is the whole context, whose blocks have names for prefix caches."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ class Turns:
 
     def __init__(self, block_size: int, most: int) -> None:
         self.names = BlockNames(block_size)
-        self._most = most  # tokens that engines take
+        self._most = most  # longest context of the engines, in tokens
         self._prompts: dict[tuple[str, int], int] = {}
         self._streams = count()
 
     def forget(self, attempt: Attempt) -> None:
-        """Its cache is invalid, empty or not needed any more."""
+        """Forget the cache of a trajectory: it is invalid, empty or no longer needed."""
         attempt.chain, attempt.names = (), NO_NAMES
 
     def request(
         self, attempt: Attempt, index: int, at: float, priority: int, version: int, cap: int | None = None
     ) -> Request:
-        """The rest of its turn, or as much of it as a cap on tokens in one go allows; one at least."""
+        """The rest of a turn as a request, or as many tokens as the cap allows; at least one."""
         output = attempt.trajectory.turns[attempt.turns].generated - attempt.tokens
         if cap is not None:
             output = max(1, min(output, cap - attempt.since))
@@ -41,7 +41,7 @@ class Turns:
         return Request(index, at, context, output, priority, names, chain)
 
     def _begin_chain(self, attempt: Attempt, version: int) -> Chain:
-        """Its prompt's stream and one of its own, until it forgets."""
+        """The streams of its prompt and of its own tokens, until `forget`."""
         trajectory = attempt.trajectory
         key = (trajectory.prompt, version)
         prompt = self._prompts.get(key)

@@ -1,4 +1,4 @@
-"""From a model, GPUs and a layout to a compiled training job: sources are asked here, once."""
+"""Compiles a training job from a model, GPUs and a layout. All sources are queried here, once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from steelyard.posttrain.training.memory import (
 from steelyard.posttrain.training.settings import TrainSettings, settings_refusal
 from steelyard.posttrain.training.tables import Tabulator
 
-_POINTS = 10  # numbers of tokens that are worked out; between them seconds go straight
+_POINTS = 10  # numbers of tokens that are tabulated; linear between them
 _FEWEST = 64
 HOST_SHARE = 0.80  # of PCIe's rated bandwidth that large copies from and to pinned memory reach
 
@@ -37,7 +37,7 @@ HOST_SHARE = 0.80  # of PCIe's rated bandwidth that large copies from and to pin
 def refusal(
     model: ModelSpec, gpu: Gpu, topology: Topology, layout: TrainLayout, settings: TrainSettings | None = None
 ) -> str | None:
-    """Why a training job cannot run like this; None if it can. Fast enough to sift layouts with."""
+    """Why a training job cannot run like this; None if it can. Fast enough to filter layouts with."""
     found = _memory(replace(model, quantization=None), gpu, topology, layout, settings or TrainSettings())
     return found if isinstance(found, str) else None
 
@@ -45,7 +45,7 @@ def refusal(
 def _memory(
     model: ModelSpec, gpu: Gpu, topology: Topology, layout: TrainLayout, settings: TrainSettings
 ) -> TrainingMemory | str:
-    """What a job takes; or why it cannot run."""
+    """The memory of a job, or why it cannot run."""
     refused = layout_refusal(model, topology, layout) or settings_refusal(settings, layout.dp)
     if refused is not None:
         return refused
@@ -63,10 +63,10 @@ def compile_training(
     routing: Routing | None = None,
     answers: Answers | None = None,
 ) -> TrainingCost:
-    """Make a job ready; refuses one that cannot run. Weights are trained in 16 bits whatever they are served in.
+    """Compile a job; refuses one that cannot run. Weights are trained in 16 bits, whatever they are served in.
 
-    The first source that knows it answers for each operator; the roofline answers for the rest. ``answers`` are those
-    to earlier layouts, of the same model, GPUs and sources.
+    The time of each operator comes from the first source that knows it, or else from the roofline. ``answers`` caches
+    times between layouts of the same model, GPUs and sources.
     """
     settings = settings or TrainSettings()
     model = replace(model, quantization=None)
@@ -100,14 +100,14 @@ def compile_training(
 
 
 def _grid(most: int) -> Floats:
-    """Numbers of tokens from none to the most, evenly in their logarithms."""
+    """Numbers of tokens from 0 to ``most``, evenly spaced in their logarithms."""
     fewest = min(_FEWEST, max(1, most // 2))
     inner = np.geomspace(fewest, most, _POINTS) if most > 1 else np.ones(1)
     return np.concatenate([[0.0], np.unique(np.round(inner))])
 
 
 def _exchanges(gpu: Gpu, groups: Groups, stages: Sequence[Stage], settings: TrainSettings) -> Exchanges:
-    """Of the stage that exchanges most."""
+    """The exchanges of the stage that has most of them."""
     layout = groups.layout
     held = [stage_weights(stage, layout) for stage in stages]
     gradients = weights = fetch = 0.0
@@ -128,7 +128,7 @@ def host_rate(gpu: Gpu) -> float:
 
 
 def _optimiser(gpu: Gpu, stages: Sequence[Stage], layout: TrainLayout) -> float:
-    """Adam over the weights whose states a GPU keeps: bound by memory."""
+    """Seconds of Adam over the weights whose states a GPU keeps: bound by memory bandwidth."""
     held = [stage_weights(stage, layout) for stage in stages]
     most = max(own.sharded(layout) if layout.zero else float(own.total) for own in held)
     return ADAM_BYTES * most / (gpu.memory_bandwidth * ELEMENTWISE_MEMORY)

@@ -33,11 +33,11 @@ from steelyard.posttrain.training.tables import (
 
 @dataclass(frozen=True)
 class Exchanges:
-    """What data-parallel ranks exchange, in seconds if nothing else ran."""
+    """Seconds of the exchanges between data-parallel ranks, if nothing else ran."""
 
-    gradients: float  # summed up once an update, or with ZeRO-2 and 3 once a micro-batch
+    gradients: float  # reduced once per update, or with ZeRO-2 and 3 once per micro-batch
     weights: float  # gathered after an update, or with FSDP before each forward and backward pass
-    fetch: float  # of an offloaded reference policy from the host
+    fetch: float  # an offloaded reference policy, from the host
 
 
 @dataclass(frozen=True)
@@ -69,14 +69,14 @@ class _Cells:
 
 @dataclass(frozen=True)
 class TrainingCost:
-    """A training job made ready: ask it for the time of a step as often as you like."""
+    """A compiled training job. It gives the time of a step for any sequence lengths."""
 
     layout: TrainLayout
     settings: TrainSettings
     memory: TrainingMemory
     flops: Flops
     peak: float
-    grid: Floats  # tokens of one GPU that tables are for
+    grid: Floats  # tokens of one GPU at which tables have values
     tables: Floats  # seconds of each different stage [stage, row, tokens]
     attention: tuple[tuple[AttentionPart, ...], ...]  # of each different stage
     stage_of: NDArray[np.int64]  # which of them each stage of the pipeline is
@@ -86,7 +86,7 @@ class TrainingCost:
     provenance: Mapping[str, float]  # shares of the arithmetic's seconds
 
     def pack(self, lengths: NDArray[np.integer]) -> Batches:
-        """Deal out a batch to updates, ranks and micro-batches; several layouts can share the result."""
+        """Assign a batch to updates, ranks and micro-batches. Several layouts can share the result."""
         layout, settings = self.layout, self.settings
         return pack(
             np.asarray(lengths, dtype=np.int64),
@@ -102,8 +102,7 @@ class TrainingCost:
         return self.run(self.pack(lengths))
 
     def part(self, lengths: NDArray[np.integer], last: bool) -> TrainingTime:
-        """Some sequences of a step that come before others, or the last ones. Gradients add up until then, and all of
-        the step makes one update."""
+        """A part of a step's sequences. Gradients accumulate until the last part, so a step makes one update."""
         dealt = pack(
             np.asarray(lengths, dtype=np.int64),
             self.layout.dp,
@@ -114,7 +113,7 @@ class TrainingCost:
         return self.run(dealt, update=last)
 
     def run(self, batches: Batches, update: bool = True) -> TrainingTime:
-        """One step over a batch that was packed for as many ranks, updates and tokens of a micro-batch."""
+        """One step over a batch that was packed for the same numbers of ranks, updates and micro-batch tokens."""
         settings, lengths = self.settings, batches.lengths.astype(np.float64)
         tokens = batches.tokens
         cells, sends = self._cells(batches, lengths, tokens), self._at(self.sends, tokens / self.layout.cp)
@@ -133,7 +132,7 @@ class TrainingCost:
         )
 
     def _at(self, table: Floats, tokens: Floats) -> Floats:
-        """Rows of tables at numbers of tokens."""
+        """Rows of a table, interpolated at numbers of tokens."""
         where = np.clip(np.searchsorted(self.grid, tokens, side="right") - 1, 0, len(self.grid) - 2)
         share = (tokens - self.grid[where]) / (self.grid[where + 1] - self.grid[where])
         found: Floats = table[..., where] * (1.0 - share) + table[..., where + 1] * share
@@ -163,9 +162,9 @@ class TrainingCost:
         )
 
     def _attention(self, batches: Batches, lengths: Floats, own: Floats) -> tuple[Floats, Floats]:
-        """Attention's forward seconds on each GPU by stage, and what forward and backward wait for keys and values.
+        """Attention's forward seconds on each GPU by stage, and how long both passes wait for keys and values.
 
-        They go round the context-parallel ring while attention works on those that have come.
+        Keys and values go round the context-parallel ring while attention works on those that have arrived.
         """
         ranks, stages = self.layout.cp, len(self.attention)
         total, waiting = np.zeros((stages, *own.shape)), np.zeros((stages, 2, *own.shape))
@@ -184,7 +183,7 @@ class TrainingCost:
         return total, waiting
 
     def _gathering(self, forward: Floats, backward: Floats, tokens: Floats) -> tuple[Floats, Floats]:
-        """What each micro-batch waits for the exchange of ZeRO-2 and 3; layers ahead are fetched while one works."""
+        """How long each micro-batch waits for the exchange of ZeRO-2 and 3. The next layers are fetched meanwhile."""
         there = back = 0.0
         if self.layout.zero >= FSDP:
             there = back = self.exchanges.weights
@@ -194,13 +193,13 @@ class TrainingCost:
         return self._shown(there, forward) * used, self._shown(back, backward) * used
 
     def _shown(self, exchange: float, beside: Floats) -> Floats:
-        """Seconds of an exchange that arithmetic beside it cannot hide."""
+        """Seconds of an exchange that concurrent arithmetic cannot hide."""
         if not self.settings.overlap:
             return np.full_like(beside, exchange)
         return exchange - np.minimum(HIDDEN_AT_MOST * exchange, beside)
 
     def _updates(self, cells: _Cells, sends: Floats, times: int, update: bool) -> dict[str, float]:
-        """All parts but log-probabilities, over all updates; without ``update`` gradients are kept where they are."""
+        """All parts but log-probabilities, over all updates. Without ``update``, gradients are not reduced yet."""
         forward, backward = cells.all_forward, cells.all_backward
         alone = self._pipeline(forward, backward, sends)  # [update, rank]
         busy = (forward + backward).mean(axis=0).sum(axis=2)
@@ -217,21 +216,21 @@ class TrainingCost:
         return parts
 
     def _slowest(self, seconds: Floats) -> Floats:
-        """Of ranks that go in step, the one that takes longest for each micro-batch [..., groups, micro-batch]."""
+        """The slowest of the ranks that run in step, by micro-batch [..., groups, micro-batch]."""
         *first, ranks, count = seconds.shape
         groups = ranks // self.layout.ranks_in_step
         found: Floats = seconds.reshape(*first, groups, -1, count).max(axis=-2)
         return found
 
     def _once_an_update(self, wall: Floats, count: int) -> float:
-        """Gradients summed up behind the last backward pass, weights gathered beside the first forward pass; these are
-        two thirds and one third of what one of the update's micro-batches takes."""
+        """Seconds of exchanges once per update. Gradients are reduced during the last backward pass, weights gathered
+        during the first forward pass: two thirds and one third of the time of a micro-batch."""
         one = wall / count
         shown = self._shown(self.exchanges.gradients, one * 2 / 3) + self._shown(self.exchanges.weights, one / 3)
         return float(shown.sum())
 
     def _pipeline(self, forward: Floats, backward: Floats, sends: Floats) -> Floats:
-        """How long each rank takes for each update by itself [update, rank]."""
+        """Seconds of each rank and update, without waiting for other ranks [update, rank]."""
         stages, updates, ranks, count = forward.shape
         if stages == 1:
             alone: Floats = (forward + backward).sum(axis=(0, 3))
@@ -240,7 +239,7 @@ class TrainingCost:
         return one_forward_one_backward(there, back, sends.reshape(-1, count)).reshape(updates, ranks)
 
     def _log_probs(self, cells: _Cells, sends: Floats) -> float:
-        """Forward passes over the batch; ranks meet at the end of each, or in every micro-batch."""
+        """Seconds of forward passes over the batch. Ranks synchronise after each pass, or in every micro-batch."""
         passes = self.settings.forward_passes
         if not passes:
             return 0.0
@@ -264,6 +263,6 @@ def _sums(cells: _Cells) -> dict[str, Floats]:
 
 
 def _mean(seconds: Floats) -> Floats:
-    """The mean over stages and ranks of what all updates and micro-batches take."""
+    """The mean over stages and ranks, summed over updates and micro-batches."""
     found: Floats = seconds.mean(axis=(0, 2)).sum()
     return found

@@ -6,8 +6,8 @@ None belongs to one model, GPU or framework; `docs/training.md` compares what co
 from __future__ import annotations
 
 # Sources time matrices and attention in short runs. Training keeps a GPU at its power limit for hours and launches
-# kernels one by one, so it keeps up less: steps of a small Llama on one H200 say 0.80 to 0.84, published jobs on A100
-# 0.87.
+# kernels one by one, so it reaches less: 0.80 to 0.84 in steps of a small Llama on one H200, 0.87 in published jobs on
+# A100.
 KEPT_UP = 0.85
 
 # Attention's backward pass has five matrix multiplications for the forward pass's two, and FlashAttention-2 reports
@@ -21,8 +21,7 @@ ELEMENTWISE_BACKWARD = 1.5
 # Bytes of a logit on its way to a log-probability: read in 16 bits, then two passes in 32 and the result.
 LOSS_BYTES = 2 + 3 * 4
 
-# Of an exchange that runs beside arithmetic, what can be hidden at best: the first or last bucket has nothing to hide
-# behind.
+# Largest share of an exchange that arithmetic can hide: nothing runs beside the first or the last bucket.
 HIDDEN_AT_MOST = 0.90
 
 # Adam per weight: master weight and both moments read and written in 32 bits, gradient read twice (norm and update),

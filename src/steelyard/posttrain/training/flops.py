@@ -21,13 +21,13 @@ class Flops:
     per_pair: tuple[tuple[int | None, float], ...]
 
     def forward(self, lengths: Floats) -> float:
-        """Those of a pass over sequences of these lengths."""
+        """Operations of a pass over sequences of these lengths."""
         total = self.per_token * float(lengths.sum())
         return total + sum(each * float(_pairs(lengths, window).sum()) for window, each in self.per_pair)
 
     @property
     def quadratic(self) -> float:
-        """Work of a sequence that grows with its length squared, for each token's worth of the rest."""
+        """The quadratic part of a sequence's work, relative to the linear part of one token."""
         return sum(each for window, each in self.per_pair if window is None) / 2 / self.per_token
 
 
@@ -47,7 +47,7 @@ def flops_of(model: ModelSpec) -> Flops:
 
 
 def _pairs(lengths: Floats, window: int | None) -> Floats:
-    """Pairs of a token and one it looks at, itself included."""
+    """Pairs of a token and one that it attends to, itself included."""
     if window is None:
         return lengths * (lengths + 1) / 2
     seen = np.minimum(lengths, window)

@@ -17,7 +17,7 @@ from steelyard.posttrain.training.settings import Dispatcher
 
 @dataclass(frozen=True)
 class Groups:
-    """The groups of a layout's first rank; all other groups lie alike."""
+    """The groups of a layout's first rank. All other groups are placed the same way."""
 
     topology: Topology
     layout: TrainLayout
@@ -78,7 +78,7 @@ class Groups:
         return self.collectives.seconds("send", self.context, size)
 
     def swapped(self, size: Floats) -> Floats:
-        """Tokens for heads among context-parallel ranks, of which each holds ``size`` bytes."""
+        """Swap tokens for heads among context-parallel ranks, each of which holds ``size`` bytes."""
         return self.collectives.seconds("alltoall", self.context, size)
 
     def send(self, size: Floats) -> Floats:
@@ -86,11 +86,11 @@ class Groups:
         return self.collectives.seconds("send", self.neighbours, size)
 
     def reduced(self, dense: float, experts: float) -> float:
-        """Gradients summed up over ranks with the same weights, each keeping all of them."""
+        """All-reduce of gradients over ranks with the same weights."""
         return self._both("nccl_allreduce", dense, experts)
 
     def scattered(self, dense: float, experts: float) -> float:
-        """Gradients summed up, each rank keeping its shard; or weights gathered from shards, which takes as long."""
+        """Reduce-scatter of gradients to shards, or all-gather of weights from shards, which takes as long."""
         return self._both("reducescatter", dense, experts)
 
     def _both(self, kind: Kind, dense: float, experts: float) -> float:

@@ -1,8 +1,8 @@
 """Seconds of one layer's operators by tokens, forward and backward, from the cost sources.
 
 A matrix multiplication's backward pass is two: gradients of its input (the transposed matrix) and of its weights (whose
-inner dimension is the number of tokens). Both are asked for in their own shapes, but those of experts are taken to last
-as long as the forward pass each.
+inner dimension is the number of tokens). Both are queried in their own shapes. For experts, each is assumed to take as
+long as the forward pass.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from steelyard.posttrain.training.efficiency import (
 from steelyard.posttrain.training.layout import TrainLayout
 
 ON_TOKEN_PARTS = ("input_norm", "post_norm", "pre_ffn_norm", "post_attention_norm", "post_ffn_norm", "final_norm")
-"""What sequence parallelism runs on a part of the tokens: tensor-parallel ranks share out everything between blocks."""
+"""What sequence parallelism runs on a part of the tokens: everything between blocks is split over ranks."""
 _ONLY_SERVED = ("kv_write", "experts_elsewhere", "sampler")
 _AT_ONCE = 65536  # tokens of sequences that attention is timed for
 
@@ -52,13 +52,13 @@ class Passes:
 
 @dataclass(frozen=True)
 class AttentionTime:
-    """One layer's attention over whole sequences, per token by length, in a micro-batch that fills the GPU."""
+    """Attention of one layer over whole sequences: seconds per token by length, in a micro-batch that fills the GPU."""
 
     length: Floats
     per_token: Floats
 
     def seconds(self, lengths: Floats) -> Floats:
-        """Forward seconds of each sequence; beyond the last length it goes on in a straight line."""
+        """Forward seconds of each sequence. Beyond the last length the last slope continues."""
         x, y = self.length, self.per_token
         slope = (y[-1] - y[-2]) / (x[-1] - x[-2])
         rate = np.where(lengths > x[-1], y[-1] + (lengths - x[-1]) * slope, np.interp(lengths, x, y))
@@ -67,8 +67,8 @@ class AttentionTime:
 
 @dataclass
 class Answers:
-    """What the sources of one model on one kind of GPU have said, for layouts that ask the same: most do. Each with
-    the seconds that it had from sources of each provenance."""
+    """A cache of operator times of one model on one kind of GPU, with their seconds by provenance. Most layouts ask
+    for the same ones."""
 
     passes: dict[object, tuple[Passes, Floats]] = field(default_factory=dict)
     attention: dict[object, tuple[AttentionTime, Floats]] = field(default_factory=dict)
@@ -76,12 +76,12 @@ class Answers:
 
 @dataclass
 class Kernels:
-    """Asks the sources, and keeps count of where the answers come from."""
+    """Queries the sources, and adds up seconds by provenance."""
 
     source: FirstOf
     layout: TrainLayout
     tokens: Floats  # of one GPU
-    kept_up: float  # of the sources' rates for matrices and attention
+    kept_up: float  # share of the sources' rates that matrices and attention reach
     answers: Answers = field(default_factory=Answers)
     by_provenance: Floats = field(default_factory=lambda: np.zeros(len(PROVENANCES)))
 
@@ -162,7 +162,7 @@ class Kernels:
 
 
 def layer_operators(model: ModelSpec, layer: Layer, layout: TrainLayout, routing: Routing) -> tuple[Operator, ...]:
-    """What one GPU runs of a layer's forward pass in training.
+    """The operators of a layer's forward pass on one GPU in training.
 
     Each rank copies its tokens once for every expert they visit, and adds up what comes back.
     """
@@ -178,12 +178,12 @@ def layer_operators(model: ModelSpec, layer: Layer, layout: TrainLayout, routing
 
 
 def first_operators(model: ModelSpec) -> tuple[Operator, ...]:
-    """What comes before the layers."""
+    """The operators before the layers."""
     return tuple(op for op in head_operators(model) if op.name == "embedding")
 
 
 def last_operators(model: ModelSpec, layout: TrainLayout) -> tuple[Operator, ...]:
-    """What comes after the layers: the head for every token, and log-probabilities of its logits."""
+    """The operators after the layers: the output head for every token, and log-probabilities of its logits."""
     found: list[Operator] = []
     for op in head_operators(model, layout.tp):
         if op.name not in (*_ONLY_SERVED, "embedding") and not isinstance(op, Collective | AttentionOperator):

@@ -1,4 +1,4 @@
-"""How a training job lies over its GPUs, in Megatron's terms, and which layouts cannot work.
+"""The layout of a training job over its GPUs, in Megatron's terms, and which layouts cannot work.
 
 Ranks are numbered tensor-parallel first, then context-parallel, then data-parallel, pipeline stages last. Experts are
 divided whole among ``ep`` neighbouring ranks of a stage; with ``ep=1`` they are sliced like dense layers.
@@ -17,12 +17,12 @@ from steelyard.model import Layout, ModelSpec, MoeFfn, Stage, check_layout, stag
 Recompute = Literal["none", "selective", "full"]
 Context = Literal["ring", "ulysses"]
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
-FSDP = 3  # the ZeRO stage that PyTorch's fully sharded data parallelism is
+FSDP = 3  # the ZeRO stage of PyTorch's fully sharded data parallelism
 
 
 @dataclass(frozen=True)
 class TrainLayout:
-    """Degrees of parallelism, what data-parallel ranks share out, and the tokens one GPU takes at a time.
+    """Degrees of parallelism, what data-parallel ranks shard, and the tokens of one GPU's micro-batch.
 
     ``zero`` 0 keeps everything on every rank; 1 shards optimiser states, 2 gradients too, 3 (FSDP) weights too.
     ``recompute`` full runs a layer's forward pass again in its backward pass; selective only attention, norms and
@@ -49,13 +49,13 @@ class TrainLayout:
 
     @property
     def ranks_sharing_experts(self) -> int:
-        """Data-parallel ranks that experts are divided among; each of them has dense layers of its own."""
+        """Data-parallel ranks that the experts are split over. Each of them has all dense layers."""
         sharing = -(-self.ep // (self.tp * self.cp))
         return self.dp if self.dp % sharing else sharing
 
     @property
     def replica_gpus(self) -> int:
-        """GPUs that hold one copy of the model: the unit in which a job grows or shrinks. With FSDP all of them."""
+        """GPUs that hold one copy of the model: the unit by which a job grows or shrinks. With FSDP, all GPUs."""
         return self.gpus if self.zero >= FSDP else self.tp * self.cp * self.pp * self.ranks_sharing_experts
 
     @property
@@ -65,7 +65,7 @@ class TrainLayout:
 
     @property
     def shards(self) -> int:
-        """Ranks with the same dense weights, which share out states."""
+        """Ranks with the same dense weights, over which states are sharded."""
         return self.dp * self.cp
 
     @property
@@ -80,8 +80,8 @@ class TrainLayout:
 
     @property
     def ranks_in_step(self) -> int:
-        """Data-parallel ranks that meet in every layer, so that each micro-batch waits for the slowest of them: all
-        where ZeRO-2 and 3 exchange gradients and weights, otherwise those that share out experts."""
+        """Data-parallel ranks that synchronise in every layer, so that each micro-batch waits for the slowest: all with
+        ZeRO-2 and 3, otherwise those that split experts."""
         return self.dp if self.zero >= 2 else self.ranks_sharing_experts
 
     @property

@@ -1,8 +1,8 @@
 """GPU memory of a training job: weights, gradients, optimiser states, activations and logits of the fullest GPU.
 
-What a layer keeps for its backward pass follows from its operators: inputs of matrices and norms, what attention reads
-and returns (never its scores: FlashAttention is taken for granted). Tensor-parallel ranks keep a part of the tokens
-between blocks, as with Megatron's sequence parallelism.
+What a layer keeps for its backward pass follows from its operators: inputs of matrices and norms, inputs and outputs of
+attention (not its scores: FlashAttention is assumed). Between blocks, tensor-parallel ranks keep a part of the tokens
+each, as with Megatron's sequence parallelism.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from steelyard.posttrain.training.layout import FSDP, TrainLayout
 from steelyard.posttrain.training.settings import TrainSettings
 
 WEIGHT_BYTES = 2
-MASTER_BYTES = 4  # weights in 32 bits, which updates are made to
+MASTER_BYTES = 4  # weights in 32 bits, which updates are applied to
 MOMENT_BYTES = 8  # Adam's two, 32 bits each
 LOGIT_BYTES = 2 + 4 + 2  # as multiplied, in 32 bits (turned into gradients in place), gradients in 16 bits
 RUNTIME_BYTES = 2 << 30  # CUDA context, NCCL's buffers for several groups, workspaces
-USABLE = 0.94  # of a GPU's memory: the rest is lost between blocks of the allocator
+USABLE = 0.94  # share of a GPU's memory: the rest is lost to fragmentation
 _FLOAT32 = 4
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Weights of one GPU, by the ranks that share them."""
+    """Weights of one GPU, by the ranks that have the same ones."""
 
     dense: int
     experts: int
 
     def sharded(self, layout: TrainLayout) -> float:
-        """Its share where ranks with the same weights keep a shard each."""
+        """The weights of its shard, if ranks with the same weights keep a shard each."""
         return self.dense / layout.shards + self.experts / layout.expert_shards
 
     def kept(self, layout: TrainLayout) -> tuple[float, float]:
-        """Bytes of weights, and of optimiser states, that it keeps. With FSDP master weights are the only ones;
-        gathering turns them into 16 bits."""
+        """Bytes of weights, and of optimiser states, that it keeps. With FSDP it has master weights only, which are
+        cast to 16 bits when gathered."""
         sharded = self.sharded(layout)
         if layout.zero >= FSDP:
             return MASTER_BYTES * sharded, MOMENT_BYTES * sharded
@@ -52,21 +52,21 @@ class Weights:
 
 @dataclass(frozen=True)
 class TrainingMemory:
-    """Bytes of the fullest GPU by what they are for, and what it can hold."""
+    """Bytes of the fullest GPU by purpose, and its capacity."""
 
     weights: float
     gradients: float
     optimiser: float
     activations: float
     logits: float
-    gathered: float  # whole layers that FSDP has put together for the moment
+    gathered: float  # whole layers that FSDP has gathered at a time
     other_models: float  # reference policy and reward model
     runtime: float
     usable: float
 
     @property
     def states(self) -> float:
-        """What ZeRO shares out."""
+        """Bytes that ZeRO shards."""
         return self.weights + self.gradients + self.optimiser
 
     @property
@@ -75,7 +75,7 @@ class TrainingMemory:
 
     @property
     def spare(self) -> float:
-        """Bytes that are left, or, below zero, missing."""
+        """Bytes that are free; negative if some are missing."""
         return self.usable - self.total
 
     @property
@@ -95,7 +95,7 @@ def training_memory(model: ModelSpec, gpu: Gpu, layout: TrainLayout, settings: T
 
 
 def memory_refusal(model: ModelSpec, gpu: Gpu, layout: TrainLayout, memory: TrainingMemory) -> str | None:
-    """Why a job does not fit, with the largest things first; None if it does."""
+    """Why a job does not fit, largest parts first; None if it does."""
     if memory.fits:
         return None
     largest = sorted(memory.by_kind().items(), key=lambda kind: -kind[1])[:3]
@@ -148,7 +148,7 @@ def _layer_weights(model: ModelSpec, layer: Layer, layout: TrainLayout) -> Weigh
 
 
 def _gathered(stage: Stage, layout: TrainLayout) -> float:
-    """The layer at work and the next one, and the tables, which stay together from first to last."""
+    """The current layer, the next one, and the embedding tables, which stay gathered."""
     model = stage.model
     largest = max(_layer_weights(model, layer, layout).total for layer in model.layers)
     tables = (1 if model.tied_embeddings else 2) * lm_head(model, layout.tp).elements
@@ -161,7 +161,7 @@ def _logits(stage: Stage, layout: TrainLayout, settings: TrainSettings) -> int:
 
 
 def _activations(model: ModelSpec, stage: Stage, layout: TrainLayout, in_flight: int) -> float:
-    """Bytes per token of one GPU: what all micro-batches in flight keep, and one layer at work."""
+    """Bytes per token of one GPU: what all micro-batches in flight keep, and the current layer."""
     between = model.hidden * model.dtype_bytes / layout.tp
     kept = working = 0.0
     for layer in stage.model.layers:
@@ -178,8 +178,8 @@ def _activations(model: ModelSpec, stage: Stage, layout: TrainLayout, in_flight:
 
 
 def saved_bytes(model: ModelSpec, layer: Layer, layout: TrainLayout) -> tuple[float, float]:
-    """Bytes per token that one layer keeps for its backward pass, and those of norms' and activations' results, which
-    selective recomputation does without."""
+    """Bytes per token that one layer keeps for its backward pass, and of these the results of norms and activations,
+    which selective recomputation does not keep."""
     size, pooled = model.dtype_bytes, layout.as_served.dp
     between = model.hidden * size / layout.tp
     heavy = light = 0.0

@@ -1,10 +1,12 @@
-"""Which sequences a rank takes at a time: a batch cut into updates, data-parallel ranks and micro-batches.
+"""Packing: a batch is split into updates, data-parallel ranks and micro-batches.
 
-Updates are slices of the batch in its own order. Inside one, ``balanced`` does what verl does: sequences go to ranks,
-as many to each and as even in work as can be, and each rank's to micro-batches of as many tokens as can be (both by
-Karmarkar and Karp's differencing). ``best-fit`` fills micro-batches up to the token budget, longest sequence first,
-and hands them to ranks. ``even`` takes sequences for a liquid: all micro-batches are alike. No packing is better, and
-none is faster to work out, so planners can sift with it.
+Updates are slices of the batch in its own order. Inside an update:
+
+- ``balanced``, as in verl: every rank gets equally many sequences and about the same work, and its micro-batches about
+  the same tokens, both by Karmarkar and Karp's differencing.
+- ``best-fit`` fills micro-batches up to the token budget, longest sequence first, and assigns them to ranks.
+- ``even`` treats sequences as divisible, so all micro-batches are equal. No packing is better, and none is faster to
+  compute, so planners filter layouts with it.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ Packing = Literal["balanced", "best-fit", "even"]
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 _WEIGHT = itemgetter(0)
-_FILLED = 32  # batches, each with one of the budgets that are tried with it, that are kept
+_FILLED = 32  # results that are cached, one for each batch and budget
 _Parts = list[tuple[float, list[int]]]  # the sum and the members of each part, heaviest first
 
 
@@ -42,7 +44,7 @@ class Batches:
     shape: tuple[int, int, int]
 
     def add_up(self, values: Floats) -> Floats:
-        """Sums of a figure of each sequence, by micro-batch."""
+        """Sums of one value per sequence, by micro-batch."""
         updates, ranks, most = self.shape
         if self.cell is None:
             return np.full(self.shape, values.sum() / (updates * ranks * most))
@@ -58,7 +60,7 @@ class Batches:
 def pack(
     lengths: Ints, ranks: int, budget: int, *, updates: int = 1, packing: Packing = "balanced", quadratic: float = 0.0
 ) -> Batches:
-    """Deal out a batch; a sequence of ``s`` tokens is ``s + quadratic * s * s`` of work.
+    """Pack a batch. The work of a sequence of ``s`` tokens is ``s + quadratic * s * s``.
 
     Refuses a sequence that is longer than the budget: no micro-batch could hold it.
     """
@@ -81,7 +83,7 @@ def pack(
 
 
 def _balanced(lengths: Ints, ranks: int, budget: int, quadratic: float) -> tuple[Ints, Ints]:
-    """The rank and the micro-batch of each sequence; all ranks have as many micro-batches, none over the budget."""
+    """The rank and the micro-batch of each sequence. Ranks have equally many micro-batches, none above the budget."""
     tokens = lengths.tolist()
     rank, micro = np.zeros((2, len(tokens)), dtype=np.int64)
     work = (lengths + quadratic * np.square(lengths, dtype=np.float64)).tolist()
@@ -99,11 +101,11 @@ def _balanced(lengths: Ints, ranks: int, budget: int, quadratic: float) -> tuple
 
 
 def differencing(weights: list[float], members: list[int], parts: int, *, equal: bool) -> list[list[int]]:
-    """Karmarkar and Karp's largest differencing: members in so many parts of nearly equal weight, heaviest first.
+    """Karmarkar and Karp's largest differencing: splits members into parts of nearly equal weight, heaviest first.
 
-    Begins with one partition for each member (or for a row of as many members as parts, which keeps their numbers
-    equal). The two that are least even are put together, the heaviest part of one with the lightest of the other, until
-    one is left.
+    Starts with one partition for each member, or, to keep numbers ``equal``, for each row of as many members as parts.
+    The two least even partitions are merged, the heaviest part of one with the lightest of the other, until one is
+    left.
     """
     if parts == 1:
         return [list(members)]
@@ -127,8 +129,8 @@ def differencing(weights: list[float], members: list[int], parts: int, *, equal:
 
 
 def _joined(one: _Parts, other: _Parts, parts: int) -> _Parts:
-    """Two partitions as one: heaviest with lightest. Members' lists are taken over."""
-    apart = parts - len(other)  # parts of the first that meet an empty one
+    """Merge two partitions, heaviest part with lightest. Reuses the lists of members."""
+    apart = parts - len(other)  # parts of the first that are merged with an empty one
     both = one[:apart]
     for (a, own), (b, more) in zip(one[apart:], reversed(other), strict=False):
         own.extend(more)
@@ -139,7 +141,7 @@ def _joined(one: _Parts, other: _Parts, parts: int) -> _Parts:
 
 
 def _best_fit(lengths: Ints, ranks: int, budget: int, quadratic: float) -> tuple[Ints, Ints]:
-    """Each sequence, longest first, into the micro-batch with the least room that it fits; heaviest to idlest rank."""
+    """Sequences, longest first, go into the fullest micro-batch with room; the heaviest goes to the idlest rank."""
     filled = _filled(lengths.tobytes(), budget, quadratic)
     idlest = [(0.0, 0, rank) for rank in range(ranks)]
     chosen, counts = list[int](), list[int]()
@@ -157,14 +159,14 @@ def _best_fit(lengths: Ints, ranks: int, budget: int, quadratic: float) -> tuple
 class _Filled:
     """Micro-batches that are not assigned yet, heaviest first."""
 
-    members: Ints  # of one after the other
+    members: Ints  # of all micro-batches, concatenated
     sizes: Ints
     work: list[float]
 
 
 @lru_cache(_FILLED)
 def _filled(sequences: bytes, budget: int, quadratic: float) -> _Filled:
-    """Micro-batches full up to the budget. Planners ask for the same ones for any number of ranks."""
+    """Micro-batches filled up to the budget. Cached, since planners try the same ones with many numbers of ranks."""
     lengths = np.frombuffer(sequences, dtype=np.int64)
     room: list[tuple[int, int]] = []
     bins: list[list[int]] = []

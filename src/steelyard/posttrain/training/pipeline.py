@@ -1,6 +1,6 @@
 """Pipelines of stages: exact times of one-forward-one-backward, and of forward passes alone, for uneven micro-batches.
 
-Times are arrays [case, stage, micro-batch]; cases (data-parallel ranks, updates) run apart and are worked out at once.
+Times are arrays [case, stage, micro-batch]. Cases (data-parallel ranks, updates) are independent and computed at once.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ Floats = NDArray[np.float64]
 
 
 def one_forward_one_backward(forward: Floats, backward: Floats, send: Floats) -> Floats:
-    """When each case is done: every stage runs as many forwards ahead as there are stages after it, then one forward
-    and one backward in turn.
+    """When each case ends. Every stage first runs as many forwards as there are stages after it, then one forward and
+    one backward in turn.
 
-    In that order micro-batch j's forward on stage s can be put in slot s + 2j and its backward in slot 2p - 1 - s + 2j:
-    each stage has one thing to do in a slot, and waits for nothing but its own last slot and the slot before of a
-    neighbour. ``send`` is the time of a micro-batch's activations, or gradients, to it [case, micro-batch].
+    In this order the forward of micro-batch j on stage s is in slot s + 2j and its backward in slot 2p - 1 - s + 2j.
+    Each stage has one pass per slot, which waits only for its own last slot and for the previous slot of a neighbour.
+    ``send`` is the time to send a micro-batch's activations or gradients to it [case, micro-batch].
     """
     cases, stages, count = forward.shape
     work, wait = _in_slots(forward, backward, send)
@@ -32,7 +32,7 @@ def one_forward_one_backward(forward: Floats, backward: Floats, send: Floats) ->
 
 
 def _in_slots(forward: Floats, backward: Floats, send: Floats) -> tuple[Floats, Floats]:
-    """What each stage does in each slot, and how much later than its neighbour's last slot that may start."""
+    """Seconds of each stage in each slot, and the delay after the neighbour's last slot."""
     cases, stages, count = forward.shape
     slots = 2 * (count + stages - 1)
     work, wait = np.zeros((slots, cases, stages)), np.full((slots, cases, stages), -np.inf)
@@ -48,9 +48,9 @@ def _in_slots(forward: Floats, backward: Floats, send: Floats) -> tuple[Floats, 
 
 
 def forward_only(forward: Floats, send: Floats) -> Floats:
-    """When each case's last stage is done with passes that nothing comes back from.
+    """When the last stage of each case ends, with forward passes only.
 
-    A stage is done with a micro-batch one stage time after it has come and the one before is done.
+    A stage starts a micro-batch when it has arrived and the one before is done.
     """
     arrives = np.zeros((forward.shape[0], forward.shape[2]))
     for stage in range(forward.shape[1]):

@@ -1,4 +1,4 @@
-"""What a training step took, by where the time went."""
+"""The time of a training step, by part."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, replace
 
 @dataclass(frozen=True)
 class TimeSplit:
-    """Seconds of a step; they add up to how long it takes.
+    """Seconds of a step by part; their sum is its duration.
 
-    Arithmetic and exchanges are means over GPUs, exchanges only as far as nothing else runs beside them. ``bubble`` is
-    what stages of a pipeline wait for each other (sends included), ``imbalance`` what ranks wait for the slowest.
+    Arithmetic and exchanges are means over GPUs; only the part of an exchange that nothing hides counts. ``bubble`` is
+    the time that pipeline stages wait for each other (sends included), ``imbalance`` that ranks wait for the slowest.
     """
 
     log_probs: float  # passes without gradients, all of it
@@ -32,7 +32,7 @@ class TimeSplit:
 
     @property
     def update(self) -> float:
-        """All but the passes without gradients."""
+        """Seconds of all parts but the passes without gradients."""
         return self.total - self.log_probs
 
     def by_part(self) -> dict[str, float]:
@@ -47,7 +47,7 @@ class TrainingTime:
     split: TimeSplit
     tokens: int
     sequences: int
-    micro_batches: int  # of the rank with most, in all updates of one epoch
+    micro_batches: int  # of the rank with most of them, in all updates of one epoch
     update_flops: float
     log_prob_flops: float
     gpus: int
@@ -55,7 +55,7 @@ class TrainingTime:
 
     @staticmethod
     def together(parts: Sequence[TrainingTime]) -> TrainingTime:
-        """A step whose samples came in parts."""
+        """The step that these parts make."""
         first, *others = parts
         if not others:
             return first
@@ -72,7 +72,7 @@ class TrainingTime:
 
     @property
     def seconds(self) -> float:
-        """How long the step takes."""
+        """Seconds of the step."""
         return self.split.total
 
     @property

@@ -1,4 +1,4 @@
-"""What one training step of GRPO or PPO does, apart from where it runs."""
+"""The algorithm of a training step (GRPO or PPO), independent of its layout."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ Dispatcher = Literal["alltoall", "deepep"]
 class TrainSettings:
     """The algorithm and the framework's switches.
 
-    A batch is cut into ``minibatches`` with an optimiser update each, ``epochs`` times over. ``old_log_probs`` is one
-    forward pass over the batch before the first update; a ``reference`` policy, a ``reward`` model and a ``critic``
-    (PPO's; it is trained, too) are taken to be as large as the policy, and pass over the batch as well. An offloaded
-    reference is fetched from the host for its pass. ``overlap`` hides gradient and weight exchange of data-parallel
-    ranks behind arithmetic as far as there is some; ``tp_overlap`` and ``ep_overlap`` are the parts of tensor- and
-    expert-parallel exchange that are hidden, which only frameworks with special kernels or schedules do. ``loss_chunk``
-    is how many tokens have logits at a time. ``batch`` is the number of sequences of a step, where layouts shall be
-    checked against it. ``kept_up`` is the share of the cost sources' arithmetic that training reaches; one measured
-    step of a cluster tells a better one.
+    - A batch is split into ``minibatches`` with an optimiser update each, ``epochs`` times.
+    - ``old_log_probs`` is one forward pass over the batch before the first update. A ``reference`` policy, a ``reward``
+      model and PPO's ``critic``, which is trained too, also pass over the batch. They are assumed to be as large as the
+      policy. An offloaded reference is fetched from the host for its pass.
+    - ``overlap`` hides exchanges of data-parallel ranks behind arithmetic as far as possible. ``tp_overlap`` and
+      ``ep_overlap`` are the hidden shares of tensor- and expert-parallel exchanges, which need special kernels or
+      schedules.
+    - ``loss_chunk`` is the number of tokens that have logits at a time.
+    - ``batch`` is the number of sequences of a step, if layouts must divide it.
+    - ``kept_up`` is the share of the cost sources' arithmetic that training reaches. One measured step of a cluster
+      gives a better value.
     """
 
     minibatches: int = 1
@@ -60,7 +62,7 @@ class TrainSettings:
 
 
 def settings_refusal(settings: TrainSettings, dp: int) -> str | None:
-    """Why settings cannot work with so many data-parallel ranks; None if they can."""
+    """Why settings cannot work with ``dp`` data-parallel ranks; None if they can."""
     if settings.minibatches < 1 or settings.epochs < 1:
         return f"minibatches={settings.minibatches}, epochs={settings.epochs}: both must be at least 1"
     for name, share in (("tp_overlap", settings.tp_overlap), ("ep_overlap", settings.ep_overlap)):

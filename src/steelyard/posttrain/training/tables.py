@@ -1,4 +1,4 @@
-"""One stage of the pipeline as tables: seconds of each part of a micro-batch by its tokens."""
+"""Tables of a pipeline stage: seconds of each part of a micro-batch by its tokens."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ ROWS = 9
 
 @dataclass(frozen=True)
 class AttentionPart:
-    """Attention of the layers of one kind, and a hop of their keys and values round the context-parallel ring, if there
-    is one."""
+    """Attention of the layers of one kind, and one hop of their keys and values round the context-parallel ring."""
 
     layers: int
     time: AttentionTime
@@ -50,7 +49,7 @@ class _LayerTable:
 
 
 class Tabulator:
-    """Makes the tables of a job's stages; each kind of layer is asked for once."""
+    """Makes the tables of a job's stages. Each kind of layer is queried once."""
 
     def __init__(
         self, model: ModelSpec, kernels: Kernels, groups: Groups, settings: TrainSettings, routing: Routing
@@ -102,30 +101,30 @@ class Tabulator:
             there = self.groups.exchange(model, layer.ffn, self.settings.dispatcher, kernels.tokens / layout.tp)
             seconds[EP_FORWARD] = seconds[EP_BACKWARD] = (1.0 - self.settings.ep_overlap) * there
         hop = self._context(attention.prefill, seconds)
-        if layout.recompute == "full":  # what the forward pass gathered and sent, once more
+        if layout.recompute == "full":  # repeats the exchanges of the forward pass
             for forward, backward in ((TP_FORWARD, TP_BACKWARD), (EP_FORWARD, EP_BACKWARD), (CP_FORWARD, CP_BACKWARD)):
                 seconds[backward] += seconds[forward]
         return _LayerTable(seconds, kernels.attention(attention, model.dtype_bytes), hop)
 
     def _context(self, shape: AttentionShape, seconds: Floats) -> Floats:
-        """A hop round the ring; or, of ranks that swap tokens for heads, what that adds to a layer."""
+        """Seconds of a hop round the ring. Sets the seconds of a layer if ranks swap tokens for heads instead."""
         layout, size = self.kernels.layout, self.kernels.tokens * self.model.dtype_bytes
         if layout.context == "ring":
             return self.groups.hop(size * shape.kv_heads * (shape.qk_dim + shape.v_dim))
-        keys = max(shape.kv_heads, layout.cp) * (shape.qk_dim + shape.v_dim)  # one for each rank at least
+        keys = max(shape.kv_heads, layout.cp) * (shape.qk_dim + shape.v_dim)  # at least one per rank
         there = self.groups.swapped(size * (shape.heads * shape.qk_dim + keys))
         seconds[[CP_FORWARD, CP_BACKWARD]] = there + self.groups.swapped(size * shape.heads * shape.v_dim)
         return np.zeros_like(size)
 
     def _exchanged(self, times: int) -> Floats:
-        """Tokens' hidden states gathered or scattered over tensor-parallel ranks so many times, as far as it shows."""
+        """Visible seconds of gathering or scattering hidden states over tensor-parallel ranks ``times`` times."""
         size = self.kernels.tokens * self.model.hidden * self.model.dtype_bytes
         return times * (1.0 - self.settings.tp_overlap) * self.groups.gathered(size)
 
 
 def _exchanges(layer: Layer, dealt_out: bool) -> int:
-    """Gathers and scatters of a layer's forward pass: one of each around attention and around what of the
-    feed-forward block is split. Expert-parallel ranks take tokens as they are."""
+    """Gathers and scatters of a layer's forward pass: one of each around attention, and around the split part of the
+    feed-forward block. Expert-parallel ranks need none."""
     if not isinstance(layer.ffn, MoeFfn) or not dealt_out:
         return 4
     return 4 if layer.ffn.shared_intermediate else 2
