@@ -360,12 +360,18 @@ class CompiledCost:
         rows = done.decodes + done.prefill_requests
         found: Floats = (tokens[:, done.decodes + done.prefill_tokens] + head[:, rows]) @ done.steps.astype(np.float64)
         layers = sum(part.layers for part in self._attention)
-        for n in np.unique(done.decodes[done.decodes > 0]).tolist() if layers else ():
-            here = done.decodes == n
+        order = np.argsort(done.decodes, kind="stable")
+        decodes, steps = done.decodes[order], done.steps[order]
+        means = done.decode_keys[order] / steps
+        sizes, firsts = np.unique(decodes, return_index=True)
+        edges = [*firsts.tolist(), len(order)]
+        for n, first, after in zip(sizes.tolist(), edges, edges[1:], strict=False):
+            if not n or not layers:
+                continue
             ends, a, b = (np.array(column) for column in zip(*self._pieces_of(n), strict=True))
-            mean = done.decode_keys[here] / done.steps[here]
+            mean = means[first:after]
             piece = np.searchsorted(ends, mean)
-            seconds = float(((a[piece] + b[piece] * mean) * done.steps[here]).sum())
+            seconds = float(((a[piece] + b[piece] * mean) * steps[first:after]).sum())
             for part, kind in zip(self._attention, self._decode_kinds[n], strict=True):
                 found[kind] += seconds * part.layers / layers
         filled = np.flatnonzero(done.prefill_tokens)

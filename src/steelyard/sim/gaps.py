@@ -14,7 +14,7 @@ from steelyard.engine import EngineLog
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_BINS = 1 << 16
+_FEWEST_BINS, _MOST_BINS = 1 << 8, 1 << 16
 
 
 @dataclass(frozen=True)
@@ -56,17 +56,17 @@ class TokenGaps:
         low = min(float(seconds.min()) for seconds, _ in self.parts)
         if low == self.longest:
             return [low for _ in percents]
-        scale = _BINS / (self.longest - low)
+        bins = min(_MOST_BINS, max(_FEWEST_BINS, sum(len(seconds) for seconds, _ in self.parts) // 8))
+        scale = bins / (self.longest - low)
         places = [((seconds - low) * scale).astype(np.int32) for seconds, _ in self.parts]
-        held = np.zeros(_BINS + 1)
+        held = np.zeros(bins + 1)
         for place, (_, count) in zip(places, self.parts, strict=True):
-            held += np.bincount(place, weights=count, minlength=_BINS + 1)
+            held += np.bincount(place, weights=count, minlength=bins + 1)
         upto = np.cumsum(held)
         targets = [percent / 100 * self.total for percent in percents]
-        bins = [int(here) for here in np.searchsorted(upto, targets)]
         return [
             self._within(places, here, target - (upto[here - 1] if here else 0.0))
-            for here, target in zip(bins, targets, strict=True)
+            for here, target in zip(np.searchsorted(upto, targets).tolist(), targets, strict=True)
         ]
 
     def _within(self, places: list[NDArray[np.int32]], here: int, target: float) -> float:

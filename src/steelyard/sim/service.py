@@ -11,7 +11,7 @@ from steelyard.engine import EngineLog
 from steelyard.records import Floats
 from steelyard.scenario import Scenario, SloSpec
 from steelyard.sim.gaps import TokenGaps
-from steelyard.sim.spread import Column, spread_of
+from steelyard.sim.spread import Column, percentiles, spread_of
 from steelyard.sim.steady import ends, sampling_interval, steady_window
 from steelyard.sim.summary import Cost, Goodput, LimitVerdict, Steady, Throughput, Unsteady
 from steelyard.workload import Workload
@@ -125,7 +125,7 @@ def _percentile(values: Floats, percent: float) -> float | None:
     if not len(values):
         return None
     if np.isfinite(values).all():
-        return float(np.percentile(values, percent))
+        return percentiles(values, [percent])[0]
     ordered = np.sort(values)
     place = percent / 100 * (len(values) - 1)
     below, above = ordered[floor(place)], ordered[min(floor(place) + 1, len(values) - 1)]

@@ -17,7 +17,7 @@ import numpy as np
 from steelyard.engine import EngineLog
 from steelyard.records import Floats
 from steelyard.scenario import ClosedArrivals, Scenario, VaryingArrivals
-from steelyard.sim.spread import Column
+from steelyard.sim.spread import Column, percentiles
 from steelyard.sim.summary import Interval, Unsteady
 from steelyard.workload import Workload
 from steelyard.workload.columns import root_of
@@ -73,7 +73,7 @@ def steady_window(
         return Unsteady(f"overloaded: {arrive:.3g} requests/s arrive, {finish:.3g} finish", arrive, finish)
     edges = np.linspace(first, last, min(_SLICES, len(arrival)) // _BATCH + 1)
     cut = truncation(np.diff(in_system(arrival, ended, edges)))
-    longest = float(np.percentile((ended - arrival)[ended < np.inf], _LONGEST))
+    (longest,) = percentiles((ended - arrival)[ended < np.inf], [_LONGEST])
     if cut is None:
         return Unsteady(f"too short: after half of the {last - first:.3g} s of arrivals the load has not settled")
     start = max(float(edges[cut]), first + longest)

@@ -36,6 +36,9 @@ class MeasuredPrefill:
     _seen: dict[tuple[int, int, bool], _Chunk] = field(default_factory=dict)
 
     def seconds(self, chunks: Sequence[tuple[int, int]]) -> float:
+        if len(chunks) == 1:
+            ((new, before),) = chunks
+            return 1e-6 * self._chunk(new, before, new > GRAPH_TOKENS).whole
         return self._kernel(chunks, None)
 
     def together(self, chunks: Sequence[tuple[int, int]], decodes: Decodes) -> float:
@@ -49,8 +52,6 @@ class MeasuredPrefill:
         """
         tokens = sum(new for new, _ in chunks) + (decodes.requests if decodes else 0)
         parts = [self._chunk(new, before, tokens > GRAPH_TOKENS) for new, before in chunks]
-        if len(parts) == 1 and decodes is None:
-            return 1e-6 * parts[0].whole
         mean, longest = self._decodes(decodes, tokens) if decodes else (0.0, 0.0)
         through = mean + sum(part.mean for part in parts) + _STAGGERED * max(part.largest for part in parts)
         slowest = max(part.last for part in parts)
