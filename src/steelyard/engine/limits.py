@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 
@@ -44,6 +45,10 @@ class Limits:
             return -(-tokens // self.block_size)
         in_flight = (self.stages + self.async_scheduling) * self.max_num_batched_tokens
         return -(-min(window - 1 + in_flight, tokens) // self.block_size) + 1
+
+    def longest(self) -> int:
+        """The most tokens, prompt and output together, that this engine can serve however they are divided."""
+        return bisect_left(range(2, self.max_model_len + 1), True, key=lambda n: self.refusal(n - 1, 1) is not None) + 1
 
     def refusal(self, prompt: int, output: int) -> str | None:
         """Why this engine can never serve a request, or None if it can."""

@@ -26,6 +26,7 @@ _ROOT, _FOLLOWER = range(2)
 FleetEvent = tuple[float, int, int, int]
 """(second, which of the above, request or replica, replica or version)."""
 Action = Callable[[float], None]
+_EVENTS_AT_ONCE = 16  # of a request or replica, on average; chosen, far more than any has
 
 
 class Changes(Protocol):
@@ -103,6 +104,7 @@ class FleetDriver:
                 self._on_wake,
             )
         )
+        self.clock.most_at_once += _EVENTS_AT_ONCE * (len(desk.workload) + len(engines))
         self.schedule = self.clock.schedule  # only the next arrival is on the agenda, so that it stays small
         self.version = [0] * len(engines)
         self.frontends = [Frontend(desk.host) for _ in engines]

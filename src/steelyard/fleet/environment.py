@@ -16,14 +16,25 @@ Event = TypeVar("Event", bound=tuple[Any, ...])
 """(second, priority, what it is about ...); no two that are equal."""
 
 
+_LOOK_EVERY = 1 << 17  # events
+
+
+class NoProgress(RuntimeError):
+    """Events keep coming and time does not move on: a fault of the simulator, which would go on for ever."""
+
+
 class Environment(Generic[Event]):
-    """Pending events and their handlers. An event's priority is the index of its handler."""
+    """Pending events and their handlers. An event's priority is the index of its handler.
+
+    ``most_at_once`` are more events than any run handles at the same second. Beyond them it is ended as `NoProgress`.
+    """
 
     def __init__(self, handlers: Sequence[Callable[[Event], None]]) -> None:
         self.now = 0.0  # second of the last event
         self.until = inf  # second up to which it runs
         self.agenda: list[Event] = []  # a heap
         self.schedule: Callable[[Event], None] = partial(heappush, self.agenda)
+        self.most_at_once = _LOOK_EVERY
         self._handlers = list(handlers)
 
     def peek(self) -> float:
@@ -46,10 +57,17 @@ class Environment(Generic[Event]):
         """Handle events up to and including a second. Ends earlier when no event is left, or after `stop`."""
         before, self.until = self.until, until
         agenda, handlers = self.agenda, self._handlers
+        handled, at_once, last = 0, 0, -inf
         while agenda and agenda[0][0] <= self.until:
             event = heappop(agenda)  # as `step` does, without the call
             self.now = event[0]
             handlers[event[1]](event)
+            handled += 1
+            if handled == _LOOK_EVERY:
+                at_once = at_once + handled if event[0] == last else 0
+                handled, last = 0, event[0]
+                if at_once > self.most_at_once:
+                    raise NoProgress(f"{at_once:,} events at second {event[0]:g}, and no end; the last is {event}")
         self.until = before
 
     def stop(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from steelyard.balance.plan import Plan, PlannerState
 from steelyard.balance.plan.by_name import MODEL_PLANNERS
-from steelyard.errors import UserError
+from steelyard.errors import UserError, blaming
 from steelyard.posttrain.foresight import Foresight, best_plan
 from steelyard.posttrain.planning import option_of
 from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
@@ -77,7 +77,8 @@ def recommended(
     """
     setup = set_up_posttrain(scenario, any_degree=True)
     foresight = Foresight(setup, watch)
-    plan = _best(foresight, enough, watch)
+    with blaming(scenario.source):
+        plan = _best(foresight, enough, watch)
     cost = foresight.training.job(plan.training, plan.buckets).cost
     return Advice(plan, scenario.planner not in MODEL_PLANNERS, setup.times_from(cost))
 

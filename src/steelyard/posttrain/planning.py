@@ -55,7 +55,8 @@ def replica_model(kind: EngineKind) -> ReplicaModel:
     """An engine in the planner's terms."""
     limits = kind.limits
     others = min(64, limits.max_num_seqs - 1)
-    mixed = kind.cost.mixed(others, others * 2048, 2048, [(1024, 2048)])
+    chunk = min(1024, limits.max_num_batched_tokens - others)
+    mixed = kind.cost.mixed(others, others * 2048, 2048, [(chunk, 2048)])
     return ReplicaModel(
         kind.speed(), limits.max_num_seqs, limits.blocks * limits.block_size, mixed.prepare + mixed.launch
     )

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from math import inf, nextafter
 
 from steelyard.balance.events import ReplicaUp
-from steelyard.engine import ABORTED, FINISHED, BlockNames, Engine, Request
+from steelyard.engine import ABORTED, FINISHED, REJECTED, BlockNames, Engine, Request
+from steelyard.errors import UserError
 from steelyard.fleet.environment import Environment
 from steelyard.posttrain.attempt import Attempt
 from steelyard.posttrain.engines import EngineKind
+from steelyard.posttrain.turns import MORE_ROOM
 
 # Kinds of events, by priority at the same second. Engines decide after all submissions; training continues when all
 # other events of that second have been handled.
@@ -121,7 +123,14 @@ class Replicas:
         engine = self.engines[number]
         for r in engine.finished:
             attempt = self.requests.get(r.index)
-            if attempt is not None and r.status in (FINISHED, ABORTED):
+            if attempt is None:
+                continue
+            if r.status == REJECTED:
+                raise UserError(
+                    f"trajectory {attempt.trajectory.id}: a turn of {r.prompt + r.output:,} tokens was rejected by an "
+                    f"engine of TP{self.tp[number]}: {engine.log.given_up[r.index][1]}; {MORE_ROOM}"
+                )
+            if r.status in (FINISHED, ABORTED):
                 self._clock.schedule((engine.end_of(r), END, number, attempt.trajectory.id, r.index))
         engine.finished.clear()
 

@@ -35,6 +35,8 @@ from steelyard.posttrain.replicas import DUE, LAST, RETURN, Happening, Replicas
 from steelyard.posttrain.turns import Turns
 from steelyard.records import Trajectory
 
+_EVENTS_AT_ONCE = 64  # of a trajectory; chosen, far more than any has
+
 
 class RolloutStage:
     """Engines, the trajectories on them, and their clock.
@@ -60,7 +62,7 @@ class RolloutStage:
         self.record = LoopRecord() if record is None else record
         self.version = 0  # of the engines' weights; caches of other versions are invalid
         self.cap: int | None = None  # tokens after which a trajectory pauses
-        self._turns = Turns(block_size, min(kind.limits.max_model_len for kind in kinds.values()))
+        self._turns = Turns(block_size, {tp: kind.limits for tp, kind in kinds.items()})
         self._clock: Environment[Happening] = Environment(
             (self._on_due, self._on_end, self._on_return, self._on_moved, self._on_submit, self._on_wake, self._on_due)
         )
@@ -115,6 +117,7 @@ class RolloutStage:
             attempt.cache, attempt.since = "keep", 0
             trajectory, turns = attempt.trajectory, attempt.trajectory.turns[: attempt.turns]
             self.running[trajectory.id] = attempt
+            self._clock.most_at_once += _EVENTS_AT_ONCE
             attempt.epoch += 1
             truth = trajectory if self._tells_truth else None
             begun = Begun(

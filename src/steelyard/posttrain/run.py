@@ -8,6 +8,7 @@ from typing import Any
 
 from steelyard.balance.log import Journal
 from steelyard.collector import collector_off
+from steelyard.errors import blaming
 from steelyard.posttrain.core import core_settings
 from steelyard.posttrain.foresight import Foresight, best_in_hindsight
 from steelyard.posttrain.hybrid import PoolDriver
@@ -47,6 +48,13 @@ def posttrain(
 def drive(scenario: PosttrainScenario, progress: Progress | None = None, journal: Journal | None = None) -> Driven:
     """The same, with the loop itself."""
     setup = set_up_posttrain(scenario)
+    with blaming(scenario.source):  # for a trajectory that turns out too long for the engines
+        return _drive(scenario, setup, progress, journal)
+
+
+def _drive(
+    scenario: PosttrainScenario, setup: PosttrainSetup, progress: Progress | None, journal: Journal | None
+) -> Driven:
     if scenario.planner != "static-best":
         return _run(scenario, setup, progress, journal)
     close = best_in_hindsight(setup, _while_planning(progress, [], scenario.steps))

@@ -15,12 +15,14 @@ from steelyard.model import Layout, ModelSpec, weight_bytes
 from steelyard.posttrain.engines import EngineKind
 from steelyard.posttrain.sync import Disk, RolloutEngines, broadcast, point_to_point, reshard, sleep, via_disk, wake
 from steelyard.posttrain.training import Answers, TrainingCost, TrainLayout, TrainSettings, compile_training
+from steelyard.posttrain.turns import check_room
 from steelyard.scenario.posttrain import PosttrainScenario, TrainingSpec
+from steelyard.scenario.rollouts import TrajectorySpec
 from steelyard.sim.models import ServedModel, find_served
 from steelyard.sim.prepared import check_engine, prepare
 from steelyard.sim.setup import host_terms
 from steelyard.sim.sources import measured_sources
-from steelyard.workload.trajectories.tasks import Trajectories, trajectories_of
+from steelyard.workload.trajectories.tasks import RecordedTasks, Trajectories, trajectories_of
 
 DEGREES = (1, 2, 4, 8)
 
@@ -76,16 +78,30 @@ def set_up_posttrain(scenario: PosttrainScenario, any_degree: bool = False) -> P
     degrees = [bucket.tp for bucket in scenario.rollout]
     host = host_terms(scenario.cost, scenario.base_dir, source)
     kinds = {tp: _kind(scenario, served, gpu, tp, host) for tp in sorted(set(degrees))}
+    tasks = trajectories_of(scenario.trajectories, scenario.seed, scenario.base_dir)
+    with blaming(source):
+        longest = _longest(scenario, tasks, kinds)
     if any_degree or scenario.planner != "given":
-        kinds |= _other_kinds(scenario, served, gpu, degrees, host)
+        others = _other_kinds(scenario, served, gpu, degrees, host)
+        kinds |= {tp: kind for tp, kind in others.items() if kind.limits.longest() >= longest}
     layout = train_layout(scenario.training)
     sources = _training_sources(scenario, model, gpu, topology)
     with blaming(source):
         training = compile_training(model, gpu, topology, layout, train_settings(scenario), sources)
         rollouts = [RolloutEngines(bucket.replicas, Layout(tp=bucket.tp)) for bucket in scenario.rollout]
         before, sync = weight_seconds(scenario, model, topology, layout, rollouts)
-    tasks = trajectories_of(scenario.trajectories, scenario.seed, scenario.base_dir)
     return PosttrainSetup(scenario, model, gpu, topology, sources, kinds, Job(training, before, sync), tasks)
+
+
+def _longest(scenario: PosttrainScenario, tasks: Trajectories, kinds: Mapping[int, EngineKind]) -> int:
+    """Tokens that engines of other degrees must have room for: those of the longest trajectory, as far as the engines
+    that are written have it. A file's trajectories are known, and refused at once if they are too long for these."""
+    if isinstance(tasks, RecordedTasks):
+        check_room(tasks.longest, {tp: kind.limits for tp, kind in kinds.items()})
+        return tasks.longest.tokens
+    asked = scenario.trajectories
+    most = asked.budget.context if isinstance(asked, TrajectorySpec) else 0
+    return min(most, *(kind.limits.longest() for kind in kinds.values()))
 
 
 def _training_sources(

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import count
 
-from steelyard.engine import BlockNames, Request
+from steelyard.engine import BlockNames, Limits, Request
 from steelyard.engine.content import NO_NAMES, Chain
 from steelyard.errors import UserError
 from steelyard.posttrain.attempt import Attempt
 from steelyard.records import Trajectory
 
 _ENDLESS = 1 << 60
+MORE_ROOM = "give engines more memory (rollout.tp, engine.num_gpu_blocks), or set a lower trajectories.budget.context"
 
 
 class Turns:
     """Makes requests. Prompts are named by group, later tokens by trajectory; new weights give new names."""
 
-    def __init__(self, block_size: int, most: int) -> None:
+    def __init__(self, block_size: int, limits: Mapping[int, Limits]) -> None:
         self.names = BlockNames(block_size)
-        self._most = most  # longest context of the engines, in tokens
+        self._limits = limits  # of engines, by tensor-parallel degree
+        self._fits = min(each.longest() for each in limits.values())  # tokens for which every engine has the blocks
         self._prompts: dict[tuple[str, int], int] = {}
         self._streams = count()
 
@@ -51,11 +54,23 @@ class Turns:
         return chain
 
     def check(self, trajectory: Trajectory) -> None:
-        """Refuse a trajectory that no engine could finish."""
-        turns = trajectory.turns
-        needed = trajectory.prompt_tokens + sum([turn.generated + turn.returned for turn in turns]) - turns[-1].returned
-        if needed > self._most:
+        """Refuse a trajectory that some engine could not finish: it may be sent to any of them."""
+        if trajectory.tokens > self._fits:
+            check_room(trajectory, self._limits)
+
+
+def check_room(trajectory: Trajectory, engines: Mapping[int, Limits]) -> None:
+    """Refuse a trajectory that not all of these engines, by tensor-parallel degree, could finish."""
+    needed, last = trajectory.tokens, trajectory.turns[-1].generated
+    for tp, limits in engines.items():
+        if needed > limits.max_model_len:
             raise UserError(
-                f"trajectory {trajectory.id} comes to {needed:,} tokens, and engines take {self._most:,} "
+                f"trajectory {trajectory.id} comes to {needed:,} tokens, and engines take {limits.max_model_len:,} "
                 "(engine.max_model_len); raise it, or set a lower trajectories.budget.context"
+            )
+        refused = limits.refusal(needed - last, last)
+        if refused is not None:
+            raise UserError(
+                f"trajectory {trajectory.id} comes to {needed:,} tokens, and engines of TP{tp} cannot serve it: "
+                f"{refused}; {MORE_ROOM}"
             )

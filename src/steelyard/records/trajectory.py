@@ -41,6 +41,12 @@ class Trajectory:
         """All tokens the model gave."""
         return sum([turn.generated for turn in self.turns])
 
+    @property
+    def tokens(self) -> int:
+        """Its longest context: prompt, generated and returned tokens. After the last turn nothing is returned."""
+        turns = self.turns
+        return self.prompt_tokens + sum([turn.generated + turn.returned for turn in turns]) - turns[-1].returned
+
     def left(self) -> list[int]:
         """Tokens still to be generated after each turn; 0 after the last."""
         total = self.generated

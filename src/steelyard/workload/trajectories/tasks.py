@@ -111,17 +111,27 @@ class GeneratedTasks:
         return np.random.default_rng([self._seed, epoch]).permutation(self._spec.tasks)
 
 
+def _not_empty(recorded: Trajectory) -> Trajectory:
+    """With a prompt and turns of at least one token each, as engines need them."""
+    if recorded.prompt_tokens and all(turn.generated for turn in recorded.turns):
+        return recorded
+    turns = tuple(replace(turn, generated=max(1, turn.generated)) for turn in recorded.turns)
+    return replace(recorded, prompt_tokens=max(1, recorded.prompt_tokens), turns=turns)
+
+
 class RecordedTasks:
     """Prompts of a file drawn with replacement. A group uses each trajectory of its prompt once before any twice.
 
-    Recorded lengths do not drift.
+    Recorded lengths do not drift. Lengths of 0 count as 1.
     """
 
     def __init__(self, spec: FileTrajectories, seed: int, base_dir: Path = Path()) -> None:
         self._spec = spec
         self._seed = seed
         by_prompt: dict[str, list[Trajectory]] = {}
-        for each in read_trajectories(base_dir / spec.file):
+        found = [_not_empty(each) for each in read_trajectories(base_dir / spec.file)]
+        self.longest = max(found, key=lambda each: each.tokens)
+        for each in found:
             by_prompt.setdefault(each.prompt, []).append(each)
         self._groups = list(by_prompt.values())
         self._drawn = lru_cache(maxsize=4)(self._slots)
