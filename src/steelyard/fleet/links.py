@@ -20,6 +20,7 @@ class Link:
     transfers: dict[int, None] = field(default_factory=dict)  # active
     carried: float = 0.0  # bytes
     busy: float = 0.0  # seconds with an active transfer
+    last: float = 0.0  # when its last transfer ended
     _since: float = 0.0
 
     def enter(self, transfer: int, now: float) -> None:
@@ -30,6 +31,7 @@ class Link:
     def leave(self, transfer: int, now: float, size: float) -> None:
         del self.transfers[transfer]
         self.carried += size
+        self.last = now
         if not self.transfers:
             self.busy += now - self._since
 

@@ -63,6 +63,11 @@ def _ports(setup: FleetSetup) -> Ports:
     return Ports(placed["out"], placed["in"])
 
 
+def last_transfer(ports: Ports) -> float:
+    """When the last transfer ended."""
+    return max(link.last for port in (*ports.out, *ports.into) for link in (port.nic, port.peer))
+
+
 def link_use(ports: Ports, duration: float) -> dict[str, LinkUse]:
     """By side: bytes that its links carried, and the share of time in which they were busy."""
     found = {"prefill_out": [port.nic for port in ports.out], "decode_in": [port.nic for port in ports.into]}

@@ -17,7 +17,7 @@ from steelyard.sim.bottleneck import bottleneck
 from steelyard.sim.by_model import figures_by_model
 from steelyard.sim.dynamics import dynamics_figures, mean_shares_present
 from steelyard.sim.gaps import TokenGaps
-from steelyard.sim.handovers import link_use
+from steelyard.sim.handovers import last_transfer, link_use
 from steelyard.sim.service import cost_of, goodput_of, steady_figures, throughput_of, verdicts
 from steelyard.sim.setup import FleetSetup
 from steelyard.sim.spread import Column, spread_of, spread_of_gaps
@@ -60,11 +60,13 @@ def summarise(
     gpus = [each.gpus * share for each, share in zip(setup.pools, present, strict=True)]
     gpu_hours = duration * sum(gpus) / 3600
     price = sum(count * each.price_per_hour for count, each in zip(gpus, setup.pools, strict=True)) / sum(gpus)
-    pools = pool_figures(setup, engines, desk.output, duration, present)
+    worked = _worked_until(end, engines, handover)
+    in_use = present if dynamics is None or worked == end else mean_shares_present(dynamics, start, worked)
+    pools = pool_figures(setup, engines, desk.output, worked - start, in_use)
     kv, mfu, mbu, busy, provenance = _whole(pools, gpus, setup.pools.index(answers))
     cached = _prefix_cache(requests)
     logs = [engine.log for engine in engines]
-    links = {} if handover is None else link_use(handover.transfers.ports, duration)
+    links = {} if handover is None else link_use(handover.transfers.ports, worked - start)
     steady = steady_figures(scenario, desk.workload, requests, logs, sum(gpus), price)
     return Summary(
         name=scenario.name,
@@ -91,7 +93,7 @@ def summarise(
         slo=verdicts(scenario.slo, requests, gaps),
         steady=steady if isinstance(steady, Steady) else None,
         preemptions=int(requests["preemptions"].sum()),
-        prefix_cache=by_tier(setup, engines, cached, duration),
+        prefix_cache=by_tier(setup, engines, cached, start, worked),
         kv=kv,
         mfu=mfu,
         mbu=mbu,
@@ -104,12 +106,20 @@ def summarise(
         pools=pools,
         intervals=None,
         unsteady=steady if isinstance(steady, Unsteady) else None,
-        bottleneck=bottleneck(setup, logs, pools, links, duration),
+        bottleneck=bottleneck(setup, logs, pools, links, worked - start),
         compiled_on_first_use=_first_uses(engines),
         dynamics=None if dynamics is None else dynamics_figures(setup, dynamics, start, end),
         models=figures_by_model(desk, requests, duration),
         links=links,
     )
+
+
+def _worked_until(end: float, engines: Sequence[Engine], handover: Handover | None) -> float:
+    """The end of the last request, or of the last step or transfer: requests may be aborted during a long one."""
+    ends = [engine.log.ends[-1] for engine in engines if engine.log.ends]
+    if handover is not None:
+        ends.append(last_transfer(handover.transfers.ports))
+    return max([end, *ends])
 
 
 def _sources(setup: FleetSetup) -> dict[str, str]:

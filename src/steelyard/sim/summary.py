@@ -12,6 +12,7 @@ from typing import Any, Self
 from steelyard.sim.record import Record
 
 Interval = tuple[float, float]
+_ROUNDING = 1e-6  # by which sums of many durations may differ
 
 
 @dataclass(frozen=True)
@@ -351,6 +352,21 @@ class Summary(Record):
     dynamics: DynamicsFigures | None = None
     models: dict[str, ModelFigures] = field(default_factory=dict)  # in a fleet of several models
     links: dict[str, LinkUse] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Shares are shares, and what is in use on average is not more than at the peak.
+
+        MFU and MBU are shares of a data sheet's peaks. A what-if run with faster kernels may exceed them.
+        """
+        parts: list[tuple[str, Summary | PoolFigures]] = [("the fleet", self)]
+        parts += [(f"pool {pool.name}", pool) for pool in self.pools]
+        for where, part in parts:
+            shares = {"busy": part.busy, "kv.mean_use": part.kv.mean_use, "kv.peak_use": part.kv.peak_use}
+            for name, share in shares.items():
+                assert 0 <= share <= 1 + _ROUNDING, f"{where}: {name} of {share}"
+            assert part.kv.mean_use <= part.kv.peak_use + _ROUNDING, f"{where}: KV blocks, mean above peak ({part.kv})"
+        for name, link in self.links.items():
+            assert 0 <= link.mean_use <= link.busy + _ROUNDING <= 1 + 2 * _ROUNDING, f"{name}: {link}"
 
     @property
     def latencies(self) -> dict[str, Latency]:

@@ -59,10 +59,10 @@ def _tier(setup: FleetSetup, each: Setup, place: int, spec: TierSpec) -> Tier:
     return Tier(spec.kind, blocks, bytes_each, read, write, spec.write == "through", spec.kind == REMOTE)
 
 
-def by_tier(setup: FleetSetup, engines: Sequence[Engine], whole: PrefixCache, duration: float) -> PrefixCache:
+def by_tier(setup: FleetSetup, engines: Sequence[Engine], whole: PrefixCache, start: float, end: float) -> PrefixCache:
     """``whole``, the hits of all tiers, split by tier; unchanged if no engine has tiers.
 
-    ``read_use`` and ``write_use`` are shares of the time that a tier's link was busy.
+    ``read_use`` and ``write_use`` are shares of the time from start to end that a tier's link was busy.
     """
     first = sum(
         each.ranks for each in setup.takes_requests
@@ -92,13 +92,15 @@ def by_tier(setup: FleetSetup, engines: Sequence[Engine], whole: PrefixCache, du
             blocks_turned_away=sum(tier.turned_away for tier in known),
             bytes_read=sum(tier.read.carried for tier in known),
             bytes_written=sum(tier.write.carried for tier in known),
-            read_use=_use([tier.read for tier in known], duration),
-            write_use=_use([tier.write for tier in known], duration),
+            read_use=_use([tier.read for tier in known], start, end),
+            write_use=_use([tier.write for tier in known], start, end),
         )
     return replace(whole, by_tier=found)
 
 
-def _use(lanes: Sequence[TierLink], duration: float) -> float:
-    if duration <= 0:
+def _use(lanes: Sequence[TierLink], start: float, end: float) -> float:
+    """What is sent after the end does not count."""
+    if end <= start:
         return 0.0
-    return sum(lane.carried / lane.bandwidth for lane in lanes) / len(lanes) / duration
+    busy = sum(lane.carried / lane.bandwidth - max(0.0, lane.free - end) for lane in lanes)
+    return busy / len(lanes) / (end - start)
