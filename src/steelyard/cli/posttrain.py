@@ -9,9 +9,11 @@ import typer
 
 from steelyard import __version__
 from steelyard.balance.log import Journal
+from steelyard.cli.checks import checking
 from steelyard.cli.console import LateProgress, say
 from steelyard.cli.console import out as console
-from steelyard.cli.options import Out, Overwrite, Posttrain, Set, Summary
+from steelyard.cli.options import Check, Out, Overwrite, Posttrain, Set, Summary
+from steelyard.posttrain.check import check_posttrain
 from steelyard.posttrain.run import posttrain
 from steelyard.report.folder import choose_output_dir, write_whole
 from steelyard.report.posttrain import print_posttrain, timeline_svg
@@ -27,6 +29,7 @@ def command(
     log: Annotated[
         bool, typer.Option("--log", help="Also write events.jsonl: the events and commands of the decision core.")
     ] = False,
+    check: Check = False,
 ) -> None:
     """Simulate RL post-training: rollouts with tools, training and weight sync, step after step."""
     loaded = load_posttrain(scenario, set_ or [])
@@ -43,6 +46,9 @@ def command(
     write_whole(folder / "summary.json", text)
     if json_:
         typer.echo(text, nl=False)
-        return
-    print_posttrain(result.summary, console)
-    say(f"written to {folder}")
+    else:
+        print_posttrain(result.summary, console)
+        say(f"written to {folder}")
+    if check:
+        with checking():
+            check_posttrain(result)

@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
+from steelyard.cli.checks import checking
 from steelyard.cli.console import LateProgress, say
 from steelyard.cli.console import out as console
-from steelyard.cli.options import Out, Overwrite, Set, Summary
+from steelyard.cli.options import Check, Out, Overwrite, Set, Summary
 from steelyard.report import (
     choose_output_dir,
     print_intervals,
@@ -21,6 +22,7 @@ from steelyard.report import (
 )
 from steelyard.scenario import load_scenario
 from steelyard.sim import Result, simulate, with_intervals
+from steelyard.sim.check import check as check_result
 
 _SMALL = 5000  # most requests of a run that gets intervals by default
 
@@ -44,6 +46,7 @@ def command(
         int | None,
         typer.Option(min=0, help="Processes for these repeated runs [default: one per core for long runs, else none]."),
     ] = None,
+    check: Check = False,
 ) -> None:
     """Simulate a scenario and write its result folder.
 
@@ -74,6 +77,9 @@ def command(
     finally:
         if json_:
             sys.stdout.buffer.write(summary_json(result).encode())
+    if check:
+        with checking():
+            check_result(result)
 
 
 def _repeated(result: Result, workers: int | None) -> Result:
