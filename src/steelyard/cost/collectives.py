@@ -48,7 +48,7 @@ LINES = Wire(14.0e-6, {"nvlink": 1.3e-6, "network": 1.3e-6}, 0.92)
 SIMPLE = Wire(8.4e-6, {"nvlink": 2.8e-6, "pcie": 4.7e-6, "network": 11.3e-6}, 1.0)
 TREE_SHARE = 0.92  # of a ring's rate, the same tuner
 NVLS_SECONDS = 25e-6  # until reductions inside the switch run, the same tuner
-NVLS_TRAFFIC = 1.25  # 1 + 1/ranks crossings of each link per byte; taken for four ranks, so that more are never faster
+NVLS_TRAFFIC = 1.25  # 1 + 1/ranks crossings of each link per byte; that of four ranks, so that more are never faster
 
 # vLLM's own all-reduce inside a node: every GPU reads all others (one shot), or sums a part and reads the other sums
 # (two shots, a barrier more). Starts as replayed from a graph on Hopper: 4.2 to 5.3 and 8 to 13 us; A100, B200 and

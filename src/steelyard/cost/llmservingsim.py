@@ -2,9 +2,9 @@
 
 ``dense.csv`` and ``per_sequence.csv`` time vLLM's layers over tokens and sequences, in microseconds; ``attention.csv``
 one prompt chunk beside decodes that all have ``kv_decode`` tokens cached *each*; ``moe.csv`` the whole block of
-experts. ``skew_fit.csv`` holds its *alpha*, our ``Curve.skew``: how far a batch of uneven decodes lies from an even one
-of the same mean towards one with all as long as the longest, for decodes alone (``pc`` 0) and for those beside a chunk
-of ``pc`` tokens. Cache writes were timed as part of attention.
+experts. ``skew_fit.csv`` holds its *alpha*, our ``Curve.skew``: where the time of an uneven batch of decodes lies
+between that of an even one of the same mean (0) and one with all decodes as long as the longest (1), for decodes alone
+(``pc`` 0) and beside a chunk of ``pc`` tokens. Cache writes were timed as part of attention.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
 
 
 def read_variant(folder: Path, layout: int | Layout) -> Tabulated:
-    """The profile of one tensor-parallel degree; experts are those of as many slices, whole with expert parallelism."""
+    """The profile of one tensor-parallel degree. Experts are sliced by that degree, or whole if expert parallel."""
     layout = as_layout(layout)
     tables = folder / f"tp{layout.tp}"
     if not tables.is_dir():

@@ -23,7 +23,7 @@ _WOULD_DO = (
     "in it, one of Vidur or Frontier DEVICE/MODEL/attention.csv with mlp.csv or linear_op.csv"
 )
 
-Said = Callable[[Path], tuple[set[str], str]]  # names of the GPU and of the model that a folder's profile is of
+Said = Callable[[Path], tuple[set[str], str]]  # names of the GPU and of the model of a profile folder
 
 
 def open_profile(path: Path, gpu: Gpu, model: ModelSpec, layout: int | Layout) -> CostSource:
@@ -40,7 +40,7 @@ def open_profile(path: Path, gpu: Gpu, model: ModelSpec, layout: int | Layout) -
     if variants:
         return read_variant(_of_precision(_chosen(variants, path, gpu, model, _by_meta), model), layout)
     folders = _folders(path, "attention*.csv", is_compute_folder)
-    if folders:  # a folder given directly need not be named after its model: its rows tell whether they fit
+    if folders:  # a folder given directly may have any name: its rows must fit the model
         folder = path if folders == [path] else _only(_chosen(folders, path, gpu, model, _by_path), path)
         return read_compute_folder(folder, model, as_layout(layout).tp)
     raise UserError(f"{path}: holds no profile; {_WOULD_DO}")
@@ -110,7 +110,7 @@ def _is_of(names: Iterable[str], gpu: Gpu, *, otherwise: bool) -> bool:
 
 
 def _alike(theirs: str, ours: str) -> bool:
-    """Whether two names mean one model: hubs put its maker before it, and the fine-tune after it."""
+    """Whether two names mean one model: hubs add the maker before it and the fine-tune after it."""
     return bool(theirs) and (_plain(ours) in _plain(theirs) or _plain(theirs) in _plain(ours))
 
 

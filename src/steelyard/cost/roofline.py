@@ -1,4 +1,4 @@
-"""The analytic source: every operator is bound by arithmetic or by memory, at what real kernels reach of the peak.
+"""The analytic source: every operator is bound by arithmetic or memory, at the share of the peak that kernels reach.
 
 Its times are labelled *analytic*; measured profiles replace them operator by operator.
 """
@@ -16,9 +16,9 @@ from steelyard.cost.source import ANALYTIC, Curve, Decodes, Estimate, Floats, Ro
 from steelyard.hardware import Gpu, Topology, topology_of
 from steelyard.model import AttentionOperator, AttentionShape, Collective, Elementwise, Gemm, GroupedGemm
 
-# Shares of the peak that kernels reach. They were chosen for data-centre GPUs in general and fitted to none. How wrong
-# they are on the H200, `python -m tools.roofline_errors h200` says, from 19,000 measured kernels of 50 µs and more.
-# Beside each: what the middle 80 % of the kernels that it bounds reach there. `docs/profiles.md` has the errors.
+# Shares of the peak that kernels reach. Chosen for data-centre GPUs in general, fitted to none. `python -m
+# tools.roofline_errors h200` prints their errors on the H200, from 19,000 measured kernels of 50 µs and more. Beside
+# each: what the middle 80 % of its kernels reach there. `docs/profiles.md` has the errors.
 GEMM_ARITHMETIC = 0.75  # of the dense peak; 0.60 to 0.73 (tiles that are not full count against it as well)
 GEMM_MEMORY = 0.82  # of peak bandwidth, streaming weights; 0.70 to 0.84
 GROUPED_ARITHMETIC = 0.55  # routed experts; 0.30 to 0.50
@@ -69,7 +69,7 @@ class Roofline:
         return seconds + self._quantizing(rows, gemm) if how.quantizes else seconds
 
     def _grouped(self, gemm: GroupedGemm, rows: Floats) -> Floats:
-        """Experts that no token chose are not read; the rest see their share of the rows each."""
+        """Experts that no token chose are not read; each of the others gets its share of the rows."""
         visits, how = gemm.visits(rows), precision_of(gemm, self.gpu)
         flops = 2.0 * visits * gemm.k * gemm.n
         weights = gemm.touched(rows) * gemm.k * gemm.n * gemm.weight_bytes
@@ -92,7 +92,7 @@ class Roofline:
         return np.where(rows > 0, np.maximum(arithmetic, memory) + KERNEL_SECONDS, 0.0)
 
     def _worked_on(self, rows: Floats, columns: int) -> Floats:
-        """Elements of the result that take time: all of each wave of tiles, once there is more than one wave."""
+        """Elements of the result that take time: whole waves of tiles, if there is more than one wave."""
         tile = np.clip(np.ceil(rows / FEWEST_ROWS) * FEWEST_ROWS, FEWEST_ROWS, TILE_ROWS)
         tiles = np.ceil(rows / tile) * np.ceil(columns / TILE_COLUMNS)
         waves = np.ceil(tiles / self.gpu.sms)
@@ -116,7 +116,7 @@ class Roofline:
 
 @dataclass(frozen=True)
 class _Decodes:
-    """Cached tokens at the rate of memory or arithmetic, however many requests they are of."""
+    """Cached tokens at the rate of memory or arithmetic, for any number of requests."""
 
     line: Curve
 

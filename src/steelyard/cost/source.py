@@ -41,8 +41,8 @@ class Estimate(NamedTuple):
 class Curve:
     """Seconds of an even batch over its cached tokens: linear between knots, beyond the last with the last slope.
 
-    A request that is longer than the others delays the kernel. ``skew`` is how far an uneven batch lies from an even
-    one with as many cached tokens (0) towards one with all requests as long as the longest (1).
+    A request that is longer than the others delays the kernel. ``skew`` is where the time of an uneven batch lies
+    between that of an even one with as many cached tokens (0) and one with all requests as long as the longest (1).
     """
 
     kv: tuple[float, ...]
@@ -74,7 +74,7 @@ class CostSource(Protocol):
         ...
 
     def decode_attention(self, operator: AttentionOperator, kv_bytes: float) -> DecodeAttention | None:
-        """How long one layer takes over the decodes of a step."""
+        """One layer's attention over the decodes of a step."""
         ...
 
     def prefill_attention(self, operator: AttentionOperator, kv_bytes: float) -> PrefillAttention | None:
@@ -85,7 +85,7 @@ class CostSource(Protocol):
 class FirstOf:
     """Several sources, the best first: the first that knows an operator answers.
 
-    It notes in ``chosen`` which that was, by operator; the last source must know everything.
+    ``chosen`` records the source of each operator. The last source must know everything.
     """
 
     def __init__(self, sources: tuple[CostSource, ...]) -> None:
@@ -123,7 +123,7 @@ class Decodes(NamedTuple):
 
 
 class DecodeAttention(Protocol):
-    """Decode attention of one layer, for any number of requests. It keeps what it needs to know of its source."""
+    """Decode attention of one layer, for any number of requests."""
 
     def curve(self, requests: int) -> Curve:
         """Seconds of a step of ``requests``, over the cached tokens of all of them."""

@@ -148,7 +148,7 @@ def compile_speculative(
     own = draft.layout(layout)
     check_layout(draft.model, own)
     runs = engine
-    if not draft.joined:  # it has one more token of each request, and vLLM captures it piecewise only
+    if not draft.joined:  # one more token per request; vLLM captures it piecewise only
         pieces = engine.cudagraph not in ("none", "full_decode_only")
         most = engine.max_num_batched_tokens + engine.max_num_seqs
         runs = engine.replace(cudagraph="piecewise" if pieces else "none", max_num_batched_tokens=most)

@@ -1,9 +1,9 @@
 """Operator times of one model on one GPU as tables, which is what profilers of other simulators write.
 
 The readers (`llmservingsim`, `vidur`) know the files. This module interpolates between their points: linearly,
-monotonically, and over what determines the time. Rows within a tile of a matrix cost as much as the tile. A prompt
-chunk longer than any measured is several in a row, with as many query-key pairs. Decodes of one batch share the memory
-bandwidth, so batches between two measured sizes are compared at the same total of cached tokens.
+monotonically, and over the quantity that determines the time. Rows within a tile of a matrix cost as much as the tile.
+A prompt chunk longer than any measured one counts as several in a row, with as many query-key pairs. Decodes of one
+batch share the memory bandwidth, so batches between two measured sizes are compared at the same total of cached tokens.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class TabulatedAttention:
         return Curve(tuple(knots), seconds, provenance, self.skew_of(requests))
 
     def skew_of(self, requests: int, tokens: int = 0) -> float:
-        """A straggler takes as long in any batch, so its weight falls as the batch grows; at most 1."""
+        """The skew, at most 1. A straggler takes as long in any batch, so its weight falls as the batch grows."""
         if not self.skew or requests < 2:
             return 0.0
         by_requests = self.skew[_nearest(self.skew, tokens)]

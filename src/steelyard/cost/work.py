@@ -36,7 +36,7 @@ class AttentionWork:
 
 @dataclass(frozen=True)
 class Work:
-    """What a model costs at the very least on a GPU: seconds at peak arithmetic, bytes that must be read."""
+    """The minimum cost of a model on a GPU: seconds at peak arithmetic, bytes that must be read."""
 
     per_token: float
     per_row: float  # of the output head: one per request and step

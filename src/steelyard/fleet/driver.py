@@ -24,7 +24,7 @@ END, CHANGE, HAND_OVER, FETCH, FETCHED, FIRST, SEE, ARRIVE, WAKE = range(9)
 _ROOT, _FOLLOWER = range(2)
 
 FleetEvent = tuple[float, int, int, int]
-"""(second, which of the above, request or replica, replica or version)."""
+"""(second, kind of event, request or replica, replica or version)."""
 Action = Callable[[float], None]
 _EVENTS_AT_ONCE = 16  # of a request or replica, on average; chosen, far more than any has
 
@@ -114,7 +114,7 @@ class FleetDriver:
         self.awaits_first_tokens = awaits_first_tokens or router.awaits_first_tokens
         self.unanswered: list[list[Request]] = [
             [] for _ in engines
-        ]  # without a first token; filled if anybody needs it
+        ]  # without a first token; filled only if the router or a scaler needs it
         self.handed: dict[int, Request] = {}  # by index: prompts that have been computed
         self.fetches: dict[int, tuple[Request, int]] = {}  # by index: transfers that engines asked for, and tokens
         self.due = inf  # when the next transfer ends

@@ -1,9 +1,9 @@
 """Faults of a fleet: crashes, slow GPUs, slow links.
 
 A crash loses everything on an engine, including steps that have not ended. Its requests go back to the router and start
-over from the prompt; only the prefix cache of their new replica can save work. Clients keep the tokens they have seen,
-and do not see them again. So the first token keeps its time, and the next new token ends a long gap. While no replica
-is up, requests wait.
+over from the prompt; only the prefix cache of their new replica can save work. Clients keep the tokens they have seen
+and do not get them again. So the first token keeps its time, and the next new token comes after a long gap. While no
+replica is up, requests wait.
 """
 
 from __future__ import annotations

@@ -31,11 +31,11 @@ class History:
     turns: list[Turn] = field(default_factory=list)
     generated: int = 0
     returned: int = 0
-    read: int = 0  # context at the end of each turn, summed up over turns
+    read: int = 0  # context at the end of each turn, summed over turns
     tool_seconds: float = 0.0
     errors: int = 0
     errors_in_row: int = 0
-    repeats: int = 0  # calls of the last tool in a row, before the last
+    repeats: int = 0  # consecutive calls of the last tool, before the last one
     tools: dict[str | None, int] = field(default_factory=dict)
     context: int = field(init=False)  # tokens that its next turn begins with
 
@@ -69,7 +69,7 @@ class History:
 def tool_returns(done: Trajectory) -> Iterator[tuple[History, int]]:
     """The history at each tool return but the last turn's, and the tokens left after it.
 
-    It is one object that grows: read it before asking for the next.
+    The history is one object that grows: read it before the next iteration.
     """
     history = History.start(done)
     for turn, left in zip(done.turns[:-1], done.left(), strict=False):

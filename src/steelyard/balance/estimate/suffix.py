@@ -1,8 +1,8 @@
 """Our estimator: suffix back-off, and a smooth surface over features that takes over as trajectories are learnt.
 
-The back-off is better after few trajectories, and where the last signals say much. The surface knows how many turns and
-tokens a trajectory has had, how fast and with what tools, which says more after some dozens of trajectories. Both
-predict square roots of tokens: so long trajectories weigh most, as they do in a rollout, but not alone.
+The back-off is better after few trajectories, and where the last signals are informative. The surface uses turns,
+tokens, speed and tools so far, and is better after some dozens of trajectories. Both predict square roots of tokens, so
+that long trajectories weigh most, as they do in a rollout, without dominating.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from steelyard.balance.estimate.spread import Spread
 from steelyard.balance.estimate.surface import Surface
 from steelyard.records import Trajectory
 
-# Chosen by hand, as docs/estimators.md says; all but the last trade time for freshness.
-_BATCH = 16  # samples that the surface learns at once: one costs hardly less than so many
-_OFTEN = 1 / 8  # of all samples so far: if that is less than a batch, the surface learns as soon as so many are new
-_FRESH = 0.05  # share of learnt trajectories that are new when errors are summed up again
-_LATEST = 100  # trajectories after which errors are summed up again at the latest
+# Chosen by hand (docs/estimators.md); all but the last trade CPU time for freshness.
+_BATCH = 16  # samples that the surface learns at once: a single one costs hardly less
+_OFTEN = 1 / 8  # of all samples so far: the surface learns after this share of new ones, if that is less than a batch
+_FRESH = 0.05  # share of new trajectories after which errors are fitted again
+_LATEST = 100  # most new trajectories before errors are fitted again
 _PRIOR = 20  # trajectories after which surface and back-off count equally
 
 
 class _Samples:
-    """Tool returns that the surface has still to learn: features, the back-off's prediction, and the truth."""
+    """Tool returns that the surface has not learnt yet: features, the back-off's prediction, and the truth."""
 
     def __init__(self) -> None:
         self.plain: list[list[int]] = []
@@ -78,7 +78,7 @@ class SuffixBackoff:
             self._new = 0
 
     def _teach(self, late: _Samples) -> None:
-        """Forecast some samples, record the errors, then let the surface learn them."""
+        """Predict some samples, record the errors, then train the surface on them."""
         waves, roots = self._surface.waves(late.plain, late.tools), np.array(late.roots)
         if self._taught:
             expected = np.array(late.expected)

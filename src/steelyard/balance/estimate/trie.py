@@ -37,10 +37,10 @@ class _Node:
 
 
 class PaperTrie:
-    """Predicts by the longest known prefix: in the prompt's own trie if that knows the first signal, else in that of
-    all prompts.
+    """Predicts by the longest known prefix, in the prompt's own trie if it has the first signal, else in that of all
+    prompts.
 
-    Where not even the first signal is known, it predicts the mean over recent tool returns. ``rebuild``, which the
+    If neither has the first signal, it predicts the mean over recent tool returns. ``rebuild``, which the
     paper does every 50 steps, forgets all but the last ``keep`` trajectories.
     """
 

@@ -15,7 +15,7 @@ class Oracle:
 
     def __init__(self, trajectories: Iterable[Trajectory] = ()) -> None:
         self._left: dict[str, list[int]] = {}
-        self._unasked: dict[str, Trajectory] = {}  # not summed up yet: most runs use estimators that never ask
+        self._unasked: dict[str, Trajectory] = {}  # not indexed yet: most runs use other estimators
         self.foresee(trajectories)
 
     def foresee(self, trajectories: Iterable[Trajectory]) -> None:
@@ -37,8 +37,8 @@ class Oracle:
 class Noisy:
     """The oracle times a factor for each trajectory: log-normal, with ``error`` as its sigma.
 
-    The factor follows from the trajectory's name, so it does not depend on the order of questions. Nine in ten
-    trajectories have less left than its p90.
+    The factor depends only on the trajectory's name, not on the order of calls. Nine in ten trajectories have less left
+    than its p90.
     """
 
     def __init__(self, oracle: Oracle, error: float, seed: int = 0) -> None:

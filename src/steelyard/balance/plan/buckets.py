@@ -17,7 +17,7 @@ from steelyard.records import Floats, Ints
 # With these, plans are within 2 % of an exhaustive search (tests/balance/test_plan.py).
 _CUTS = 10  # lengths at which one bucket's trajectories may end and the next one's begin
 _RANGES = 2  # ranges of lengths that a degree may serve
-_EVERY = 16  # up to so many replicas every number is tried; beyond, numbers grow by a factor
+_EVERY = 16  # every number of replicas up to this is tried; larger ones grow by a factor
 _FACTOR = 1.1
 
 _Asked = tuple[int, tuple[tuple[int, ReplicaModel], ...], int, bool, bool]
@@ -44,7 +44,7 @@ class Frontier(Protocol):
 
 
 class ByLength:
-    """Buckets of different degrees, each for one or two ranges of lengths: the longest may want replicas of their own.
+    """Buckets of different degrees, each for one or two ranges of lengths: the longest may need their own replicas.
 
     Trajectories are sorted by latency and cut into ranges, which go to degrees in order of speed: ``_best[d][g, c]`` is
     the makespan of the shortest ones up to cut c on g GPUs with the first d degrees. The makespan of a range on some
@@ -84,7 +84,7 @@ class ByLength:
         return self._buckets(self._fill(chosen[::-1], left))
 
     def _step_back(self, index: int, left: int, upto: int) -> tuple[int, int]:
-        """The last degree's number of replicas, and the cut where its range begins. Of equals, the fewest replicas."""
+        """The last degree's number of replicas, and the cut where its range begins. Ties go to the fewest replicas."""
         counts, table = self._tables[index - 1]
         before = self._best[index - 1] if self._world.by_length else self._best[0]
         options = [
@@ -97,7 +97,7 @@ class ByLength:
         return replicas, since
 
     def _fill(self, chosen: list[tuple[int, int, int, int]], left: int) -> list[tuple[int, int, int, int]]:
-        """Give GPUs that are left over to the slowest bucket that can use them, a replica at a time."""
+        """Give unused GPUs to the slowest bucket that can use them, one replica at a time."""
         chosen = list(chosen)
         while fitting := [place for place, each in enumerate(chosen) if self._degrees[each[0]] <= left]:
             slowest = max(fitting, key=lambda place: self._about(*chosen[place]))
@@ -160,9 +160,9 @@ class ByLength:
 
 
 class Frontiers:
-    """`ByLength`, computed once for the same trajectories and replicas: how training is laid out makes no difference.
+    """A cache of `ByLength` by trajectories and replicas: it does not depend on the training layout.
 
-    A planner has one of its own. It is a cache of what can be computed again, so a copy by pickle begins empty.
+    Each planner has its own. It can be computed again, so it is pickled empty.
     """
 
     def __init__(self) -> None:
@@ -173,19 +173,19 @@ class Frontiers:
         return {"_known": {}, "_plans": {}}
 
     def keep(self, some: Sequence[Measured]) -> None:
-        """Forget all trajectories but these."""
+        """Drop everything but these trajectories."""
         self._known = {measured: self._known.get(measured, {}) for measured in some}
         self._plans = {measured: self._plans.get(measured, {}) for measured in some}
 
     def plans(self, measured: Measured, key: object, search: Callable[[Measured], list[Plan]]) -> list[Plan]:
-        """What a search found for these trajectories: a planner that begins again asks for the same."""
+        """The cached result of a search for these trajectories: a planner that is restarted repeats it."""
         known = self._plans.setdefault(measured, {})
         if key not in known:
             known[key] = search(measured)
         return known[key]
 
     def of(self, world: World, measured: Measured) -> ByLength:
-        """The frontier of a world, whatever its training."""
+        """The frontier of a world, for any training layout."""
         asked = world.gpus, tuple(world.replicas.items()), world.batches_at_once, world.by_length, world.sticky
         known = self._known.setdefault(measured, {})
         if asked not in known:

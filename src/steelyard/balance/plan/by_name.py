@@ -20,7 +20,7 @@ from steelyard.balance.plan.world import Mode, Plan, Planner, TrainOption, World
 
 PlannerName = Literal[
     "proportional", "one-at-a-time", "libra-published", "libra", "search", "simulated", "oracle"
-]  # planners that plan again while a run goes on
+]  # planners that plan during a run
 MODEL_PLANNERS: Mapping[str, Callable[[World], Planner]] = {
     "proportional": ProportionalPlanner,
     "one-at-a-time": OneAtATime,
@@ -30,9 +30,9 @@ MODEL_PLANNERS: Mapping[str, Callable[[World], Planner]] = {
 }
 """Planners that use a model alone and simulate nothing."""
 SIMULATED_PAYBACK = Payback(margin=0.02, horizon=20)
-"""For simulated plans, chosen by hand instead of Libra's 5 % and 10 steps. Simulations tell plans apart that a model
-does not, down to 2 % of a step (`simulated.py` counts closer plans as alike), so small gains are real. They plan again
-only when lengths have changed (`LengthsChanged`), so a plan is in force for longer."""
+"""For simulated plans, chosen by hand instead of Libra's 5 % and 10 steps. Simulations distinguish plans down to 2 % of
+a step (`simulated.py`), so small gains are real. They plan only when lengths have changed (`LengthsChanged`), so a plan
+is in force for longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class PlannerSettings:
 
 
 class LastFrontier:
-    """Makes frontiers, and keeps the last: a planner that begins again asks for the same one."""
+    """Makes frontiers and caches the last one: a planner that is restarted needs the same one."""
 
     def __init__(self, make: Callable[[World, Measured], Frontier]) -> None:
         self._make = make

@@ -1,4 +1,4 @@
-"""When to plan again, whether a change pays, and how far predicted times were from measured ones."""
+"""When to plan again, whether a change pays, and the ratio of measured to predicted times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from steelyard.balance.pool.learnt import SWITCH_SECONDS, Learnt
 
 
 class Trigger(Protocol):
-    """Says when to plan again."""
+    """Decides when to plan again."""
 
     def due(self, state: PlannerState, last: PlannerState | None) -> bool:
         """Whether to plan now; ``last`` is the state of the last time."""
@@ -22,7 +22,8 @@ class Trigger(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Triggers:
-    """Libra's (arXiv 2606.03077): every few steps, and at once when queue, seats, rejections or stages say so."""
+    """Libra's triggers (arXiv 2606.03077): every few steps, and when queue, seats, rejections or stage times exceed
+    limits."""
 
     every: int = 5
     queued: float = 0.75
@@ -39,11 +40,11 @@ class Triggers:
 
 @dataclass(frozen=True, slots=True)
 class LengthsChanged:
-    """Ours, where planning takes simulations: at first, when twice as many trajectories are known as the last time, and
-    when lengths have changed by a share of their mean that chance does not explain.
+    """Our trigger, for planners that simulate: at the start, when the number of known trajectories has doubled, and
+    when lengths have changed significantly, by more than a share of their mean.
 
-    Trajectories of one prompt are alike, so chance is taken over prompts. Lengths are skewed and every step is a test,
-    so three standard errors would be a false alarm too often.
+    Trajectories of one prompt are correlated, so the variance is taken over prompts. Lengths are skewed and every step
+    is a test, so three standard errors would give too many false alarms.
     """
 
     share: float = 0.05
@@ -75,20 +76,20 @@ def _moments(values: Sequence[float]) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Payback:
-    """A change must gain a share of a step, which noise does not, and more than it costs within a horizon."""
+    """A change must gain a share of a step, above noise, and more than its cost within a horizon."""
 
     margin: float = 0.05
     horizon: int = 10  # steps for which lengths are expected to stay about the same
-    switch: float = SWITCH_SECONDS  # of a change, before any was measured
+    switch: float = SWITCH_SECONDS  # seconds of a change, before any was measured
 
     def pays(self, now: float, then: float, state: PlannerState, change: float | None = None) -> bool:
-        """Whether a change from steps of ``now`` seconds to ``then`` pays. ``change`` is its cost, by those measured if
-        not given."""
+        """Whether a change from steps of ``now`` seconds to ``then`` pays. ``change`` is its cost; by default that of
+        measured changes."""
         gain, steps = now - then, self.horizon if state.left is None else min(self.horizon, state.left)
         return gain >= self.margin * now and steps * gain > (self.seconds(state) if change is None else change)
 
     def seconds(self, state: PlannerState) -> float:
-        """The seconds of a change, by those measured."""
+        """Expected seconds of a change, from measured ones."""
         learnt = Learnt(self.switch)
         for measured in state.switches:
             learnt.take(measured)
@@ -115,7 +116,7 @@ class Experience:
 
 
 def step_seconds(world: World, plan: Plan, state: PlannerState) -> float:
-    """A step by its measured stages; as predicted if none were measured."""
+    """Seconds of a step from its measured stages; as predicted if none were measured."""
     if state.train <= 0 or state.rollout <= 0:
         return plan.step
     return world.step_seconds(state.train, state.rollout, plan.training, plan.buckets)

@@ -34,7 +34,7 @@ def simple(world: World, option: TrainOption, tp: int, measured: Measured) -> Pl
 
 def rollout_seconds(world: World, buckets: tuple[Bucket, ...], measured: Measured) -> float:
     """The makespan of a batch on buckets. If the router goes by length, buckets get the best ranges of lengths, the
-    longest on the fastest; if not, each replica gets as many of any length."""
+    longest on the fastest; if not, all replicas get equally many trajectories of all lengths."""
     classes = classes_of(world, measured)
     cuts = cuts_of(len(classes), world.by_length)
     last, first = np.tril_indices(len(cuts), -1)

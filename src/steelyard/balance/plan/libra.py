@@ -1,8 +1,7 @@
 """Libra's global planner (arXiv 2606.03077): pruned training layouts, replicas by dynamic programming over requests.
 
-The published cost model divides weight reads by the degree twice, lets a replica's cache hold as many times more tokens
-as it has GPUs, and takes every request of a replica for the mean one. ``Corrected`` is the same search with the fluid
-model of `makespan.py`.
+The published cost model divides weight reads by the degree twice, scales a replica's cache with its GPUs, and treats
+all requests of a replica as the mean one. ``Corrected`` is the same search with the fluid model of `makespan.py`.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from steelyard.balance.plan.search import Search
 from steelyard.balance.plan.world import Bucket, TrainOption, World
 from steelyard.records import Floats, Ints
 
-REQUESTS = 64  # that stand for a batch
-_BUBBLE = 0.3  # share of a pipeline: layouts above are pruned
+REQUESTS = 64  # that represent a batch
+_BUBBLE = 0.3  # share of a pipeline's time: layouts above it are pruned
 
 
 def libra(world: World, published: bool = False) -> Search:
@@ -49,7 +48,7 @@ def means(measured: Measured) -> Ints:
 
 @dataclass(frozen=True)
 class Published:
-    """Seconds of a replica for a range of requests: mean tokens times a step, in as many waves as its cache needs."""
+    """Seconds of a replica for a range of requests: mean tokens times a step, times the waves that its cache needs."""
 
     world: World
 
@@ -122,7 +121,7 @@ class ByReplica:
         return Rollout(buckets, self.seconds(gpus))
 
     def _last_replica(self, gpus: int, upto: int) -> tuple[int, int]:
-        """Its degree, and where its requests begin. Of equals, the smallest degree."""
+        """Its degree, and where its requests begin. Ties go to the smallest degree."""
         for tp in self._degrees:
             if tp <= gpus:
                 reached = np.maximum(self._best[gpus - tp], self._tables[tp][:, upto])

@@ -1,9 +1,9 @@
 """The makespan of a batch of trajectories on rollout replicas: a fluid model of continuous batching.
 
-Trajectories of about the same latency form a class. Until a class ends, all longer ones run beside it: they decode
-together or wait for their tools. The time of a step follows from how many decode, the context they read and the prompts
-in between; as classes end, steps get shorter. Step times and latencies depend on each other, so they are iterated to a
-fixed point, for many loads at once.
+Trajectories of about the same latency form a class. Until a class ends, all longer classes run beside it: they decode
+or wait for tools. The time of a step follows from the number of decodes, their context and the prompts in between.
+Steps get shorter as classes end. Step times and latencies depend on each other, so they are iterated to a fixed point,
+for many loads at once.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ class Classes:
 
     @staticmethod
     def of(measured: Measured, step: float) -> Classes:
-        """``step`` is the time of a decode step, which adds tokens and tool seconds up to a latency."""
+        """Classes of trajectories. ``step`` is the time of a decode step, which converts tokens to latency."""
         order = np.argsort(measured.generated * step + measured.tools, kind="stable")
         return Classes.from_order(measured, order, _boundaries(len(order)))
 
     @staticmethod
     def from_order(measured: Measured, order: Ints, first: Ints) -> Classes:
-        """Trajectories in an order; ``first`` has the places where classes begin."""
+        """Classes of trajectories in an order; ``first`` has the places where classes begin."""
         count = np.diff(np.append(first, len(order))).astype(np.float64)
 
         def mean(column: Ints | Floats) -> Floats:
@@ -102,12 +102,12 @@ def makespans(
 ) -> Floats:
     """Seconds until all trajectories of classes ``first`` to ``last`` (exclusive) have ended, for each case.
 
-    ``load`` is how many of them a replica gets. ``sticky``: turns run where the last one left its cache; if not, on any
-    replica.
+    ``load`` is how many of them a replica gets. ``sticky``: turns run on the replica that has their cache; if not, on
+    any replica.
     """
     parts = [slice(start, start + _AT_ONCE) for start in range(0, len(load), _AT_ONCE)]
     found = np.concatenate([_some(model, classes, load[p], first[p], last[p], sticky) for p in parts])
-    return to_grid(found, MICROSECOND)  # so that plans are never compared by rounding errors
+    return to_grid(found, MICROSECOND)  # so that rounding errors never decide between plans
 
 
 def _some(model: ReplicaModel, classes: Classes, load: Floats, first: Ints, last: Ints, sticky: bool) -> Floats:
@@ -115,7 +115,7 @@ def _some(model: ReplicaModel, classes: Classes, load: Floats, first: Ints, last
     inside = (which >= first[:, None]) & (which < last[:, None])
     weight = inside * classes.count
     total = weight.sum(1)
-    share = (load / total)[:, None]  # of the trajectories, on one replica
+    share = (load / total)[:, None]  # of the trajectories that are on one replica
     weight *= share
     work = _work(classes, (total / load)[:, None], sticky)
     latest = _settle(model, work, weight, np.minimum(share, 1.0), inside)
@@ -140,7 +140,7 @@ def _work(classes: Classes, replicas: Floats, sticky: bool) -> _Work:
     generated = classes.generated
     context = classes.context
     asked = classes.read
-    # Members of a group spread over replicas, which compute their prompt once each.
+    # Members of a group are spread over replicas, each of which computes their prompt once.
     alone = replicas * (1 - power(1 - 1 / np.maximum(replicas, 1), classes.group)) / classes.group
     prompts = classes.prompt * np.minimum(alone, 1.0)
     fresh = context - generated - classes.prompt + prompts
@@ -173,7 +173,7 @@ def _settle(model: ReplicaModel, work: _Work, weight: Floats, share: Floats, ins
         queue = (work.turns - 0.5) * np.cumsum(spans * wait, axis=1) / lasts
         found = work.tools + decode + queue
         seated = decode / np.maximum(decode + queue, _TINY)
-        latest = np.where(inside, np.sqrt(found * latest), 0.0)  # halfway, or the iteration would oscillate
+        latest = np.where(inside, np.sqrt(found * latest), 0.0)  # damped, or the iteration would oscillate
     settled: Floats = np.maximum.accumulate(latest, axis=1)
     return settled
 
@@ -190,7 +190,7 @@ def _pace(
     busy = awake * seated
 
     def under_way(each: Floats) -> Floats:
-        """Summed up over the classes still running on a replica, with at least one trajectory of the class itself."""
+        """The sum over classes still running on a replica, with at least one trajectory of the class itself."""
         sums: Floats = (1.0 - share) * each + np.cumsum((weight * each)[:, ::-1], axis=1)[:, ::-1]
         return sums
 
@@ -211,10 +211,10 @@ def _pace(
 
 
 def _steps(speed: BucketSpeed, tokens: Floats) -> Floats:
-    """Seconds of steps with so many tokens, of prompts or not, apart from what they read.
+    """Seconds of steps with these numbers of tokens, without attention to context.
 
-    Lines join the points of the table; beyond the last, each token takes what one of a prompt does. Points are at whole
-    numbers of tokens, so a line is looked up by the whole part.
+    Linear between the points of the table; beyond the last, with the slope of a prompt token. Points are at integers,
+    so a line is looked up by the integer part.
     """
     counts = np.array([0, *(count for count, _ in speed.decode)])
     seconds = np.array([speed.decode[0][1], *(seconds for _, seconds in speed.decode)])

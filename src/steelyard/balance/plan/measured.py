@@ -17,15 +17,15 @@ class Measured:
     """Trajectories that have ended, one row each."""
 
     generated: Ints
-    tools: Floats  # seconds in tools, summed up over turns
+    tools: Floats  # seconds in tools, summed over turns
     turns: Ints
     prompt: Ints  # tokens before the first turn
     context: Ints  # tokens at the end: the sequence that is trained on
-    read: Ints  # context at the start of each turn, summed up over turns: what is computed if nothing stays cached
+    read: Ints  # context at the start of each turn, summed over turns: prompt tokens without a cache
     group: int = 1  # trajectories that share a prompt
 
     def __post_init__(self) -> None:
-        """Tools are timed to a microsecond, in powers of two: then every sum of them is exact, in any order."""
+        """Tool times are rounded to a grid of about a microsecond, so that their sums are exact in any order."""
         object.__setattr__(self, "tools", to_grid(self.tools, MICROSECOND))
         if not len(self.generated) or min(self.generated.min(), self.turns.min()) < 1:
             raise UserError("planner: trajectories are needed, each with at least one turn and one generated token")
@@ -34,7 +34,7 @@ class Measured:
         return len(self.generated)
 
     def by_prompt(self, column: Ints | Floats) -> list[float]:
-        """Means of a column over the trajectories of each prompt, which are neighbours."""
+        """Means of a column over the trajectories of each prompt, which are consecutive."""
         first = np.arange(0, len(column), self.group)
         sums: Floats = np.add.reduceat(column.astype(np.float64), first)
         means: list[float] = (sums / np.diff(np.append(first, len(column)))).tolist()
@@ -42,7 +42,7 @@ class Measured:
 
     @staticmethod
     def of(trajectories: Iterable[Trajectory], group: int = 1) -> Measured:
-        """The columns of some trajectories; tools of unknown latency count as instant."""
+        """The columns of some trajectories. Tools of unknown latency count as 0 seconds."""
         rows = [_row(each) for each in trajectories]
         generated, tools, turns, prompt, context, read = zip(*rows, strict=True) if rows else ((),) * 6
         return Measured(

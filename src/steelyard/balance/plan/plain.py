@@ -1,4 +1,4 @@
-"""Planners without simulation: the static bound, by a model, by measured work, and one step at a time."""
+"""Planners without simulation: static, by a model, proportional to measured work, and one change at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from steelyard.errors import UserError
 
 @dataclass
 class Static:
-    """Keeps what another planner chooses after the first measured batch: the static bound."""
+    """Keeps the first plan of another planner: the static bound."""
 
     planner: Planner
     _asked: bool = False
@@ -28,7 +28,7 @@ class Static:
 
 @dataclass
 class Searching:
-    """The best plan by a model, whenever triggers say so and it pays. Measured stage times correct the model."""
+    """The best plan by a model, when a trigger fires and the change pays. Measured stage times correct the model."""
 
     search: Search
     triggers: Triggers = field(default_factory=Triggers)
@@ -58,7 +58,7 @@ class ProportionalPlanner:
     """Gives each stage GPUs in proportion to its measured GPU-seconds; rollout has one degree."""
 
     world: World
-    tp: int | None = None  # degree of rollout; the least that holds the longest trajectory if not given
+    tp: int | None = None  # degree of rollout; by default the least that holds the longest trajectory
     triggers: Triggers = field(default_factory=Triggers)
     payback: Payback = field(default_factory=Payback)
     _last: PlannerState | None = None

@@ -1,4 +1,4 @@
-"""The part of the core that asks a planner after each step, and the driver for what the planner wants to know."""
+"""The part of the core that runs a planner after each step, and asks the driver for the answers that it needs."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from steelyard.balance.pool.commands import FormPool
 
 @dataclass
 class Planning:
-    """Plans after each step until a planner answers.
+    """Runs a planner after each step.
 
-    A planner is plain code that asks questions. If an answer is missing it stops, and begins again once the driver has
-    sent the answer. Answers so far are kept; what it has learnt from this step is not.
+    A planner is plain code that asks questions. If an answer is missing, it is stopped and restarted once the driver
+    has sent the answer. Answers are kept; the planner's state is that before the step.
     """
 
     world: World
     planner: Planner
     answers: PlanAnswers
-    plan: Plan  # that is in force, or commanded
-    forms_pool: bool = False  # whether a hybrid pool takes over once the planner leaves things as they are
+    plan: Plan  # in force, or commanded
+    forms_pool: bool = False  # whether a hybrid pool takes over once the planner changes nothing
     settled: bool = False
-    shared: tuple[object, ...] = ()  # what copies of the planner have in common: caches
+    shared: tuple[object, ...] = ()  # caches that copies of the planner share
     _now: Plan | None = None  # the plan in force, once its stage times have been predicted
     _switches: list[float] = field(default_factory=list)  # seconds that changes have taken
     _wanted: PlanWanted | None = None
     _newest: Measured | None = None
     _ask: int = 0
     _questions: tuple[Question, ...] = ()
-    _last: int = -1  # step that was planned after
-    _changes: int = 0  # that were commanded
+    _last: int = -1  # the last step after which it planned
+    _changes: int = 0  # commanded so far
 
     def accepts(self, event: PlanEvent) -> str | None:
         """Why an event does not count; None if it does."""
@@ -58,7 +58,7 @@ class Planning:
                 return None if event.step == self._last and len(self._switches) < self._changes else "repeated"
 
     def decide(self, event: PlanEvent) -> list[PlanCommand]:
-        """Apply an event that is accepted; questions, a change, or nothing."""
+        """Apply an accepted event. Returns questions, a change, or nothing."""
         match event:
             case PlanWanted():
                 batches = [each.measured() for each in event.batches]

@@ -1,4 +1,4 @@
-"""The input of planners and their questions: plain data that a log can hold.
+"""The events and questions of planners: plain data for the log.
 
 A planner knows no engine and no training job. It asks the driver how long a plan would take, and the driver simulates
 or looks it up: `Simulate` lists questions, `PlansSimulated` brings the answers.
@@ -20,7 +20,7 @@ from steelyard.records import Ints
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What was measured of trajectories, in plain numbers."""
+    """`Measured` in plain numbers."""
 
     generated: tuple[int, ...]
     tools: tuple[float, ...]
@@ -58,8 +58,8 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class PlanWanted:
-    """A step is over: shall the layout change? ``batches`` are those that the planner may look at, of which
-    ``newest`` is the place of the newest that has ended; other fields as in `PlannerState`."""
+    """A step is over: should the layout change? The planner may use ``batches``; ``newest`` is the index of the newest
+    ended one. Other fields are as in `PlannerState`."""
 
     at: float
     step: int
@@ -94,7 +94,8 @@ class PlanWanted:
 
 @dataclass(frozen=True, slots=True)
 class TrainSeconds:
-    """Of a training step in a layout, on the sequences of a batch; on as many of their mean length with ``mean``."""
+    """Asks for the seconds of a training step: a layout and the sequences of a batch, or with ``mean`` as many of their
+    mean length."""
 
     option: TrainOption
     batch: int
@@ -102,19 +103,19 @@ class TrainSeconds:
 
 
 PlanFigure = Literal["sync", "least", "rollout", "step", "longer step", "switch"]
-"""What can be asked of a plan:
+"""Figures of a plan that can be asked for, in seconds:
 
-- sync: until engines have new weights, and what goes before training where they share its GPUs;
-- least: training and weight sync alone, over recent batches, so that no step with this plan is shorter;
-- rollout: a batch that has the engines to itself;
-- step: a step, by simulating some; longer step: the same by simulating more of them;
-- switch: until all GPUs are at work again after a change to this plan.
+- sync: weight sync and, if co-located, freeing the GPUs before training;
+- least: training and weight sync over recent batches, a lower bound of a step;
+- rollout: a batch that is alone on the engines;
+- step: a step, from a short simulation; longer step: from a longer one;
+- switch: a change to this plan, until all GPUs are in use again.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class PlanSeconds:
-    """Of one figure of a plan."""
+    """Asks for one figure of a plan."""
 
     figure: PlanFigure
     option: TrainOption
@@ -135,7 +136,7 @@ class PlansSimulated:
 
 @dataclass(frozen=True, slots=True)
 class PlanChanged:
-    """A plan is in force; the change took so long."""
+    """A plan is in force. The change took ``seconds``."""
 
     at: float
     step: int
@@ -152,7 +153,7 @@ class Simulate:
 
 @dataclass(frozen=True, slots=True)
 class ChangePlan:
-    """After a step, change from the plan that is in force to another."""
+    """After a step, change from the plan in force to another."""
 
     step: int
     now: Plan
@@ -172,7 +173,7 @@ class Unanswered(Exception):
 
 
 class PlanAnswers:
-    """Stands for the driver while a planner decides: answers what is known, else says what has to be asked."""
+    """Stands in for the driver while a planner decides. Raises `Unanswered` for unknown answers."""
 
     def __init__(self, options: Sequence[TrainOption]) -> None:
         self._options = options
@@ -180,16 +181,16 @@ class PlanAnswers:
         self._batches: list[Measured] = []
 
     def begin(self, batches: list[Measured]) -> None:
-        """Of other batches nothing is known yet."""
+        """Start with new batches. Earlier answers are dropped."""
         self._known.clear()
         self._batches = batches
 
     def learn(self, questions: Sequence[Question], seconds: Sequence[float]) -> None:
-        """The driver has answered."""
+        """Add the driver's answers."""
         self._known.update(zip(questions, seconds, strict=True))
 
     def train(self, option: TrainOption, lengths: Ints) -> float:
-        """Layouts of as many GPUs are asked about together, since a search compares them."""
+        """All layouts with the same number of GPUs are asked for together, since a search compares them."""
         batch, mean = self._batch_of(lengths)
         question = TrainSeconds(option, batch, mean)
         if question not in self._known:
@@ -218,7 +219,7 @@ class PlanAnswers:
         return self._answer(PlanSeconds("switch", plan.training, plan.buckets))
 
     def look(self, _: PlannerState) -> Sequence[Measured]:
-        """The batches that the planner's model is asked about."""
+        """The batches that the planner's model is applied to."""
         return self._batches
 
     def _answer(self, question: Question) -> float:

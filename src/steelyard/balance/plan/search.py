@@ -28,7 +28,7 @@ def _any_layout(option: TrainOption, lengths: Ints) -> bool:
 
 
 def contexts(measured: Measured) -> Ints:
-    """The lengths of what training gets."""
+    """Lengths of the sequences that are trained on."""
     return measured.context
 
 

@@ -1,4 +1,4 @@
-"""Simulation in the loop: a model proposes plans, simulated steps decide."""
+"""Simulation in the loop: a model proposes plans, and simulated steps decide."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _NOTHING = 0.005  # of a step: plans that cannot gain more are not simulated
 _ALIKE = 0.02  # of a step: plans that differ by no more count as equally good
 _CLOSE = 0.05  # of a step: plans that differ by no more may be in the wrong order after a short simulation
 _LAYOUTS = 3  # training layouts on the same number of GPUs that ``least`` chooses from
-CLEAR = 0.6  # of ``least``: a rollout beside training that takes no longer never delays it
-_REACH = 4  # numbers of training GPUs considered for the next one to try
-_STRIDE = 24  # numbers of training GPUs that are tried in turn differ by one in so many of all GPUs
+CLEAR = 0.6  # of ``least``: a rollout that takes no longer than this never delays training
+_REACH = 4  # numbers of training GPUs considered next, in each direction
+_STRIDE = 24  # successive numbers of training GPUs differ by at least 1/24 of all GPUs
 
 Simulate = Callable[[Plan, PlannerState], float]
 """Seconds of the next step with a plan, or the mean of some steps, by simulation."""
@@ -48,20 +48,20 @@ def _of_late(state: PlannerState) -> Sequence[Measured]:
 
 @dataclass
 class Simulated:
-    """Ours. Starts from the number of training GPUs that the model finds best, simulates plans with it, then with more
-    and with fewer as long as that gains. The best plan wins, if changing to it pays.
+    """Our planner. It starts with the number of training GPUs that is best by the model, simulates plans with it, then
+    with more and fewer while that gains. The best plan is chosen if the change pays.
 
-    For each number of training GPUs there are plans with buckets by length and with each degree alone: the model takes
-    the router of the former for perfect, the latter need none. The driver answers:
+    For each number of training GPUs there are plans with buckets by length and with each degree alone: the model
+    assumes a perfect router for the former, and the latter need none. The driver answers:
 
-    - ``simulate``: what a step takes with a plan; ``confirm``: the same by a longer simulation. The best of several
-      plans by a short one is often the luckiest, so plans close to it are confirmed before one is chosen.
-    - ``glance``: something quicker, by which plans are shortlisted for simulation.
+    - ``simulate``: the step time of a plan; ``confirm``: the same by a longer simulation. The best of several short
+      simulations is often just lucky, so plans close to it are confirmed before one is chosen.
+    - ``glance``: a faster prediction, by which plans are shortlisted for simulation.
     - ``least``: a lower bound. Plans whose bound is above the best plan are not simulated.
-    - ``change``: seconds that changing to a plan takes; None: as long as changes so far.
-    - ``look``: batches of trajectories; the model proposes plans for each.
+    - ``change``: seconds of a change to a plan; None: as long as earlier changes.
+    - ``look``: batches of trajectories. The model proposes plans for each.
 
-    Measured steps correct predictions (``StepTimes``). Where they exceed that of another plan, it plans again.
+    Measured steps correct predictions (`StepTimes`). If they exceed the prediction of another plan, it plans again.
     """
 
     world: World
@@ -111,14 +111,14 @@ class Simulated:
         return replace(plan, instead=now.step)
 
     def _in_force(self, measured: Measured, state: PlannerState) -> Plan | None:
-        """The plan in force, by prediction and measured steps; None before a step was measured."""
+        """The plan in force, with its step time from prediction and measured steps; None before a step was measured."""
         if state.plan is None or not self._times.run(state.plan):
             return None
         plan = predicted(self.world, state.plan, measured)
         return self._times.in_force(plan, self._said(plan, state, self.confirm))
 
     def candidates(self, looked: Sequence[Measured], gpus: int | None = None) -> list[Plan]:
-        """The best plans by the model, best first, without repeats; only with so many training GPUs if given."""
+        """The best plans by the model, best first, without repeats; only with ``gpus`` training GPUs if given."""
         found: dict[object, Plan] = {}
         options = [each for each in self.world.options if gpus in (None, each.gpus)]
         for measured in looked:
@@ -131,8 +131,9 @@ class Simulated:
         return sorted(found.values(), key=_order)
 
     def _tried(self, gpus: int, now: Plan | None, looked: Sequence[Measured], state: PlannerState) -> list[Plan]:
-        """Simulated plans, the chosen one first, ``now`` among them. With ``confirm``, only confirmed plans compete:
-        those close to the best by short simulations, and others while they seem better than the best confirmed one."""
+        """Simulated plans, the chosen one first; ``now`` is included. With ``confirm``, only confirmed plans can be
+        chosen: those close to the best by short simulations, and others that seem better than the best confirmed one.
+        """
         tried: dict[object, Plan] = {} if now is None else {now.layout: now}
         self._climb(gpus, tried, looked, state, inf if now is None else now.step)
         if self.confirm is None:
@@ -145,15 +146,15 @@ class Simulated:
             if best.step * (1 - _NOTHING) > min(plan.step for plan in tried.values()):
                 self._climb(
                     best.training.gpus, tried, looked, state, best.step
-                )  # plans were skipped for one that was not as good as it seemed
+                )  # plans were skipped for one that turned out worse
         rest = [plan for plan in tried.values() if plan.layout not in sure]
         return [*_safest_first(sure.values()), *sorted(rest, key=_order)]
 
     def _climb(
         self, gpus: int, tried: dict[object, Plan], looked: Sequence[Measured], state: PlannerState, best: float
     ) -> None:
-        """Simulate plans with so many training GPUs, then with more and with fewer than the best has, as long as that
-        gains. ``best`` is the best step so far."""
+        """Simulate plans with ``gpus`` training GPUs, then with more and fewer than the best plan, while that gains.
+        ``best`` is the best step time so far."""
         before, beside = inf, [[gpus]]
         while True:
             for numbers in beside:
@@ -169,8 +170,8 @@ class Simulated:
         return self._least(plan, state) < best * (1 - _NOTHING)
 
     def _beside(self, gpus: int) -> list[list[int]]:
-        """The nearest larger numbers of training GPUs, and the nearest smaller ones. Of each, the first with a plan
-        worth a simulation is tried."""
+        """The next larger numbers of training GPUs, and the next smaller ones. In each direction, the first number with
+        a plan worth a simulation is tried."""
         numbers = sorted({each.gpus for each in self.world.options if self.world.rollout_gpus(each)})
         apart = self.world.gpus // _STRIDE
         return [
@@ -179,8 +180,8 @@ class Simulated:
         ]
 
     def _worth(self, gpus: int, best: float, looked: Sequence[Measured], state: PlannerState) -> list[Plan]:
-        """Plans with so many training GPUs that are worth a simulation: the layout with the ``least`` of those that the
-        model finds best, with the rollouts that are best by ``glance``, or the first that is clearly fast enough."""
+        """Plans with ``gpus`` training GPUs that are worth a simulation: the layout with the lowest bound among the
+        best by the model, with the rollouts that are best by ``glance``, or the first that is clearly fast enough."""
         measured = state.measured
         longest, train = int(measured.context.max()), self.world.train_seconds
         fit = [each for each in self.world.options if each.gpus == gpus and each.budget >= longest]
@@ -199,7 +200,7 @@ class Simulated:
         return [plan for _, _, plan in sorted(seen)[: self.shortlist]]
 
     def _at_least(self, plan: Plan, state: PlannerState) -> Plan:
-        """A plan that was not worth a simulation, with its bound."""
+        """A plan that was not worth a simulation, with its lower bound as step time."""
         return replace(plan, step=max(plan.step, self._least(plan, state)))
 
     def _as_sure(self, plan: Plan, state: PlannerState) -> Plan:
@@ -226,8 +227,8 @@ def _doubted(tried: Mapping[object, Plan], sure: Mapping[object, Plan]) -> list[
 
 
 def _safest_first(tried: Iterable[Plan]) -> list[Plan]:
-    """Best first, except that of the plans as good as the best, the one with most rollout GPUs comes first: the longest
-    trajectory of the next batch may be longer, and the step waits for it, while training hardly differs."""
+    """Best first, except that among plans as good as the best, the one with most rollout GPUs comes first: the next
+    batch may have a longer trajectory, which the step waits for, while training hardly differs."""
     plans = sorted(tried, key=_order)
     alike = [plan for plan in plans if plan.step <= (1 + _ALIKE) * plans[0].step]
     safest = max(alike, key=lambda plan: (plan.rollout_gpus, -plan.step))
@@ -245,14 +246,14 @@ def _order(plan: Plan) -> tuple[float, float]:
 
 
 def _timed_once(world: World, measured: Measured) -> Callable[[TrainOption, Ints], float]:
-    """Times each training layout once for these lengths, for several searches."""
+    """Training times for these lengths, cached by layout for several searches."""
     timed = cache(lambda option: world.train(option, measured.context))
     return lambda option, _: timed(option)
 
 
 def oracle(planner: Simulated, truth: Callable[[PlannerState], Measured]) -> Simulated:
-    """The bound: knows the next trajectories beside the recent ones (``planner`` has to simulate the next ones), plans
-    after every step and with more simulations. A change still has to pay."""
+    """The bound: a planner that knows the next trajectories as well as recent ones (``planner`` must simulate the next
+    ones), and plans after every step with more simulations. A change must still pay."""
     return replace(
         planner,
         confirm=None,  # the next trajectories are known exactly
@@ -265,7 +266,7 @@ def oracle(planner: Simulated, truth: Callable[[PlannerState], Measured]) -> Sim
 
 @dataclass(frozen=True)
 class _TruthFirst:
-    """Looks at the next trajectories and at recent ones."""
+    """The next trajectories, then recent ones."""
 
     truth: Callable[[PlannerState], Measured]
 

@@ -8,19 +8,19 @@ from math import fsum, inf
 
 from steelyard.balance.plan.world import Plan, PlannerState, rounded
 
-_COUNTS = 4  # steps that a prediction counts for beside measured ones
+_COUNTS = 4  # weight of a prediction, in measured steps
 
 
 @dataclass
 class StepTimes:
-    """A few simulated batches do not show how long the longest trajectory of the next may be. So measured steps of a
-    plan count beside its prediction, until trajectories change; plans with no more GPUs to roll out are taken to be as
-    late as the plan in force."""
+    """A few simulated batches do not show how long the longest trajectory of the next one may be. So the measured steps
+    of a plan are averaged with its prediction until lengths change. Plans with no more rollout GPUs than the plan in
+    force are assumed to be late by as much."""
 
     _taken: dict[object, list[float]] = field(default_factory=dict)  # seconds of steps, by layout
-    _new: list[float] = field(default_factory=list)  # seconds of steps since it was last planned
+    _new: list[float] = field(default_factory=list)  # seconds of steps since the last planning
     _chosen: tuple[float, float] = (0.0, inf)  # seconds of a step with the plan in force, and with the next best
-    _late: tuple[int, float] = (0, 0.0)  # GPUs that roll out now, and seconds that a step is late with them
+    _late: tuple[int, float] = (0, 0.0)  # rollout GPUs of the plan in force, and seconds that its steps are late
 
     def take(self, state: PlannerState) -> None:
         if state.plan is not None and state.took is not None:
@@ -28,20 +28,20 @@ class StepTimes:
             self._new.append(state.took)
 
     def forget(self) -> None:
-        """Trajectories have changed."""
+        """Drop measured steps: lengths have changed."""
         self._taken.clear()
 
     def broken(self, by: float) -> bool:
-        """Whether steps take longer, by a share, than was predicted of the plan in force and of the next best."""
+        """Whether steps exceed the predictions of both the plan in force and the next best by a share."""
         now, other = self._chosen
         return len(self._new) >= _COUNTS and _mean_with(now, self._new) > (1 + by) * max(now, other)
 
     def run(self, plan: Plan) -> bool:
-        """Whether steps were run with a plan."""
+        """Whether steps with a plan were measured."""
         return plan.layout in self._taken
 
     def in_force(self, plan: Plan, said: float) -> Plan:
-        """The plan in force, by prediction and measured steps; sets how late others are taken to be."""
+        """The plan in force with its corrected step time. Sets how late other plans are assumed to be."""
         now = replace(plan, step=_mean_with(said, self._taken[plan.layout]))
         self._late = now.rollout_gpus, max(0.0, now.step - said)
         return now
@@ -54,7 +54,7 @@ class StepTimes:
         return replace(plan, step=said + late if plan.rollout_gpus <= gpus else said)
 
     def begin(self) -> None:
-        """Begin to plan again."""
+        """Start a new planning."""
         self._new.clear()
         self._late = 0, 0.0
 
@@ -64,5 +64,5 @@ class StepTimes:
 
 
 def _mean_with(said: float, taken: Sequence[float]) -> float:
-    """Seconds of a step by its prediction and by measured steps."""
+    """The weighted mean of a prediction and measured steps."""
     return rounded((_COUNTS * said + fsum(taken)) / (_COUNTS + len(taken)))

@@ -1,4 +1,4 @@
-"""What planners are given and what they return: data, and questions that the driver answers."""
+"""The input and output of planners."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from steelyard.errors import UserError
 from steelyard.records import Ints
 
 Mode = Literal["colocated", "split", "overlapped"]
-"""The same GPUs roll out, then train; GPUs of their own, in turn; GPUs of their own, both at once."""
+"""colocated: the same GPUs roll out, then train; split: separate GPUs, in turn; overlapped: separate GPUs, at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class TrainOption:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Rollout replicas of one degree for trajectories that generate up to so many tokens. A degree may have several
+    """Rollout replicas of one degree for trajectories that generate up to ``upto`` tokens. A degree may have several
     buckets."""
 
     tp: int
@@ -49,13 +49,13 @@ class Plan:
     train: float
     rollout: float
     step: float
-    why: str = ""  # why it was chosen, for people
+    why: str = ""  # why it was chosen, for reports
     runner_up: Plan | None = None
-    instead: float | None = None  # predicted seconds of a step with the plan in force before; None if there was none
+    instead: float | None = None  # predicted step time of the plan that it replaces; None if there is none
 
     @property
     def layout(self) -> tuple[TrainOption, tuple[tuple[int, int], ...]]:
-        """What a cluster sets up. Plans with the same layout differ in predictions only."""
+        """Its training layout and replicas. Plans with the same layout differ in predictions only."""
         return self.training, tuple(self.replicas.items())
 
     @property
@@ -76,7 +76,7 @@ class Plan:
 
 
 def rounded(seconds: float) -> float:
-    """To a microsecond: plans that differ by less are equally good, and rounding errors decide nothing."""
+    """To a microsecond, so that rounding errors never decide between plans."""
     return round(seconds, 6)
 
 
@@ -88,10 +88,10 @@ def _no_sync(_: TrainOption, __: Sequence[Bucket]) -> float:
 class World:
     """What does not change from step to step.
 
-    ``train`` gives the seconds of a layout for sequences of some lengths, ``sync`` those of moving weights to replicas.
-    ``batches_at_once`` is the number of batches that are rolled out at the same time, which staleness allows: the
-    makespan of one is then spread over as many steps. ``by_length``: the router sends long trajectories to fast
-    buckets; if not, each replica gets as many of any length.
+    ``train`` gives the seconds of a layout for sequences of given lengths, ``sync`` those of a weight sync.
+    ``batches_at_once`` is the number of batches that staleness allows to roll out at once: a makespan is spread over as
+    many steps. ``by_length``: the router sends long trajectories to fast buckets; if not, all replicas get equally many
+    trajectories of all lengths.
     """
 
     gpus: int
@@ -102,14 +102,14 @@ class World:
     sync: Callable[[TrainOption, Sequence[Bucket]], float] = _no_sync
     batches_at_once: int = 1
     by_length: bool = True
-    sticky: bool = True  # turns run where their cache is
+    sticky: bool = True  # turns run on the replica that has their cache
 
     def __post_init__(self) -> None:
         if not self.replicas or not self.options:
             raise UserError("planner: needs at least one degree for rollout replicas and one training layout that fits")
 
     def together(self, train: float, rollout: float) -> float:
-        """Seconds of a step of both stages, without moving weights."""
+        """Seconds of a step of both stages, without weight sync."""
         return max(train, rollout) if self.mode == "overlapped" else rounded(train + rollout)
 
     def train_seconds(self, option: TrainOption, lengths: Ints) -> float:
@@ -117,7 +117,7 @@ class World:
         return rounded(self.train(option, lengths))
 
     def step_seconds(self, train: float, rollout: float, option: TrainOption, buckets: Sequence[Bucket]) -> float:
-        """Seconds of a step of both stages and of moving weights to the replicas, to a microsecond."""
+        """Seconds of a step of both stages and of the weight sync, to a microsecond."""
         return rounded(self.together(train, rollout) + self.sync(option, buckets))
 
     def rollout_gpus(self, option: TrainOption) -> int:
@@ -140,13 +140,13 @@ class PlannerState:
     active: float = 0.0  # share of seats taken
     rejected: int = 0
     switches: Sequence[float] = field(default=())  # seconds of each change of plan so far
-    seen: int = 0  # number of recent trajectories that are known
+    seen: int = 0  # number of known recent trajectories
     left: int | None = None  # steps still to come; None if unknown
     took: float | None = None  # seconds of this step; None while a change of plan still affects it
 
 
 class Planner(Protocol):
-    """Asked after each step."""
+    """Called after each step."""
 
     def plan(self, state: PlannerState) -> Plan | None:
-        """What to change to; None: leave everything as it is."""
+        """The plan to change to; None: no change."""

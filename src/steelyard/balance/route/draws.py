@@ -1,4 +1,4 @@
-"""Random choices that can be repeated: the same seed gives the same draws."""
+"""Reproducible random choices: the same seed gives the same draws."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from steelyard.balance.route.ranking import set_member
 
 
 class UniformDraws:
-    """Whole numbers below a bound, drawn in blocks: one call of numpy for each would cost more than a request does."""
+    """Integers below a bound, drawn in blocks, since a numpy call per draw would be slow."""
 
     def __init__(self, bound: int, seed: int) -> None:
         self._rng = np.random.default_rng([seed, 0x52])
@@ -26,7 +26,7 @@ class UniformDraws:
 
 
 class Pairs(Protocol):
-    """Draws two replicas among those that are available, different ones if there are several."""
+    """Draws two available replicas, different ones if there are several."""
 
     def available(self, replica: int, up: bool) -> None:
         """A replica has come up or gone."""
@@ -61,7 +61,7 @@ class SeededPairs:
 
 
 class HashedPairs:
-    """Draws by request and turn, so that a pair depends on nothing else but which replicas are up.
+    """Draws by request and turn, so that a pair depends only on them and on which replicas are up.
 
     The lower number comes first.
     """

@@ -1,4 +1,4 @@
-"""Routers that need no estimate: in turn, at random, by load, by where a session or a prompt was sent before.
+"""Routers that need no estimate: in turn, at random, by load, by session or by prefix.
 
 Serving fleets and rollouts use the same ones.
 """
@@ -12,7 +12,7 @@ from steelyard.balance.route.draws import Pairs, UniformDraws
 from steelyard.balance.route.protocol import BaseRouter, RoutedRequest, Router
 from steelyard.balance.route.ranking import Ranking, set_member
 
-_FACTOR, _SLACK = 1.5, 4  # a replica is far busier than another with 1.5 times its requests and more than 4 beyond that
+_FACTOR, _SLACK = 1.5, 4  # a replica is far busier than another if it has over 1.5 times its requests + 4
 
 
 class RoundRobin(BaseRouter):
@@ -34,7 +34,7 @@ class RoundRobin(BaseRouter):
 
 
 class Random(BaseRouter):
-    """Any replica, each as likely."""
+    """Any replica, with equal probability."""
 
     def __init__(self, replicas: int, seed: int) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class Sticky(BaseRouter):
 
 
 class StickySpill(LeastOutstanding):
-    """A session stays at home unless home is far busier than the mean: then it goes to the least loaded replica."""
+    """A session stays at home unless home is far busier than the mean; then it goes to the least loaded replica."""
 
     def __init__(self, replicas: Iterable[int] = ()) -> None:
         super().__init__(replicas)
@@ -133,8 +133,8 @@ class StickySpill(LeastOutstanding):
 class PrefixAware(LeastOutstanding):
     """Home, else where the longest known prefix was sent last, else the least loaded replica.
 
-    A replica that is far busier than the least loaded is passed over. As routers in front of real engines do, it
-    remembers what it sent where and does not ask the engines.
+    A replica that is far busier than the least loaded is skipped. Like routers in front of real engines, it remembers
+    what it sent where and does not query engines.
     """
 
     def __init__(self, replicas: Iterable[int] = ()) -> None:
@@ -163,5 +163,5 @@ class PrefixAware(LeastOutstanding):
         return replica
 
     def forget(self, name: int | str) -> None:
-        """Nobody will ask for this prefix any more."""
+        """Drop a prefix that will not be requested again."""
         self._sent_to.pop(name, None)

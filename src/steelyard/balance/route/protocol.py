@@ -1,4 +1,4 @@
-"""What every router of requests promises. It sees requests and replicas' loads, never the inside of an engine."""
+"""The interface of request routers. A router sees requests and the loads of replicas, not the state of engines."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Protocol
 
 @dataclass(slots=True)  # not frozen: one is made for every request, and freezing would take three times as long
 class RoutedRequest:
-    """What a router may know of a request. The length of its answer is not among it."""
+    """What a router knows of a request. The output length is not included."""
 
-    id: int | str  # no two unfinished requests share one
+    id: int | str  # unique among unfinished requests
     session: int | str
-    names: Sequence[int | str]  # of the leading blocks of its prompt that others may share
+    names: Sequence[int | str]  # of the leading blocks of its prompt, which others may share
     prompt: int
     priority: int = 0
     at: float = 0.0  # when it was sent
     model: str = ""
-    turn: int = 0  # requests of its session before it, where a driver counts them
+    turn: int = 0  # earlier requests of its session, if the driver counts them
 
 
 class Router(Protocol):
@@ -31,32 +31,31 @@ class Router(Protocol):
 
     @property
     def awaits_first_tokens(self) -> bool:
-        """Whether it wants to be told of first tokens. A router that is not told takes a prompt to last until the
-        request ends."""
+        """Whether it needs `first_token`. Without these calls it assumes that a prompt lasts until the request ends."""
         ...
 
     @property
     def keeps_sessions(self) -> bool:
-        """Whether a session stays on the replica of its first request for as long as that replica is available."""
+        """Whether a session stays on the replica of its first request while that replica is available."""
         ...
 
     def available(self, replica: int, up: bool) -> None:
-        """A replica has come up, or has gone with all that it had cached."""
+        """A replica has come up, or has gone with its cache."""
         ...
 
     def set_load(self, replica: int, requests: int) -> None:
-        """A replica has so many unfinished requests."""
+        """A replica has ``requests`` unfinished requests."""
         ...
 
     def choose(self, request: RoutedRequest, home: int | None = None) -> int:
         """The replica for a request. At least one must be available.
 
-        ``home`` is the available replica that has its session's context cached, if that is known.
+        ``home`` is the available replica that has its session's context cached, if known.
         """
         ...
 
     def first_token(self, request: RoutedRequest, replica: int, at: float) -> None:
-        """A request's prompt is done: its first token came at this second."""
+        """The first token of a request came at this second."""
         ...
 
     def ended(self, request: RoutedRequest, replica: int) -> None:
@@ -69,7 +68,7 @@ class Router(Protocol):
 
 
 class BaseRouter:
-    """What a router does unless it says otherwise: it remembers which replicas are down, and nothing else."""
+    """Defaults of a router: it only remembers which replicas are down."""
 
     looks_at_load: bool = False
     awaits_first_tokens: bool = False

@@ -10,10 +10,10 @@ _NUMBER, _LOAD = (1 << _NUMBER_BITS) - 1, (1 << _LOAD_BITS) - 1
 
 
 class Ranking:
-    """Least loaded first, equals by number, and those that are full after all others.
+    """Replicas by load, then by number. Full ones come last.
 
-    A change moves one entry: a search and a shift of a short list. Load and number together are one integer, which
-    compares faster than a pair.
+    A change moves one entry of a short list. Load and number are packed into one integer, which compares faster than a
+    pair.
     """
 
     __slots__ = ("_keys", "_order")
@@ -33,15 +33,15 @@ class Ranking:
         return (key & _NUMBER for key in self._order)
 
     def load(self, number: int) -> int:
-        """What a replica is ranked by."""
+        """The load of a replica."""
         return self._keys[number] >> _NUMBER_BITS & _LOAD
 
     def is_full(self, number: int) -> bool:
-        """Whether a replica was said to be full."""
+        """Whether a replica is full."""
         return self._keys[number] >> _NUMBER_BITS > _LOAD
 
     def first(self) -> int:
-        """The least loaded replica; there must be one."""
+        """The least loaded replica. There must be at least one."""
         return self._order[0] & _NUMBER
 
     def put(self, number: int, load: int, full: bool = False) -> None:
@@ -66,14 +66,14 @@ class Ranking:
             insort(order, key)
 
     def remove(self, number: int) -> None:
-        """A replica is no more."""
+        """Remove a replica."""
         before = self._keys.pop(number, None)
         if before is not None:
             del self._order[bisect_left(self._order, before)]
 
 
 def set_member(numbers: list[int], number: int, present: bool) -> None:
-    """Add a number to a sorted list or take it out, unless that is done."""
+    """Add a number to a sorted list, or remove it. Does nothing if that is already done."""
     index = bisect_left(numbers, number)
     if (index < len(numbers) and numbers[index] == number) == present:
         return

@@ -1,4 +1,4 @@
-"""How fast replicas of one tensor-parallel degree are: a small table that the driver of the core gives."""
+"""The speed of replicas of one tensor-parallel degree, as a small table from the driver."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from steelyard.errors import UserError
 class BucketSpeed:
     """Seconds that decoding, prompts and moves take on a replica of one bucket.
 
-    ``decode`` has pairs of running requests and seconds of a step, in rising order. Between two pairs it is a line, and
-    beyond the last one the line goes on. Each token of context that a step attends to adds ``read``. A move takes
-    ``reach`` seconds and ``move`` for each token.
+    ``decode`` has pairs of running requests and seconds of a step, in rising order; linear between them and beyond the
+    last. Each token of context that a step attends to adds ``read``. A move takes ``reach`` seconds, and ``move`` per
+    token.
     """
 
     decode: tuple[tuple[int, float], ...]
@@ -44,11 +44,11 @@ class BucketSpeed:
         return less + (more - less) * (running - low) / (high - low) + self.read * context
 
     def bring(self, tokens: int) -> float:
-        """Seconds to bring a context here that is cached elsewhere: moved or computed again, whichever is faster."""
+        """Seconds to get a context that is cached elsewhere: moved or recomputed, whichever is faster."""
         return min(self.reach + self.move * tokens, self.prefill * tokens)
 
     def moves(self, tokens: int) -> bool:
-        """Whether moving is the faster of the two."""
+        """Whether moving is faster than recomputing."""
         return self.reach + self.move * tokens < self.prefill * tokens
 
 

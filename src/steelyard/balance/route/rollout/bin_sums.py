@@ -1,7 +1,7 @@
 """Sums over a replica's bins: how fast it decodes from bin to bin, and how much one more trajectory delays all others.
 
-This runs for every other decision, and arrays are short. So the cost is in the number of numpy calls and of new arrays:
-all arrays are kept from one time to the next, and so are scalars, as arrays without a dimension.
+This runs for every other decision on short arrays, so the number of numpy calls and allocations determines its cost.
+All arrays are reused, and scalars are kept as zero-dimensional arrays.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from steelyard.balance.route.rollout.bins import BINS, CONTEXT, COUNT, LOAD
 from steelyard.balance.route.rollout.demand import Array
 
 TABLES = 3
-"""By bin: how much the sum over all rises if steps until that bin take a second longer; and seconds until a token in
-the bin, as a line: where it begins, and its slope."""
+"""Rows by bin: the rise of the total if steps up to that bin take a second longer; then the seconds until a token in
+the bin as a line: its start and its slope."""
 
 _FLOORS = np.repeat([[0.0], [-np.inf], [1.0]], BINS, axis=1)  # of count, load and context
 _SURELY = 1.0 + 1e-9  # more than any rounding error
@@ -23,11 +23,11 @@ _ONE, _HALF, _EIGHT = np.array(1.0), np.array(0.5), np.array(8.0)
 
 
 class BinSums:
-    """Sums up a row of bins of one width in tokens (`ReplicaBins.write`)."""
+    """Computes the sums of bins of one width in tokens (`ReplicaBins.write`)."""
 
     def __init__(self, width: float) -> None:
         row = np.zeros(3 * BINS)
-        self.row = row.data  # to be written before `sum_up`
+        self.row = row.data  # write it before `sum_up`
         self._row: Array = row.reshape(3, BINS)
         self._ends, self._from_last = self._row[COUNT], self._row[:, ::-1]
         self._there, self._sum = np.zeros((3, BINS)), np.zeros((3, BINS))
@@ -36,8 +36,8 @@ class BinSums:
         self._turns, self._at_once, self._some = np.zeros(BINS), np.zeros(BINS), np.zeros(BINS)
         self._running: npt.NDArray[np.intp] = np.zeros(BINS, dtype=np.intp)
         self._both = np.zeros((2, BINS))
-        self._weights, self._moments = self._both  # of ends, and the same times tokens until then
-        self._crowded = False  # whether there is a time when not all can run at once
+        self._weights, self._moments = self._both  # of ends, and these times their tokens
+        self._crowded = False  # whether at some time not all can run at once
         self._tools = np.array(0.0)
         self._tables = np.zeros((TABLES, BINS))
         self.widen(width)
@@ -48,7 +48,7 @@ class BinSums:
         self._middles: Array = (_LATER - 0.5) * width
 
     def sum_up(self, steps: Array, seats: int, capacity: int, tools: float, tables: Array) -> float:
-        """Fill a replica's tables; returns the rise of its sum if everything there is delayed by a second.
+        """Fill a replica's tables. Returns the rise of its total if everything there is delayed by a second.
 
         ``steps`` has the seconds of a step by the number of running requests, ``tools`` is seconds of tools per token.
         """
@@ -88,11 +88,11 @@ class BinSums:
         there = self._there
         np.add.accumulate(self._from_last, 1, None, self._sum)
         np.multiply(self._row, _HALF, there)
-        np.subtract(self._backwards, there, there)  # what ends in a bin is there for half of it
+        np.subtract(self._backwards, there, there)  # a trajectory that ends in a bin counts for half of it
         np.maximum(there, _FLOORS, out=there)
 
     def _share(self, seats: int, capacity: int) -> None:
-        """By bin: how many can run at once, and by how much those that take turns are slower."""
+        """By bin: how many can run at once, and the slowdown if they take turns."""
         count, context, running = self._present, self._context, self._some
         fits = context.item(context.argmax()) * _SURELY <= capacity
         self._crowded = not fits or count.item(count.argmax()) > seats
@@ -110,7 +110,7 @@ class BinSums:
         self._running[:] = np.add(running, _HALF, running)
 
     def marginal(self, steps: Array) -> float:
-        """Seconds that one more trajectory adds to each step now, on the replica that was summed up last."""
+        """Seconds that one more trajectory adds to each step now, on the replica of the last `sum_up`."""
         first = self._running.item(0)
         now = steps.item(first)
         takes_turns = self._crowded and self._turns.item(0) > 1.0

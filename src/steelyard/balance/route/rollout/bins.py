@@ -1,4 +1,4 @@
-"""The trajectories on one replica as a row of bins: how many are likely to have how many tokens left."""
+"""The trajectories on one replica as bins: the expected number of trajectories by remaining tokens."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from struct import Struct
 
 BINS = 64
-_ROW = Struct(f"{3 * BINS}d")  # packing takes half the time of assigning lists to an array
+_ROW = Struct(f"{3 * BINS}d")  # packing is twice as fast as assigning lists to an array
 COUNT, LOAD, CONTEXT = range(3)  # of trajectories in a bin: their number, seconds added to each step, context tokens
 
 
@@ -25,10 +25,9 @@ class _Member:
 class ReplicaBins:
     """Trajectories on a replica, each with its equally likely ends, in tokens that were decoded there.
 
-    As decoding goes on, a trajectory passes some of its ends, and its other ends become more likely. A trajectory that
-    has passed them all may end at any time. Bins have a width in tokens and begin at ``seen``, the tokens decoded when
-    they were last filled. Trajectories come and go one at a time and have a few ends each, for which plain numbers are
-    faster than arrays.
+    During decoding a trajectory passes some of its ends, and its other ends become more likely. A trajectory that has
+    passed all of them may end at any time. Bins have a width in tokens and begin at ``seen``, the tokens decoded when
+    they were last filled. Plain lists are used, which are faster than arrays for a few ends at a time.
     """
 
     __slots__ = ("_context", "_counts", "_load", "members", "seen")
@@ -50,7 +49,7 @@ class ReplicaBins:
         self._add(member, 1.0 / len(ends))
 
     def discount(self, name: str) -> None:
-        """Take a trajectory out."""
+        """Remove a trajectory."""
         member = self.members.pop(name)
         if self.members:
             self._add(member, -1.0 / len(member.bins))
@@ -58,7 +57,7 @@ class ReplicaBins:
             self._empty()  # clears rounding errors
 
     def fill(self, decoded: float, width: float) -> None:
-        """Fill all bins again, counted from so many decoded tokens on."""
+        """Fill all bins again, from ``decoded`` tokens on."""
         self.seen = decoded
         self._empty()
         for member in self.members.values():

@@ -12,17 +12,17 @@ from steelyard.balance.route.rollout.protocol import BaseTurnRouter, TurnChoice
 
 SMALL: Mapping[int, int] = {1: 4_000, 2: 12_000, 4: 30_000}
 LARGE: Mapping[int, int] = {2: 5_000, 4: 15_000, 8: 40_000}
-_RECOMPUTED = 4_096  # tokens of context below which it is computed again instead of moved
+_RECOMPUTED = 4_096  # tokens: shorter contexts are recomputed instead of moved
 _QUEUE = 16  # turns that may queue on a replica beyond its seats
 
 
 class CMlfq(BaseTurnRouter):
-    """A new trajectory starts in the bucket for the shortest. A tool return moves it if mean and p90 of its remaining
-    tokens fall into the same bucket.
+    """A new trajectory starts in the bucket for the shortest. A tool return moves it to another bucket if mean and p90
+    of its remaining tokens agree on that bucket.
 
-    Inside a bucket it goes to the replica with the fewest turns; it stays on its replica if it stays in its bucket. A
-    replica whose queue is full is passed over. If a whole bucket is full, the next ones for longer trajectories are
-    tried, then those for shorter.
+    In a new bucket it goes to the replica with the fewest turns; in the same bucket it stays on its replica. Replicas
+    with a full queue are skipped. If a whole bucket is full, buckets for longer trajectories are tried, then those for
+    shorter.
     """
 
     def __init__(self, caps: Mapping[int, int] | None = None) -> None:

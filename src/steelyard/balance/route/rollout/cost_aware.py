@@ -1,4 +1,4 @@
-"""Cost-aware C-MLFQ, the default: a turn goes where it lets the rollout finish soonest."""
+"""Cost-aware C-MLFQ, the default: a turn goes to the replica that lets the rollout finish soonest."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _LONGEST = 1e9  # tokens: no trajectory has more left
 
 
 class CostAware(BaseTurnRouter):
-    """The replica that least raises the expected sum over trajectories of (finish time) to the eighth power.
+    """The replica that least raises the expected sum over trajectories of (finish time) ** 8.
 
-    A synchronous step is over when its last trajectory is, and it is not known which that will be. In expectation, the
-    sum of a high power over all of them follows whichever may be the last. So trajectories that may be long go where
-    tokens are fast and neighbours few, and those that are surely short fill replicas that would finish early. A tool
-    return moves a trajectory if that pays for bringing its cache over.
+    A synchronous step ends with its last trajectory, which is not known in advance. The sum of a high power is
+    dominated by those that may be last. So trajectories that may be long go to fast replicas with little load, and
+    short ones fill replicas that would finish early. A tool return moves a trajectory if the gain exceeds the cost of
+    moving its cache.
     """
 
     def __init__(self, speeds: Speeds) -> None:
@@ -41,14 +41,13 @@ class CostAware(BaseTurnRouter):
         return TurnChoice(chosen, -int(demand.expected), "keep" if moved else "drop")
 
     def rank(self, trajectory: Running) -> float:
-        """Longest first, since the trajectory that ends a step should never wait. All of a batch go before a later
-        batch, which a later step waits for."""
+        """Longest first: the trajectory that ends a step should never wait. Earlier batches go before later ones."""
         left = trajectory.left.mean if isfinite(trajectory.left.p90) else trajectory.history.generated
         return trajectory.version * _LONGEST - left
 
     def park(self, trajectory: Running, rollouts: Rollouts) -> Cache:
-        """In the host's memory, which leaves its room to others. If computing it again is faster than fetching it, it
-        is kept while there is room for all, and dropped otherwise."""
+        """Offload to host memory, to make room for others. If recomputing is faster than fetching, keep the cache while
+        there is room for all, else drop it."""
         assert trajectory.replica is not None
         here = rollouts.replicas[trajectory.replica]
         if self._bucket[here.number].moves(trajectory.context):

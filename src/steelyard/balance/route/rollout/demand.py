@@ -1,9 +1,9 @@
-"""What a trajectory is likely to ask of a replica: its remaining tokens as a few equally likely lengths, and the
-prompts and tools that come with them.
+"""The expected demand of a trajectory: its remaining tokens as a few equally likely lengths, and the prompts and tools
+that come with them.
 
-Errors of estimators are of about one size in square roots of tokens, whatever the length. So mean and p90 are read as
-those of a normal distribution of the root. A mean alone would not do: the trajectories that turn out long decide when a
-rollout is over.
+The errors of estimators are about constant in square roots of tokens. So the root of the length is taken as normally
+distributed, with the given mean and p90. A mean alone is not enough: trajectories that turn out long decide when a
+rollout ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from steelyard.balance.rollouts import Running
 
 Array = npt.NDArray[np.float64]
 
-LENGTHS = 8  # equally likely lengths stand for a distribution
+LENGTHS = 8  # equally likely lengths that represent a distribution
 _MIDDLES = (0.1573106846101707, 0.4887764111146695, 0.8871465590188759, 1.5341205443525463)
 """The standard normal distribution's quantiles in the middle of each upper eighth."""
 _BESIDE = [quantile - Z90 for quantile in (*(-each for each in reversed(_MIDDLES)), *_MIDDLES)]
@@ -29,7 +29,7 @@ _MEMORY = 0.998  # what remains of a trajectory's weight when the next one ends:
 
 
 class Demand:
-    """Tokens to generate, what comes with each of them, and the context to begin with, cached or not."""
+    """Tokens to generate, tool time and returned tokens per generated token, and the context to begin with."""
 
     __slots__ = ("cached", "context", "expected", "likely", "new", "returned", "tools", "usual_context")
 
@@ -41,11 +41,11 @@ class Demand:
         self.cached = cached
         self.new = new
         self.context = cached + new
-        self.usual_context = self.context + (1.0 + returned) * self.expected / 2  # mean over all it has to generate
+        self.usual_context = self.context + (1.0 + returned) * self.expected / 2  # mean over the remaining tokens
 
 
 def lengths(left: Left) -> list[float]:
-    """Equally likely lengths by an estimate. They are so few that plain numbers are faster than an array."""
+    """Equally likely lengths by an estimate. For so few, a list is faster than an array."""
     return _lengths(left.mean, left.p90)
 
 
@@ -63,13 +63,13 @@ def _mean(likely: list[float]) -> float:
 
 
 def unknown(had: int) -> list[float]:
-    """The same without an estimate: something of unknown scale goes on for as long as it has, or for longer in half of
-    all cases. Before the first turn every octave is as likely as any other."""
+    """The same without an estimate: with an unknown scale, a trajectory has at least as many tokens left as it ``had``
+    in half of all cases. Before the first turn all octaves are equally likely."""
     return [had * each for each in _ONWARD] if had else _OCTAVES
 
 
 class DemandModel:
-    """What ended trajectories were like: tokens and seconds of tools per token, and turns left after a turn."""
+    """Statistics of ended trajectories: returned tokens and tool seconds per token, and turns left after each turn."""
 
     def __init__(self) -> None:
         self._ended = 0
@@ -77,14 +77,14 @@ class DemandModel:
         self.tools = 0.0  # seconds per generated token
         self.returned = 0.0  # tokens per generated token
         self._usual = 0.0  # mean generated tokens of a trajectory
-        self._a_turn = 0.0  # and of a turn
-        # The last demand before a first turn, and what it followed from.
+        self._a_turn = 0.0  # mean generated tokens of a turn
+        # The last demand before a first turn, and its inputs.
         self._first: tuple[tuple[float, ...], Demand] | None = None
-        # After each turn: weight of the trajectories that had more, and their turns left.
+        # By turn: weight of the trajectories that had more turns, and their turns left.
         self._later: list[tuple[float, float]] = []
 
     def learn(self, done: History) -> None:
-        """Take in a trajectory that has ended."""
+        """Learn from a trajectory that has ended."""
         self._ended += 1
         self._count = _MEMORY * self._count + 1.0
         self._turns = _MEMORY * self._turns + len(done.turns)
@@ -100,13 +100,13 @@ class DemandModel:
             self._later[turn] = _MEMORY * count + 1.0, _MEMORY * left + len(done.turns) - 1 - turn
 
     def demand(self, trajectory: Running, under_way: int) -> Demand:
-        """A trajectory goes on as it went so far, with one average trajectory added to what it has done.
+        """The demand of a trajectory, from its own statistics with those of one average trajectory added.
 
-        While fewer have ended than are under way, the short ones have ended first, and estimators have learnt from
-        these. So an estimate counts by the share that has ended; for the rest, the lengths of `unknown` count where
-        they are longer.
+        While fewer trajectories have ended than are running, estimators have learnt from short ones, which end first.
+        So the estimate has the weight of the share that has ended; for the rest, the lengths of `unknown` are used
+        where they are longer.
 
-        The last object is returned again if nothing has changed, as for trajectories of one prompt that begin together.
+        The last object is returned if nothing has changed, as for trajectories of one prompt that begin together.
         """
         if trajectory.history.turns:
             return self._demand(trajectory, under_way)
@@ -131,8 +131,8 @@ class DemandModel:
         return Demand(likely, tools, returned, context - new, new)
 
     def _lengths(self, trajectory: Running, under_way: int) -> list[float]:
-        """By the estimate or, if that is longer, by the trajectory's own tokens per turn. Estimators predict too little
-        for the few very long ones, which decide when all is over."""
+        """By the estimate, or by the trajectory's own tokens per turn if that is longer: estimators predict too little
+        for the few very long trajectories, which end the rollout."""
         left, history = trajectory.left, trajectory.history
         if not isfinite(left.p90):
             return unknown(history.generated)
@@ -146,7 +146,7 @@ class DemandModel:
         return given
 
     def _at_its_pace(self, history: History) -> float:
-        """Tokens of the turns that are usually left, at the mean length of its own turns and one average turn."""
+        """The usual number of remaining turns times the mean tokens of its turns, one average turn included."""
         turns = len(history.turns)
         if not turns or not self._later:
             return 0.0

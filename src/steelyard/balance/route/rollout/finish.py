@@ -1,9 +1,9 @@
 """When the trajectories on each replica will finish, and how one more would change that.
 
-Trajectories on a replica decode side by side, one token each per step. So what matters is how many are likely to be
-there after x more tokens (`bins.py`): a step takes what it takes for so many, plus what their contexts and prompts
-add. Summed over x (`bin_sums.py`), this says when a trajectory of any length would finish there, and how much one more
-delays all others. Sums are made again when enough trajectories have come or gone, or enough tokens were decoded.
+Trajectories on a replica decode side by side, one token each per step. The time of a step follows from the number of
+trajectories expected to be there after x more tokens (`bins.py`), their contexts and their prompts. Summed over x
+(`bin_sums.py`), this gives the finish time of a trajectory of any length, and how much one more delays all others. Sums
+are updated when enough trajectories have come or gone, or enough tokens were decoded.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from steelyard.balance.route.rollout.bins import BINS, ReplicaBins
 from steelyard.balance.route.rollout.demand import LENGTHS, Array, Demand, DemandModel
 from steelyard.balance.route.speed import BucketSpeed
 
-_FRESH = 1 / 8  # share of a replica's trajectories that come or go before its sums are made again
-_SHARE = np.array(1.0 / LENGTHS)  # of each length; numpy takes longer with a plain number
+_FRESH = 1 / 8  # share of a replica's trajectories that come or go before its sums are updated
+_SHARE = np.array(1.0 / LENGTHS)  # of each length; an array, since numpy is slower with a plain number
 _LIKELY = Struct(f"{LENGTHS}d")
 
 
 @dataclass(slots=True)
 class _Here:
-    """A replica and the trajectories that count there. ``changes`` have come or gone since it was summed up.
+    """A replica and the trajectories counted there. ``changes`` have come or gone since its sums were updated.
 
-    It had ``decoded`` so many tokens at second ``since``, and decodes at ``rate`` tokens a second from then on.
+    At second ``since`` it had ``decoded`` tokens; from then on it decodes ``rate`` tokens per second.
     """
 
     number: int
@@ -48,7 +48,7 @@ class _Here:
     slot: int = 0  # its index in arrays
 
     def decoded_by(self, at: float) -> float:
-        """Tokens that each running request has got by then."""
+        """Tokens that each running request has decoded by then."""
         return self.decoded + self.rate * (at - self.since)
 
     def passes(self, width: float) -> float:
@@ -66,25 +66,25 @@ class FinishPredictor:
         self._here: list[_Here] = []
         self._by_number: dict[int, _Here] = {}
         self._where: dict[str, _Here] = {}  # by trajectory
-        self._stale: set[int] = set()  # slots to be summed up again
+        self._stale: set[int] = set()  # slots whose sums are outdated
         # Replicas whose load has changed, and tokens that tools returned per token then.
         self._loads: dict[int, tuple[Replica, float]] = {}
-        self._last: tuple[Demand, int | None, Array] | None = None  # the last question and its answer
+        self._last: tuple[Demand, int | None, Array] | None = None  # the last inputs and result of `_rises`
         self._at = 0.0
         self._width = 1.0  # of a bin, in tokens
         self._by_token = np.array(1.0)  # bins per token
-        self._likely = np.ones(LENGTHS)  # tokens of the demand in question
+        self._likely = np.ones(LENGTHS)  # lengths of the current demand
         self._likely_column = self._likely[:, None]
         self._into_likely = self._likely.data
         self._sums = BinSums(1.0)
         self._rooms: list[float] = []  # tokens of context that each replica has room for
-        self._roomy = 0  # a slot that had room when this was asked last
-        self._due: list[float] = []  # when the bins of each replica are to be filled again
+        self._roomy = 0  # a slot that had room at the last call of `has_room`
+        self._due: list[float] = []  # when the bins of each replica must be filled again
         self._next_due = inf  # the first of these
         self._resize(np.zeros((2, 0)), np.zeros((TABLES, BINS, 0)))
 
     def __reduce__(self) -> tuple[Callable[..., FinishPredictor], tuple[object, ...]]:
-        """For pickling: all that arrays are made of again. Replicas with a changed load have to be pickled along."""
+        """For pickling: the state from which arrays are rebuilt. Replicas with a changed load are pickled along."""
         return _restored, (
             *(self._demands, self._here, self._stale, self._loads, self._at, self._width),
             *(self._rooms, self._due, self._kept, self._tables),
@@ -104,7 +104,7 @@ class FinishPredictor:
         )
 
     def gone(self, number: int) -> None:
-        """A replica is no more. What counted there counts nowhere now."""
+        """Remove a replica. Its trajectories count nowhere from now on."""
         slot = self._by_number[number].slot
         for name in self._here.pop(slot).bins.members:
             del self._where[name]
@@ -141,8 +141,7 @@ class FinishPredictor:
         self._harms, self._done, self._wait_once = harm[0], self._begin[0], self._wait[0]
 
     def set_load(self, replica: Replica) -> None:
-        """A replica's load has changed. What follows from it is worked out at the next question, since most changes
-        come in twos and threes."""
+        """A replica's load has changed. It is evaluated at the next query, since changes come in twos and threes."""
         self._loads[replica.number] = replica, self._demands.returned
 
     def _settle(self) -> None:
@@ -152,7 +151,7 @@ class FinishPredictor:
             here.decoded += here.rate * (at - here.since)
             here.since = at
             if not busy:
-                room, here.rate = inf, 0.0  # even the largest context has to run somewhere
+                room, here.rate = inf, 0.0  # an idle replica accepts any context
             else:
                 speed, seats, active = here.speed, replica.seats, replica.active
                 room = replica.capacity - active if busy < seats else -inf
@@ -176,7 +175,7 @@ class FinishPredictor:
         return rooms[self._roomy] >= tokens
 
     def count(self, name: str, number: int, demand: Demand) -> None:
-        """Let a trajectory count on this replica from now on."""
+        """Count a trajectory on this replica."""
         here = self._where[name] = self._by_number[number]
         decoded, usual = here.decoded_by(self._at), demand.usual_context
         load = here.speed.read * usual + here.speed.prefill * demand.returned
@@ -187,7 +186,7 @@ class FinishPredictor:
         self._changed(here)
 
     def discount(self, name: str) -> None:
-        """Let a trajectory count nowhere."""
+        """Count a trajectory nowhere."""
         here = self._where.pop(name, None)
         if here is not None:
             here.bins.discount(name)
@@ -199,7 +198,7 @@ class FinishPredictor:
             self._stale.add(here.slot)
 
     def best(self, demand: Demand, home: int | None, resident: bool, at: float) -> int:
-        """The replica with the least rise, among ``home`` and those with room; the first among equals."""
+        """The replica with the least rise, among ``home`` and those with room; the first of equals."""
         rises, context, rooms = self._said(demand, home if resident else None, at), demand.context, self._rooms
         if min(rooms) < context:
             rises, at_home = rises.copy(), -1 if home is None else self._by_number[home].slot
@@ -209,15 +208,15 @@ class FinishPredictor:
         return self._here[rises.argmin()].number
 
     def rises(self, demand: Demand, resident: int | None, at: float) -> Array:
-        """By replica: its own finish time there to the eighth power, and by how much it would raise that of others.
+        """By replica: the trajectory's finish time there to the eighth power, plus the rise of that of others.
 
         A prompt delays everything on a replica, so the time to bring a context there counts in full. A cached part is
-        moved or computed again, whichever is faster, and costs nothing on the replica where it is ``resident``.
+        moved or recomputed, whichever is faster, and is free on the replica where it is ``resident``.
         """
         return self._said(demand, resident, at).copy()
 
     def _said(self, demand: Demand, resident: int | None, at: float) -> Array:
-        """The same, kept for the next question; not to be changed."""
+        """The same, cached. Callers must not change the array."""
         if self._loads:
             self._settle()
         if at > self._at:
@@ -234,12 +233,12 @@ class FinishPredictor:
         last = self._last
         if (
             last is None or last[0] is not demand or last[1] != resident
-        ):  # trajectories of one prompt ask the same in a row
+        ):  # trajectories of one prompt repeat the same query
             last = self._last = demand, resident, self._rises(demand, resident)
         return last[2]
 
     def _rises(self, demand: Demand, resident: int | None) -> Array:
-        """Arrays have one shape, since numpy takes four times as long where it has to broadcast."""
+        """All arrays have one shape, since broadcasting takes numpy four times as long."""
         self._ask(demand, resident)
         _LIKELY.pack_into(self._into_likely, 0, *demand.likely)
         self._tokens[:] = self._likely_column
@@ -260,8 +259,8 @@ class FinishPredictor:
         return found
 
     def _ask(self, demand: Demand, resident: int | None) -> None:
-        """By replica: what each of its tokens adds to its own time, including tools, seconds that its prompt takes, and
-        what it adds to each step there. It is worked out once for each kind of replica."""
+        """By replica: seconds per token of the trajectory, tools included, seconds of its prompt, and seconds that it
+        adds to each step. Computed once per kind of replica."""
         cached, new, usual, returned, tools = (
             demand.cached,
             demand.new,
@@ -293,7 +292,7 @@ class FinishPredictor:
         self._stale.add(slot)
 
     def _widen(self, tokens: float) -> None:
-        """Make bins wider until they reach so many tokens."""
+        """Widen bins until they reach ``tokens``."""
         width = self._width
         while tokens >= BINS * width:
             width *= 2.0
@@ -340,7 +339,7 @@ def _restored(
 def _halves(rows: Array) -> list[tuple[Array, Array]]:
     """Pairs of arrays: adding the second of each to the first leaves the sum of all rows in the first row.
 
-    So the order of the sum is fixed. BLAS and numpy do not say in which order they sum.
+    So the order of the sum is fixed, which BLAS and numpy do not guarantee.
     """
     flat, pairs = rows.ravel(), []
     half = len(flat) // 2

@@ -1,4 +1,4 @@
-"""After Heddle: longest first, trajectories sorted onto replicas by length, moves while tools run."""
+"""After Heddle: longest first, replicas by length, moves while tools run."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _BANDS = 4 * 24  # quarter octaves of tokens, up to 16 million
 
 
 class Heddle(BaseTurnRouter):
-    """Longest predicted first, both among those that wait and inside engines. The longest belong on the highest
-    tensor-parallel degree, and so on down.
+    """Longest predicted first, in the queue and inside engines. The longest belong on the highest tensor-parallel
+    degree, shorter ones on lower degrees.
 
-    Trajectories are sorted by their predicted remaining tokens and assigned from the top. Each degree gets the share
-    of all predicted tokens that it has of the GPUs, so trajectories of about one length may fall to two degrees. After
-    a tool return a trajectory that belongs elsewhere moves to the least busy replica there, or to the least busy one
-    anywhere if no seat is free there.
+    Trajectories are sorted by their predicted remaining tokens and assigned from the top. Each degree gets the share of
+    all predicted tokens that it has of the GPUs, so trajectories of one length may be split between two degrees. After
+    a tool return a trajectory that belongs to another degree moves to its least busy replica, or to the least busy of
+    all replicas if no seat is free there.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Heddle(BaseTurnRouter):
         self._predicted[name] = tokens
 
     def _shares(self, tokens: int) -> dict[int, float]:
-        """By degree: how many predicted tokens of trajectories of about this length it gets."""
+        """By degree: its share of the predicted tokens of trajectories of about this length."""
         band = _band(tokens)
         first = sum(self._bands[band + 1 :])
         last = first + self._bands[band]
@@ -80,7 +80,7 @@ class Heddle(BaseTurnRouter):
         return shares
 
     def _least_busy(self, shares: dict[int, float], rollouts: Rollouts) -> Replica | None:
-        """A replica with a free seat, with the fewest turns relative to its GPUs and to what its degree is to get."""
+        """The replica with a free seat and the fewest turns relative to its GPUs and to the share of its degree."""
         best, least = None, inf
         for degree, share in shares.items():
             replica = rollouts.replicas[self._buckets[degree].first()]

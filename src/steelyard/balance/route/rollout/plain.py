@@ -1,4 +1,4 @@
-"""Routers of requests, used for turns. Engines queue what they are sent."""
+"""Request routers, used for turns. Engines queue what they are sent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from steelyard.balance.route.rollout.protocol import BaseTurnRouter, TurnChoice
 class RequestTurns(BaseTurnRouter):
     """Each turn is a request. A trajectory is a session, and its prompt is the prefix that its group shares.
 
-    What another replica has cached is computed again.
+    Contexts that are cached on another replica are recomputed.
     """
 
     def __init__(self, router: Router) -> None:
@@ -40,7 +40,7 @@ class RequestTurns(BaseTurnRouter):
 
 
 class GroupPrefixAware(PrefixAware):
-    """Forgets a group's prompt when all of its trajectories that were placed have ended."""
+    """Forgets a group's prompt when all of its placed trajectories have ended."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Routers that order trajectories, both those that wait and those inside engines. They run wherever a seat is free."""
+"""Routers that order trajectories, in the queue and inside engines. A trajectory runs wherever a seat is free."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from steelyard.balance.route.rollout.protocol import BaseTurnRouter, TurnChoice
 
 
 class FewestLeftFirst(BaseTurnRouter):
-    """The fewest tokens left go first, by what the estimator says. With the oracle this is shortest-first, a bound.
+    """Fewest predicted remaining tokens first. With the oracle this is shortest-first, a bound.
 
     A trajectory stays where its cache is if there is a free seat, else it takes one on the least busy replica. If all
-    seats are taken it waits outside of engines, so that the order is decided when a seat becomes free.
+    seats are taken it waits outside of engines, so that the order is decided when a seat is free.
     """
 
     def __init__(self) -> None:
@@ -38,9 +38,9 @@ class FewestLeftFirst(BaseTurnRouter):
 
 
 class LeastAttained(FewestLeftFirst):
-    """The fewest tokens generated so far go first, as Autellix ranks programs. Each stays on its first replica.
+    """Fewest generated tokens first, as Autellix ranks programs. Each trajectory stays on its first replica.
 
-    It needs no estimate: what has run for long is likely to go on. Engines queue what has no seat.
+    It needs no estimate: a trajectory that has run long is likely to run longer. Engines queue turns without a seat.
     """
 
     def choose(self, trajectory: Running, rollouts: Rollouts, at: float) -> TurnChoice | None:

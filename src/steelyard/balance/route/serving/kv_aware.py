@@ -1,4 +1,4 @@
-"""A router that weighs what a replica has cached against the work that it has to do."""
+"""A router that weighs the cached prefix on a replica against its load."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class KvAware(BaseRouter):
     """The replica with the least work: blocks to compute (this request's and those waiting) times a weight, plus
     blocks in use.
 
-    So a cached prefix counts against load, as in Dynamo's router. A request uses the blocks of its prompt while it
+    So a cached prefix is traded against load, as in Dynamo's router. A request uses the blocks of its prompt while it
     runs, shared or not, since its attention reads them all. Equals go to the replica with the fewest cached blocks,
     then to the lowest number. With a temperature, replicas are drawn by the softmax of their costs, scaled to 0 for the
     best and 1 for the worst.
@@ -117,7 +117,7 @@ class _Caches:
             del self._holders[name]
 
     def overlaps(self, names: Sequence[int | str]) -> list[tuple[int, int]]:
-        """Numbers of leading blocks, with the replicas that hold exactly so many; not those that hold none."""
+        """(number of leading blocks, replicas that hold exactly that many), without replicas that hold none."""
         found: list[tuple[int, int]] = []
         mask, depth = self._everyone, 0
         for depth, name in enumerate(names):
@@ -161,7 +161,7 @@ class _Ranking:
         insort(self.order, rank)
 
     def first(self, mask: int) -> _Rank:
-        """The first of some replicas. Few are compared with each other; of many, one stands early in the order."""
+        """The first of some replicas. A few are compared with each other; for many, the order is searched."""
         if mask.bit_count() ** 2 < len(self.order):
             return min(self.ranks[replica] for replica in _members(mask))
         return next(rank for rank in self.order if mask >> rank[-1] & 1)

@@ -1,6 +1,6 @@
-"""What drivers of serving fleets leave to the router to remember: loads of replicas, homes of sessions.
+"""Wrappers that keep state for routers of serving fleets: loads of replicas, homes of sessions.
 
-Each class here stands before a router and has the same protocol.
+Each class wraps a router and has the same protocol.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from steelyard.balance.route.protocol import RoutedRequest, Router
 
 
 class _Before:
-    """Passes on everything to the router behind it."""
+    """Forwards every call to the wrapped router."""
 
     def __init__(self, router: Router) -> None:
         self.router = router

@@ -1,4 +1,4 @@
-"""Routers before other routers: they choose a pool, and the pool's own router chooses the replica."""
+"""Two-level routers: they choose a pool, and the pool's own router chooses the replica."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RoutedPool(NamedTuple):
 
 
 class _Pools:
-    """Tells each pool's router what becomes of its requests and replicas."""
+    """Forwards events to the router of the pool that they belong to."""
 
     keeps_sessions: bool = False
 
@@ -98,10 +98,10 @@ class ByLoad(_Pools):
 
 
 class ByWeight(_Pools):
-    """Pools in turn, each as often as its weight says and as evenly spread as that allows.
+    """Pools in turn, in proportion to their weights and evenly interleaved.
 
     Each request gives every pool its weight in credit; the pool with the most credit gets the request and pays the sum
-    of all weights. A pool without replicas earns nothing, so it has nothing to catch up on when it is back.
+    of all weights. A pool without replicas earns no credit, so it gets no burst of requests when it is back.
     """
 
     def __init__(self, pools: Sequence[RoutedPool], weights: Sequence[float]) -> None:

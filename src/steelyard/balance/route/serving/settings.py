@@ -1,4 +1,4 @@
-"""What routers of a serving fleet can be told beside the number of replicas."""
+"""Settings of the routers of a serving fleet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A router that keeps to a limit on the time to first token, by the times it has seen."""
+"""A router that keeps a limit on the time to first token, by the times it has seen."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _GONE = 1 << 40  # load of a replica that is down: more than any other can have
 
 
 class SloAware(BaseRouter):
-    """The busiest replica that is predicted to give the first token in time, so that others keep their room.
+    """The busiest replica that is predicted to give the first token in time, which leaves room on the others.
 
     Seconds are predicted by two loads of a replica, the new request included in both: prompt tokens without a first
     token, and unfinished requests. The prediction is fitted to the times seen so far, later ones counting more. If no
