@@ -375,19 +375,32 @@ def test_a_read_only_place_is_found_before_the_run(folder: Path) -> None:
 # -- interruptions ------------------------------------------------------------------------------------------------
 
 
+SAY_WHEN_RUNNING = """
+import sys
+import steelyard.cli.simulate as command
+from steelyard.cli import main
+run = command.simulate
+def told(*given, **more):
+    print("running", file=sys.stderr, flush=True)
+    return run(*given, **more)
+command.simulate = told
+main()
+"""
+
+
 def interrupted(folder: Path, number: int) -> subprocess.CompletedProcess[str]:
-    """Send a signal into a run that is under way: the scenario comes through a pipe, so its reading is noticed."""
-    pipe = folder / "slow.yaml"
-    os.mkfifo(pipe)
+    """Send a signal into a run that is under way."""
+    (folder / "slow.yaml").write_text(yaml.safe_dump(SLOW))
     process = subprocess.Popen(
-        [PROGRAM, "simulate", "slow.yaml", "--out", "there/result"],
+        [sys.executable, "-c", SAY_WHEN_RUNNING, "simulate", "slow.yaml", "--out", "there/result"],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     try:
-        pipe.write_text(yaml.safe_dump(SLOW))
+        assert process.stderr is not None
+        assert process.stderr.readline() == "running\n"
         time.sleep(1.0)
         assert process.poll() is None, "the run was over too soon"
         process.send_signal(number)
