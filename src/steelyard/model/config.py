@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from steelyard.errors import UserError
+from steelyard.errors import UserError, quoted
 
+MOST_CONTEXT = 1_000_000_000  # tokens, as in scenarios
+# The most that a key may say, many times what published models have. Longer stacks would take minutes to count.
+_MOST = {
+    "num_hidden_layers": 10_000,
+    "num_nextn_predict_layers": 100,
+    **dict.fromkeys(("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"), 16_384),
+    "n_shared_experts": 1_000,
+    **dict.fromkeys(("bits", "num_bits"), 16),
+    **dict.fromkeys(("max_position_embeddings", "max_position_embedding"), MOST_CONTEXT),
+    **dict.fromkeys(("original_max_position_embeddings", "sliding_window"), MOST_CONTEXT),
+}
+_MOST_OTHERWISE = 10_000_000  # widths, heads and vocabularies
 _INHERITED = ("torch_dtype", "dtype", "quantization_config", "tie_word_embeddings")
 
 
@@ -36,15 +49,15 @@ class Config:
         """A whole number of at least `least`; without a default the key is required."""
         if default is not None and not self.has(key):
             return default
-        value = self.get(key)
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise self.wrong(key, value, f"a whole number of at least {least}")
+        value, most = self.get(key), _MOST.get(key, _MOST_OTHERWISE)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise self.wrong(key, value, f"a whole number from {least} to {most:,}")
         return value
 
-    def number(self, key: str) -> float:
+    def number(self, key: str, least: float, most: float) -> float:
         value = self.get(key)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
-            raise self.wrong(key, value, "a number above zero")
+        if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most:
+            raise self.wrong(key, value, f"a number from {least:g} to {most:,g}")
         return value
 
     def flag(self, key: str, default: bool) -> bool:
@@ -73,7 +86,15 @@ class Config:
         return Config(self.source, value, f"{self.prefix}{key}.")
 
     def wrong(self, key: str, value: object, wanted: str) -> UserError:
-        return UserError(f"{self.source}: {self.prefix}{key}: found {value!r}, expected {wanted}")
+        return UserError(f"{self.source}: {self.prefix}{key}: found {quoted(value)}, expected {wanted}")
+
+    def check_numbers(self) -> None:
+        """Refuse infinite numbers and NaN under any key, also under those that are not used."""
+        for key, value in self.data.items():
+            if isinstance(value, float) and not isfinite(value):
+                raise self.wrong(key, value, "a finite number")
+            if isinstance(value, dict):
+                Config(self.source, value, f"{self.prefix}{key}.").check_numbers()
 
     @property
     def text_part(self) -> Config:

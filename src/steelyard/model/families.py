@@ -29,16 +29,36 @@ class Family:
 def _gqa(config: Config, *, bias: bool | None = None, qk_norm: bool = False) -> Attention:
     """Grouped-query attention; `bias` None means the file's `attention_bias` says so for q, k, v and o."""
     heads = config.integer("num_attention_heads")
+    kv_heads = config.integer("num_key_value_heads", default=heads)
+    if heads % kv_heads:
+        raise config.wrong("num_key_value_heads", kv_heads, f"a divisor of num_attention_heads ({heads})")
     declared = config.flag("attention_bias", False)
     return Attention(
         kind="gqa",
         heads=heads,
-        kv_heads=config.integer("num_key_value_heads", default=heads),
-        head_dim=config.integer("head_dim", default=config.integer("hidden_size") // heads),
+        kv_heads=kv_heads,
+        head_dim=_head_dim(config, heads),
         qkv_bias=declared if bias is None else bias,
         o_bias=declared if bias is None else False,
         qk_norm=qk_norm,
     )
+
+
+def _head_dim(config: Config, heads: int) -> int:
+    """As written, or the hidden size shared out among the heads."""
+    hidden = config.integer("hidden_size")
+    if not config.has("head_dim") and hidden % heads:
+        wanted = f"a multiple of num_attention_heads ({heads}), as there is no head_dim"
+        raise config.wrong("hidden_size", hidden, wanted)
+    return config.integer("head_dim", default=hidden // heads)
+
+
+def _choices(config: Config, key: str, experts: int) -> int:
+    """Experts that a token chooses."""
+    top_k = config.integer(key)
+    if top_k > experts:
+        raise config.wrong(key, top_k, f"at most the number of experts ({experts})")
+    return top_k
 
 
 def _windows(config: Config, by_rule: Callable[[int], bool]) -> list[int | None]:
@@ -74,9 +94,10 @@ def mistral(config: Config) -> list[Layer]:
 
 
 def mixtral(config: Config) -> list[Layer]:
+    experts = config.integer("num_local_experts")
     ffn = MoeFfn(
-        experts=config.integer("num_local_experts"),
-        top_k=config.integer("num_experts_per_tok"),
+        experts=experts,
+        top_k=_choices(config, "num_experts_per_tok", experts),
         expert_intermediate=config.integer("intermediate_size"),
     )
     windows = _windows(config, lambda index: config.has("sliding_window"))
@@ -117,9 +138,10 @@ def _experts(config: Config) -> int:
 
 
 def qwen2_moe(config: Config) -> list[Layer]:
+    experts = _experts(config)
     moe = MoeFfn(
-        experts=_experts(config),
-        top_k=config.integer("num_experts_per_tok"),
+        experts=experts,
+        top_k=_choices(config, "num_experts_per_tok", experts),
         expert_intermediate=config.integer("moe_intermediate_size"),
         shared_experts=1,
         shared_intermediate=config.integer("shared_expert_intermediate_size"),
@@ -129,9 +151,10 @@ def qwen2_moe(config: Config) -> list[Layer]:
 
 
 def qwen3_moe(config: Config) -> list[Layer]:
+    experts = _experts(config)
     moe = MoeFfn(
-        experts=_experts(config),
-        top_k=config.integer("num_experts_per_tok"),
+        experts=experts,
+        top_k=_choices(config, "num_experts_per_tok", experts),
         expert_intermediate=config.integer("moe_intermediate_size"),
     )
     return _qwen_sparse(config, _gqa(config, qk_norm=True), moe)
@@ -153,9 +176,10 @@ def _deepseek(config: Config, *, router_bias: bool) -> list[Layer]:
     )
     width = config.integer("moe_intermediate_size")
     shared = config.integer("n_shared_experts", default=0, least=0)
+    experts = config.integer("n_routed_experts")
     moe = MoeFfn(
-        experts=config.integer("n_routed_experts"),
-        top_k=config.integer("num_experts_per_tok"),
+        experts=experts,
+        top_k=_choices(config, "num_experts_per_tok", experts),
         expert_intermediate=width,
         shared_experts=shared,
         shared_intermediate=shared * width,
@@ -179,9 +203,10 @@ def deepseek_v3(config: Config) -> list[Layer]:
 
 def gpt_oss(config: Config) -> list[Layer]:
     attention = replace(_gqa(config, bias=True), o_bias=True, sinks=True)
+    experts = config.integer("num_local_experts")
     moe = MoeFfn(
-        experts=config.integer("num_local_experts"),
-        top_k=config.integer("num_experts_per_tok"),
+        experts=experts,
+        top_k=_choices(config, "num_experts_per_tok", experts),
         expert_intermediate=config.integer("intermediate_size"),
         expert_bias=True,
         router_bias=True,
@@ -215,26 +240,36 @@ def gemma3(config: Config) -> list[Layer]:
 
 def minimax_m2(config: Config) -> list[Layer]:
     """Sparse in every layer; queries and keys are normed over all heads at once, which moves as many bytes."""
+    experts = config.integer("num_local_experts")
     moe = MoeFfn(
-        experts=config.integer("num_local_experts"),
-        top_k=config.integer("num_experts_per_tok"),
+        experts=experts,
+        top_k=_choices(config, "num_experts_per_tok", experts),
         expert_intermediate=config.integer("intermediate_size"),
         router_bias=config.flag("use_routing_bias", False),
     )
     return _stack(_gqa(config, qk_norm=True), moe, [None] * config.integer("num_hidden_layers"))
 
 
+def _groups(config: Config) -> int:
+    """KV heads of Step3."""
+    heads, groups = config.integer("num_attention_heads"), config.integer("num_attention_groups")
+    if heads % groups:
+        raise config.wrong("num_attention_groups", groups, f"a divisor of num_attention_heads ({heads})")
+    return groups
+
+
 def step3(config: Config) -> list[Layer]:
     attention = Attention(
         kind="mfa",
         heads=config.integer("num_attention_heads"),
-        kv_heads=config.integer("num_attention_groups"),
+        kv_heads=_groups(config),
         head_dim=config.integer("head_dim"),
         q_lora_rank=config.integer("share_q_dim"),
     )
+    experts = config.integer("moe_num_experts")
     moe = MoeFfn(
-        experts=config.integer("moe_num_experts"),
-        top_k=config.integer("moe_top_k"),
+        experts=experts,
+        top_k=_choices(config, "moe_top_k", experts),
         expert_intermediate=config.integer("moe_intermediate_size"),
         shared_experts=1,
         shared_intermediate=config.integer("share_expert_dim"),
@@ -248,9 +283,12 @@ def _index_set(config: Config, key: str) -> frozenset[int]:
     """Layer numbers, written as a list or as a string with commas between."""
     value = config.get(key)
     try:
-        return frozenset(int(item) for item in (value.split(",") if isinstance(value, str) else value))
-    except (TypeError, ValueError) as error:
-        raise config.wrong(key, value, "layer numbers, as a list or with commas between") from error
+        items = [int(item) for item in value.split(",")] if isinstance(value, str) else list(value)
+    except (TypeError, ValueError):
+        items = [-1]
+    if not all(isinstance(item, int) and item >= 0 for item in items):
+        raise config.wrong(key, value, "layer numbers from 0, as a list or with commas between")
+    return frozenset(items)
 
 
 FAMILIES = (

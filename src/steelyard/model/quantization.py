@@ -85,12 +85,19 @@ def _grouped_integers(section: Config) -> Quantization:
 
     A group of -1 is a whole output.
     """
-    bits = section.integer("bits")
-    group = section.integer("group_size", least=-1)
+    bits, group = section.integer("bits"), _group_size(section)
     scale = _SCALE_BYTES + (0.0 if section.flag("sym", False) else bits / 8)
     if group > 0:
         return Quantization(f"int{bits}", weight_bytes=bits / 8 + scale / group, compute=None)
     return Quantization(f"int{bits}", weight_bytes=bits / 8, compute=None, channel_bytes=round(scale))
+
+
+def _group_size(section: Config) -> int:
+    """Weights that share a scale; -1: those of a whole output."""
+    group = section.integer("group_size", least=-1)
+    if group == 0:
+        raise section.wrong("group_size", group, "-1, or at least 1")
+    return group
 
 
 def _compressed_tensors(section: Config) -> Quantization:
@@ -100,7 +107,9 @@ def _compressed_tensors(section: Config) -> Quantization:
     if first is None or weights is None:
         raise UserError(f"{section.source}: missing key '{section.prefix}config_groups.*.weights'")
     bits, kind = weights.integer("num_bits"), weights.text("type", "int")
-    group = weights.integer("group_size", default=0, least=-1)
+    if kind not in ("int", "float"):
+        raise weights.wrong("type", kind, "int or float")
+    group = _group_size(weights) if weights.has("group_size") else 0
     strategy = weights.text("strategy", "group" if group > 0 else "tensor")
     name = f"{'fp' if kind == 'float' else 'int'}{bits}"
     compute = name if first.has("input_activations") and name in _TENSOR_CORE else None
@@ -109,6 +118,8 @@ def _compressed_tensors(section: Config) -> Quantization:
     elif name == "fp8" and strategy == "block":
         found = _fp8_in_blocks(*_two_numbers(weights, "block_structure"))
     elif strategy == "group":
+        if group < 1:
+            raise weights.wrong("group_size", group, "a group of at least 1 with strategy group")
         scale = _SCALE_BYTES + (0.0 if weights.flag("symmetric", True) else bits / 8)
         found = Quantization(name, weight_bytes=bits / 8 + scale / group, compute=None)
     else:

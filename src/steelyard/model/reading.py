@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from steelyard.errors import UserError
-from steelyard.model.config import Config
+from steelyard.errors import UserError, quoted
+from steelyard.model.config import MOST_CONTEXT, Config
 from steelyard.model.families import FAMILIES, Family
 from steelyard.model.quantization import read_quantization
 from steelyard.model.spec import Layer, ModelSpec
 
+_MOST_STRETCHED = 10_000  # times that a rope scaling may stretch the context; published models have up to 64
+
 
 def model_from_config(config: Config, name: str) -> ModelSpec:
     """The language model that a config describes; a multimodal one counts its text part only."""
+    config.check_numbers()
     config = config.text_part
     family = _family_of(config)
     return ModelSpec(
@@ -31,15 +34,18 @@ def model_from_config(config: Config, name: str) -> ModelSpec:
 
 def _family_of(config: Config) -> Family:
     """By `architectures[0]` where written, else by `model_type`; anything unknown is an error."""
-    named = config.data.get("architectures")
-    if isinstance(named, list) and named:
-        found, known = str(named[0]), {f.architecture: f for f in FAMILIES}
+    named = config.get("architectures") if config.has("architectures") else []
+    if not isinstance(named, list) or not all(isinstance(each, str) for each in named):
+        raise config.wrong("architectures", named, "a list of names")
+    model_type = config.text("model_type", "")
+    if named:
+        found, known = named[0], {f.architecture: f for f in FAMILIES}
     else:
-        found, known = str(config.get("model_type")), {f.model_type: f for f in FAMILIES}
+        found, known = model_type or config.get("model_type"), {f.model_type: f for f in FAMILIES}
     family = known.get(found)
     if family is None:
         supported = ", ".join(f.architecture for f in FAMILIES)
-        raise UserError(f"{config.source}: architecture {found!r} is not supported; supported: {supported}")
+        raise UserError(f"{config.source}: architecture {quoted(found)} is not supported; supported: {supported}")
     return family
 
 
@@ -55,10 +61,18 @@ def _max_position(config: Config, family: Family) -> int:
     """The longest context; YaRN stretches the original length by its factor, as vLLM counts it."""
     for key in ("rope_scaling", "rope_parameters"):
         scaling = config.section(key)
-        if scaling is None or scaling.text("rope_type", scaling.text("type", "")) != "yarn":
+        if scaling is None:
             continue
-        if scaling.has("original_max_position_embeddings") and scaling.has("factor"):
-            return int(scaling.integer("original_max_position_embeddings") * scaling.number("factor"))
+        factor = scaling.number("factor", 1, _MOST_STRETCHED) if scaling.has("factor") else None
+        if scaling.text("rope_type", scaling.text("type", "")) != "yarn" or factor is None:
+            continue
+        if scaling.has("original_max_position_embeddings"):
+            stretched = int(scaling.integer("original_max_position_embeddings") * factor)
+            if stretched > MOST_CONTEXT:
+                raise scaling.wrong(
+                    "factor", factor, f"a context of at most {MOST_CONTEXT:,} tokens, not {stretched:,}"
+                )
+            return stretched
     return config.integer(family.position_key, default=family.position_default)
 
 
