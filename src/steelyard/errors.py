@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from reprlib import Repr
 
-MOST_QUOTED = 200  # characters of a user's input in a message
+from steelyard.quoting import MOST_QUOTED, message, shortened
 
 _SHORT = Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = MOST_QUOTED
@@ -17,8 +17,15 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = MOST_QUOTED
 class UserError(Exception):
     """Something the user can mend: the message says where, what was found and what would be right.
 
-    The command line prints it as it stands and exits with code 2.
+    The command line prints it as it stands and exits with code 2. Several mistakes are a line each. Control characters
+    that a name brings along are escaped, and of a long name or value only the beginning is shown.
     """
+
+    def __init__(self, *mistakes: str) -> None:
+        super().__init__(*map(message, mistakes))
+
+    def __str__(self) -> str:
+        return "\n".join(self.args)
 
 
 @contextmanager
@@ -27,7 +34,7 @@ def blaming(where: str) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        raise UserError(f"{where}: {error}") from None
+        raise UserError(*(f"{where}: {each}" for each in error.args)) from None
 
 
 def quoted(value: object) -> str:
@@ -38,11 +45,6 @@ def quoted(value: object) -> str:
 def shown(path: Path) -> str:
     """A path, shortened."""
     return shortened(str(path))
-
-
-def shortened(text: str) -> str:
-    """As much of a text as messages have of an input."""
-    return text if len(text) <= MOST_QUOTED else f"{text[: MOST_QUOTED - 3]}..."
 
 
 def nearest(word: str, choices: Iterable[str], most: int = 3) -> list[str]:

@@ -14,7 +14,7 @@ ROOMS = (
     *("files", "records", "balance", "scenario", "workload", "model", "hardware", "cost", "engine", "fleet", "sim"),
     *("posttrain", "live", "search", "validate", "profile", "report"),
 )
-SHARED = {"errors", "lazy", "collector"}  # open to every room, and itself without imports from any
+SHARED = {"errors", "quoting", "lazy", "collector"}  # open to every room, and itself without imports from any
 ABOVE_ALL = {"cli", "__init__", "__main__"}  # may import every room; no room may import them
 PACKAGE = Path(steelyard.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))

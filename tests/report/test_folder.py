@@ -14,7 +14,7 @@ import pytest
 
 from steelyard.errors import UserError
 from steelyard.records import tables as tables_module
-from steelyard.report import check_writable, choose_output_dir, summary_json, write_result
+from steelyard.report import choose_output_dir, summary_json, write_result
 from steelyard.report import folder as folder_module
 from support.report_samples import make_result, no_steps
 
@@ -163,14 +163,14 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a place nobody can write to: /proc")
 def test_unwritable_parent_is_refused() -> None:
     with pytest.raises(UserError, match="cannot write results to /proc/self/run: "):
-        check_writable(Path("/proc/self/run"))
+        choose_output_dir(Path("/proc/self/run"), "n", False)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_parent_without_permission_is_refused(tmp_path: Path) -> None:
     (tmp_path / "locked").mkdir(mode=0o500)
     with pytest.raises(UserError, match="Permission denied"):
-        check_writable(tmp_path / "locked" / "run")
+        choose_output_dir(tmp_path / "locked" / "run", "n", False)
 
 
 def test_name_too_long_is_refused(tmp_path: Path) -> None:

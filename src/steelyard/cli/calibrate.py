@@ -10,8 +10,8 @@ import typer
 
 from steelyard.cli.console import LateProgress, say
 from steelyard.cli.console import out as console
+from steelyard.files.writing import check_file, write_text
 from steelyard.report.calibration import print_calibration
-from steelyard.report.folder import write_whole
 from steelyard.validate.crossed import cross_calibrate, read_sources
 
 
@@ -21,8 +21,9 @@ def command(
     gpu: Annotated[str | None, typer.Option(help="GPU of the captures; as they say if not given.")] = None,
 ) -> None:
     """Fit the host's times to captures, and test them on held-out captures."""
+    check_file(out)
     with LateProgress("calibrating") as progress:
         crossed = cross_calibrate(read_sources(captures, gpu), progress)
-    write_whole(out, json.dumps(crossed.as_dict(), indent=2, allow_nan=False) + "\n")
+    write_text(out, json.dumps(crossed.as_dict(), indent=2, allow_nan=False) + "\n")
     print_calibration(crossed, console)
     say(f"\nwritten to {out}")

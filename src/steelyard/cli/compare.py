@@ -14,8 +14,7 @@ from steelyard.posttrain.compare import compare
 from steelyard.posttrain.compare_choices import DIMENSIONS
 from steelyard.posttrain.compare_settings import CompareSettings
 from steelyard.report.compare import print_comparison
-from steelyard.report.compare_files import comparison_json, write_comparison
-from steelyard.report.folder import check_writable
+from steelyard.report.compare_files import check_page, comparison_json, write_comparison
 
 
 def _names(dimension: str) -> Any:
@@ -73,7 +72,8 @@ def command(
         seeds=seeds,
     )
     contenders, loaded = settings.contenders(), settings.scenarios(scenarios)
-    check_writable(out)
+    if page is not None:
+        check_page(page)
     with LateProgress("comparing") as progress:
         found = compare(loaded, contenders, out, workers, progress, seeds)
     if page is not None:

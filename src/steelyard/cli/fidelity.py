@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from steelyard.cli.console import err, say
+from steelyard.files.writing import check_file, write_text
 from steelyard.report.fidelity import fidelity_page
-from steelyard.report.folder import write_whole
 from steelyard.validate.survey import survey
 
 
@@ -18,7 +18,8 @@ def command(
     out: Annotated[Path, typer.Option(help="Markdown file to write.")],
 ) -> None:
     """Validate against all captures and tables, and write the fidelity page."""
+    check_file(out)
     found = survey(folders, err.print)
     asked = f"steelyard fidelity {' '.join(map(str, folders))} --out {out}"
-    write_whole(out, fidelity_page(found, asked))
+    write_text(out, fidelity_page(found, asked))
     say(f"written to {out}")

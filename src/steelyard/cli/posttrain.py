@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,9 +15,11 @@ from steelyard.cli.checks import checking
 from steelyard.cli.console import LateProgress, say
 from steelyard.cli.console import out as console
 from steelyard.cli.options import Check, Out, Overwrite, Posttrain, Set, Summary
+from steelyard.files.folder import SUMMARY, result_folder
+from steelyard.files.writing import written_text
 from steelyard.posttrain.check import check_posttrain
 from steelyard.posttrain.run import posttrain
-from steelyard.report.folder import choose_output_dir, write_whole
+from steelyard.report.folder import choose_output_dir
 from steelyard.report.posttrain import print_posttrain, timeline_svg
 from steelyard.scenario import load_posttrain
 
@@ -34,16 +38,13 @@ def command(
     """Simulate RL post-training: rollouts with tools, training and weight sync, step after step."""
     loaded = load_posttrain(scenario, set_ or [])
     folder = choose_output_dir(out, loaded.name, overwrite)
-    with LateProgress("training steps") as progress, ExitStack() as files:
-        journal = None
-        if log:
-            folder.mkdir(parents=True, exist_ok=True)
-            file = files.enter_context((folder / "events.jsonl").open("w", encoding="utf-8"))
-            journal = Journal(file, __version__)
-        result = posttrain(loaded, progress, journal)
-    text = result.summary_json()
-    write_whole(folder / "timeline.svg", timeline_svg(result))
-    write_whole(folder / "summary.json", text)
+    with result_folder(folder, fresh=not overwrite) as stage:
+        with LateProgress("training steps") as progress, _journal(stage if log else None) as journal:
+            result = posttrain(loaded, progress, journal)
+        text = result.summary_json()
+        for name, content in (("timeline.svg", timeline_svg(result)), (SUMMARY, text)):
+            with written_text(stage / name) as file:
+                file.write(content)
     if json_:
         typer.echo(text, nl=False)
     else:
@@ -52,3 +53,13 @@ def command(
     if check:
         with checking():
             check_posttrain(result)
+
+
+@contextmanager
+def _journal(folder: Path | None) -> Iterator[Journal | None]:
+    """The log of the decision core, if it is wanted."""
+    if folder is None:
+        yield None
+        return
+    with written_text(folder / "events.jsonl") as file:
+        yield Journal(file, __version__)

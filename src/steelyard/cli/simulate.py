@@ -60,7 +60,7 @@ def command(
         result = simulate(loaded, progress=progress)
     if not json_:
         print_summary(result, console)
-    write_result(result, folder, trace=trace)
+    write_result(result, folder, trace=trace, fresh=not overwrite)
     if not json_:
         say(f"\nresult folder: {folder}\nreport:        {folder / 'report.html'}")
         sys.stdout.flush()

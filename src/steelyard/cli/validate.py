@@ -11,6 +11,7 @@ import typer
 from steelyard.cli.console import LateProgress, out
 from steelyard.cli.options import Figures
 from steelyard.errors import UserError
+from steelyard.files.writing import check_file
 from steelyard.hardware import find_gpu
 from steelyard.report.silicon import print_silicon
 from steelyard.report.validation import print_validation, write_validation_page
@@ -51,6 +52,8 @@ def command(
     ] = None,
 ) -> None:
     """Replay the requests of a captured engine, and compare with its measurements."""
+    if report is not None:
+        check_file(report)
     if silicon:
         _validate_silicon(gpu, json_)
         return

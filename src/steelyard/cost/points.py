@@ -17,6 +17,8 @@ from typing import Any, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard.files.writing import replacing
+
 Row = dict[str, Any]
 _Value = TypeVar("_Value")
 Mask = NDArray[np.bool_]
@@ -128,7 +130,8 @@ def save_points(path: Path, about: str, parts: Mapping[str, Mapping[str, PointTa
             for name, column in points.columns.items():
                 kept = {_VALUES: column.values, _THERE: column.there, _ENDS: column.ends}
                 arrays |= {f"{part}/{family}/{name}/{of}": array for of, array in kept.items() if array is not None}
-    np.savez_compressed(path, allow_pickle=False, **arrays)
+    with replacing(path) as file:
+        np.savez_compressed(file, allow_pickle=False, **arrays)
 
 
 def open_points(path: Path, *parts: str) -> tuple[str, list[Mapping[str, PointTable]]]:

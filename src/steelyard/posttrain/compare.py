@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import closing
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from steelyard.errors import UserError
+from steelyard.files.writing import appending, writing_to
 from steelyard.posttrain.compare_cases import Cases
 from steelyard.posttrain.compare_choices import Contender
 from steelyard.posttrain.compare_outcomes import JUDGED_BY, Comparison, Outcome
 from steelyard.posttrain.run import posttrain
 from steelyard.scenario.posttrain import PosttrainScenario
+from steelyard.sim.workers import as_completed
 
 Progress = Callable[[int, int], None]
 Case = PosttrainScenario | UserError
@@ -28,11 +30,11 @@ class Results:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "results.jsonl"
-        folder.mkdir(parents=True, exist_ok=True)
-        text = self._path.read_text(encoding="utf-8") if self._path.exists() else ""
+        self._file = appending(self._path, alone=True)
+        text = self._path.read_text(encoding="utf-8")
         whole = text[: text.rfind("\n") + 1]
         if whole != text:  # an interrupted run left half a line
-            self._path.write_text(whole, encoding="utf-8")
+            self._file.truncate(len(whole.encode()))
         rows = [json.loads(line) for line in whole.splitlines()]
         self._known: dict[str, dict[str, Any]] = {row.pop("digest"): row for row in rows}
 
@@ -43,8 +45,13 @@ class Results:
     def add(self, digest: str, figures: dict[str, Any]) -> None:
         """Keep the figures of a run."""
         self._known[digest] = figures
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"digest": digest, **figures}) + "\n")
+        with writing_to(self._path):
+            self._file.write(json.dumps({"digest": digest, **figures}) + "\n")
+            self._file.flush()
+
+    def close(self) -> None:
+        """Leave the file to others."""
+        self._file.close()
 
 
 def compare(
@@ -57,13 +64,24 @@ def compare(
 ) -> list[Comparison]:
     """Run every contender on every scenario, and those close to the best with more seeds. Results of the same code in
     ``folder`` are used again. A scenario on which our choice cannot be run is not compared."""
-    results = Results(folder)
+    with closing(Results(folder)) as results:
+        return _compare(scenarios, contenders, results, workers, progress, seeds)
+
+
+def _compare(
+    scenarios: Sequence[PosttrainScenario],
+    contenders: Sequence[Contender],
+    results: Results,
+    workers: int,
+    progress: Progress | None,
+    seeds: int,
+) -> list[Comparison]:
     tried = [{contender: [case] for contender, case in _cases(scenario, contenders)} for scenario in scenarios]
     _run_missing(tried, results, workers, progress)
     found = [_comparison(scenario, cases, results) for scenario, cases in zip(scenarios, tried, strict=True)]
     for each in found:
         if refused := each.find("ours").refused:
-            raise UserError(refused)
+            raise UserError(*refused.splitlines())
     if seeds == 1:
         return found
     for first, cases in zip(found, tried, strict=True):
@@ -122,12 +140,9 @@ def _run_all(todo: Mapping[str, PosttrainScenario], workers: int) -> Iterator[tu
         for digest, case in todo.items():
             yield digest, figures_of(case)
         return
-    with ProcessPoolExecutor(workers) as pool:
-        under_way: dict[Future[dict[str, Any]], str] = {
-            pool.submit(figures_of, case): digest for digest, case in todo.items()
-        }
-        for future in as_completed(under_way):
-            yield under_way[future], future.result()
+    digests = list(todo)
+    for i, figures in as_completed(figures_of, list(todo.values()), workers):
+        yield digests[i], figures
 
 
 def figures_of(scenario: PosttrainScenario) -> dict[str, Any]:

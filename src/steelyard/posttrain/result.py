@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.errors import UserError
+from steelyard.files.folder import SUMMARY, result_folder
+from steelyard.files.writing import written_text
 from steelyard.posttrain.attempt import Attempt
 from steelyard.posttrain.loop import Loop
 from steelyard.posttrain.record import LoopRecord, StepRecord
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 Column = NDArray[Any]
-SUMMARY, TRAJECTORIES, STEPS = "summary.json", "trajectories.parquet", "steps.parquet"
+TRAJECTORIES, STEPS = "trajectories.parquet", "steps.parquet"
 _NUMBERS = tuple(each.name for each in fields(StepRecord) if each.type in ("int", "float"))
 
 
@@ -77,14 +79,11 @@ class PosttrainResult:
 
     def save(self, folder: str | Path) -> None:
         """Write summary.json, trajectories.parquet and steps.parquet. Files of an earlier result are replaced."""
-        folder = Path(folder)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_table(self.trajectories, folder / TRAJECTORIES)
-            write_table(self.step_table, folder / STEPS)
-            (folder / SUMMARY).write_text(self.summary_json(), encoding="utf-8", newline="\n")
-        except OSError as error:
-            raise UserError(f"cannot write results to {folder}: {error.strerror or error}") from error
+        with result_folder(Path(folder)) as stage:
+            write_table(self.trajectories, stage / TRAJECTORIES)
+            write_table(self.step_table, stage / STEPS)
+            with written_text(stage / SUMMARY) as text:
+                text.write(self.summary_json())
 
     def summary_json(self) -> str:
         """The text of summary.json."""

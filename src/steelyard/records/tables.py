@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from steelyard.errors import UserError
+from steelyard.files.writing import written
 
 ROWS_PER_GROUP = 1 << 20
 
@@ -21,17 +22,20 @@ _ENCODING = {"i": "DELTA_BINARY_PACKED", "f": "BYTE_STREAM_SPLIT"}
 
 
 def write_table(columns: Mapping[str, np.ndarray], path: Path) -> None:
-    """Write the columns in row groups, so that memory stays bounded however many rows there are."""
+    """Write a new file of the columns in row groups, so that memory stays bounded however many rows there are."""
     schema = pa.schema([pa.field(name, _arrow_type(column)) for name, column in columns.items()])
     numeric = {name: _ENCODING[c.dtype.kind] for name, c in columns.items() if c.dtype.kind in _ENCODING}
-    with pq.ParquetWriter(
-        path,
-        schema,
-        compression="zstd",
-        compression_level=1,
-        use_dictionary=[name for name in columns if name not in numeric],  # type: ignore[arg-type]
-        column_encoding=numeric,
-    ) as writer:
+    with (
+        written(path) as file,
+        pq.ParquetWriter(
+            file,
+            schema,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=[name for name in columns if name not in numeric],  # type: ignore[arg-type]
+            column_encoding=numeric,
+        ) as writer,
+    ):
         rows = len(next(iter(columns.values()))) if columns else 0
         for first in range(0, max(rows, 1), ROWS_PER_GROUP):
             part = slice(first, first + ROWS_PER_GROUP)

@@ -6,11 +6,10 @@ terminal.
 """
 
 from steelyard.report.console import print_intervals, print_summary
-from steelyard.report.folder import check_writable, choose_output_dir, summary_json, update_result, write_result
+from steelyard.report.folder import choose_output_dir, summary_json, update_result, write_result
 from steelyard.report.trace import trace_note
 
 __all__ = [
-    "check_writable",
     "choose_output_dir",
     "print_intervals",
     "print_summary",

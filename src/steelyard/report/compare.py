@@ -10,6 +10,7 @@ from rich.table import Table
 
 from steelyard.posttrain.compare_choices import OURS, Choice, Kind
 from steelyard.posttrain.compare_outcomes import JUDGED_BY, Comparison, Outcome
+from steelyard.report.names import file_name
 
 _EVEN = 0.001  # relative difference of throughputs that counts as even
 _WIDTH = 132  # of the table, also on narrower terminals: cells must not be cut
@@ -103,7 +104,7 @@ def comparison_page(found: Sequence[Comparison], command: str, images: str) -> s
         parts.append(
             f"## {scenario.name}\n\n{scenario.model.config} on {scenario.gpus} {scenario.gpu}, "
             f"{scenario.trajectories.prompts * scenario.trajectories.group:,} trajectories a step, "
-            f"{scenario.steps} steps.\n\n![Throughput]({images}/{scenario.name}.svg)\n\n"
+            f"{scenario.steps} steps.\n\n![Throughput]({images}/{file_name(scenario.name)}.svg)\n\n"
             + "\n".join(f"- {line}" for line in verdict(each))
             + f"\n\n{_markdown(each)}"
         )

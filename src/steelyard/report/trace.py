@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from steelyard.files.writing import written
 from steelyard.records.jsontext import compact, plain
 from steelyard.report.words import count, seconds
 
@@ -64,9 +65,9 @@ def write_trace(result: Result, path: Path, cap: int = EVENT_CAP) -> None:
     shown = _choose(result, cap)
     about = {"name": result.summary.name, "steelyard": result.summary.steelyard, "note": shown.note}
     with (
-        path.open("wb") as file,
+        written(path) as file,
         gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0, compresslevel=6) as zipped,
-        io.TextIOWrapper(zipped, encoding="utf-8", newline="\n") as text,
+        io.TextIOWrapper(zipped, encoding="utf-8", errors="backslashreplace", newline="\n") as text,
     ):
         text.write(f'{{"displayTimeUnit":"ms","otherData":{compact(about)},"traceEvents":[\n')
         encode, separator = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode, ""

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from steelyard.report.folder import write_whole
+from steelyard.files.writing import write_text
 from steelyard.report.overlay import overlaid_cdf, overlaid_load
 from steelyard.report.words import UNKNOWN, count, seconds, significant
 from steelyard.sim.intervals import STATED
@@ -64,7 +64,7 @@ def signed_percent(error: float | None) -> str:
 
 def write_validation_page(validation: Validation, path: Path) -> None:
     """The page as one file."""
-    write_whole(path, validation_page(validation))
+    write_text(path, validation_page(validation))
 
 
 def validation_page(validation: Validation) -> str:

@@ -22,4 +22,4 @@ def checked(kind: type[_Kind], data: Mapping[str, Any], place: Callable[[Path], 
             f"{place(path)}: {dotted(path)}: {sentence}" if path else f"{place(path)}: {sentence}"
             for path, sentence in findings(error, data)
         ]
-        raise UserError(listed(lines)) from None
+        raise UserError(*listed(lines)) from None

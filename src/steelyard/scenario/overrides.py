@@ -7,9 +7,10 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from steelyard.errors import UserError, shortened
+from steelyard.errors import UserError
 from steelyard.files.limits import MOST_DEPTH
 from steelyard.files.yamltext import parse_yaml
+from steelyard.quoting import shortened
 from steelyard.scenario.distributions import expand_seconds, expand_tokens
 from steelyard.scenario.fleet import expand_fleet
 from steelyard.scenario.model import expand_model

@@ -62,12 +62,12 @@ def findings(error: ValidationError, data: Any) -> list[tuple[Path, str]]:
     return found
 
 
-def listed(lines: Sequence[str]) -> str:
-    """Several mistakes as one message, the first few in full."""
+def listed(lines: Sequence[str]) -> list[str]:
+    """Several mistakes for one message: the first few, and how many more there are."""
     shown = list(lines[:_MOST_SHOWN])
     if len(lines) > _MOST_SHOWN:
         shown.append(f"... and {len(lines) - _MOST_SHOWN} more")
-    return "\n".join(shown)
+    return shown
 
 
 def as_written(location: Path, data: Any, named: bool) -> Path:

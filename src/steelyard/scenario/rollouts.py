@@ -252,5 +252,5 @@ def trajectories_spec(data: Any, where: str = "trajectories") -> TrajectorySpec 
     except ValidationError as error:
         found = findings(error, data)
         raise UserError(
-            listed([f"{where}: {dotted(path)}: {said}" if path else f"{where}: {said}" for path, said in found])
+            *listed([f"{where}: {dotted(path)}: {said}" if path else f"{where}: {said}" for path, said in found])
         ) from None

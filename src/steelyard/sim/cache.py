@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import pickle
-import tempfile
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Generic, TypeVar
+
+from steelyard.files.partial import partial_file
 
 Thing = TypeVar("Thing")
 
@@ -96,14 +97,10 @@ class Cache(Generic[Thing]):
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not _is_private(file.parent):
                 return
-            handle, part = tempfile.mkstemp(dir=file.parent, prefix=".", suffix=".part")
-            try:
-                with os.fdopen(handle, "wb") as opened:
-                    pickle.dump((name, made), opened, protocol=pickle.HIGHEST_PROTOCOL)
+            with partial_file(file.parent) as (part, opened):
+                pickle.dump((name, made), opened, protocol=pickle.HIGHEST_PROTOCOL)
+                opened.flush()
                 os.replace(part, file)
-            except BaseException:
-                os.unlink(part)
-                raise
             _drop_oldest(file.parent)
 
 

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from steelyard.engine import EngineLog
 from steelyard.errors import UserError
+from steelyard.files.folder import SUMMARY, result_folder
+from steelyard.files.writing import written_text
 from steelyard.records.jsontext import readable
 from steelyard.records.tables import read_table, to_arrow, to_pandas, write_table
 from steelyard.scenario import Scenario
@@ -27,7 +29,7 @@ Column = NDArray[Any]
 
 Kept = Literal["summary", "requests", "steps"]
 EVERYTHING: tuple[Kept, ...] = ("summary", "requests", "steps")
-SUMMARY, REQUESTS, STEPS = "summary.json", "requests.parquet", "steps.parquet"
+REQUESTS, STEPS = "requests.parquet", "steps.parquet"
 
 
 class NotKept(UserError, AttributeError):
@@ -77,17 +79,13 @@ class Result:
     def save(self, folder: str | Path) -> None:
         """Write summary.json, requests.parquet and steps.parquet, as far as they were kept. Files of an earlier result
         are replaced."""
-        folder = Path(folder)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
+        with result_folder(Path(folder)) as stage:
             for name, file in (("requests", REQUESTS), ("steps", STEPS)):
-                (folder / file).unlink(missing_ok=True)
                 if self.has(name):
-                    write_table(getattr(self, name), folder / file)
+                    write_table(getattr(self, name), stage / file)
             if self.has("summary"):
-                (folder / SUMMARY).write_text(summary_text(self.summary, self.notes), encoding="utf-8", newline="\n")
-        except OSError as error:
-            raise UserError(f"cannot write results to {folder}: {error.strerror or error}") from error
+                with written_text(stage / SUMMARY) as text:
+                    text.write(summary_text(self.summary, self.notes))
 
     def has(self, part: str) -> bool:
         """Whether the result has a summary, requests or steps."""

@@ -1,19 +1,27 @@
-"""Worker processes. Results are the same, in the same order, for any number of them."""
+"""Worker processes. Results are the same for any number of them, and no worker outlives this process."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing import current_process, get_context
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkContext, SpawnContext
+from pickle import PicklingError
 from typing import Any, TypeVar
+
+from steelyard.errors import UserError
 
 _Task = TypeVar("_Task")
 _Found = TypeVar("_Found")
+
+_PR_SET_PDEATHSIG = 1  # of Linux's prctl
+_ENDED_WITH_PARENT = 1  # exit code
 
 
 def free_cores() -> int:
@@ -31,41 +39,128 @@ def run_all(function: Callable[[_Task], _Found], tasks: Sequence[_Task], workers
     if workers < 1 or len(tasks) < 2 or current_process().daemon:
         yield from map(function, tasks)
         return
+    number = min(workers, len(tasks))
+    with _started(function, [tasks[i::number] for i in range(number)]) as ends:
+        for i in range(len(tasks)):
+            yield _received(ends[i % number])
+
+
+def as_completed(
+    function: Callable[[_Task], _Found], tasks: Sequence[_Task], workers: int
+) -> Iterator[tuple[int, _Found]]:
+    """The function applied to each task, as (place of the task, what was found), the first to end first.
+
+    Each worker gets its next task when it has ended one. Closing the iterator early terminates the workers.
+    """
+    number = min(workers, len(tasks))
+    with _started(function, [()] * number) as ends:
+        todo = iter(enumerate(tasks))
+        under_way: dict[Connection, int] = {}
+        for end in ends:
+            _hand_out(end, todo, under_way)
+        while under_way:
+            for ready in wait(list(under_way)):
+                assert isinstance(ready, Connection)
+                place, found = under_way.pop(ready), _received(ready)
+                _hand_out(ready, todo, under_way)
+                yield place, found
+
+
+def _hand_out(end: Connection, todo: Iterator[tuple[int, Any]], under_way: dict[Connection, int]) -> None:
+    for place, task in todo:
+        under_way[end] = place
+        with suppress(BrokenPipeError):  # the worker has ended, which is told when its result is read
+            end.send(task)
+        return
+
+
+@contextmanager
+def _started(function: Callable[[Any], Any], tasks: Sequence[Sequence[Any]]) -> Iterator[list[Connection]]:
+    """Workers, each with tasks to begin with, as connections for further tasks and for what is found."""
     # A forked process shares what has been computed. Forking is not safe on other systems.
     context: ForkContext | SpawnContext = get_context("fork") if sys.platform == "linux" else get_context("spawn")
-    ends = [context.Pipe(duplex=False) for _ in range(min(workers, len(tasks)))]
-    started = [
-        context.Process(target=_work, args=(function, tasks[i :: len(ends)], sends), daemon=True)
-        for i, (_, sends) in enumerate(ends)
-    ]
+    alive, lifeline = context.Pipe(duplex=False)  # nothing is ever sent: it ends when this process does
+    started, ends = [], []
     try:
-        for process, (_, sends) in zip(started, ends, strict=True):
+        for some in tasks:
+            ours, theirs = context.Pipe()  # made just before its worker, so that no other one holds it open
+            ends.append(ours)
+            process = context.Process(
+                target=_work, args=(function, some, theirs, alive, lifeline, os.getpid()), daemon=True
+            )
             process.start()
-            sends.close()
-        for i in range(len(tasks)):
-            yield _received(ends[i % len(ends)][0])
+            started.append(process)
+            theirs.close()
+        yield ends
     finally:
         for process in started:
-            if process.pid is not None:
-                process.terminate()
-                process.join()
+            process.kill()
+            process.join()
+        for end in (alive, lifeline, *ends):
+            end.close()
 
 
-def _work(function: Callable[[Any], Any], tasks: Sequence[Any], sends: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles interrupts and terminates this one
-    with suppress(BrokenPipeError):  # the parent process has ended
+def _work(
+    function: Callable[[Any], Any],
+    tasks: Sequence[Any],
+    end: Connection,
+    alive: Connection,
+    lifeline: Connection,
+    parent: int,
+) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles signals, and ends this one
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    lifeline.close()
+    _end_with(parent, alive)
+    with suppress(EOFError, OSError):  # the parent process has ended
         for task in tasks:
-            try:
-                sends.send((function(task), None))
-            except Exception as error:
-                sends.send((None, error))
+            _answer(end, function, task)
+        while True:
+            _answer(end, function, end.recv())
 
 
-def _received(receives: Connection) -> Any:
+def _end_with(parent: int, alive: Connection) -> None:
+    """End this process when its parent does, however that ends.
+
+    The system sees to it on Linux, whatever this process is doing. On others a thread waits for the end of a pipe.
+    """
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it had ended before
+            os._exit(_ENDED_WITH_PARENT)
+    threading.Thread(target=_wait_for_end, args=(alive,), daemon=True).start()
+
+
+def _wait_for_end(alive: Connection) -> None:
+    with suppress(EOFError, OSError):
+        alive.recv_bytes()
+    os._exit(_ENDED_WITH_PARENT)
+
+
+def _answer(end: Connection, function: Callable[[Any], Any], task: Any) -> None:
+    """Send what the function finds, or its error."""
     try:
-        found, error = receives.recv()
-    except EOFError:
-        raise RuntimeError("a worker process ended before its work was done; is there enough memory?") from None
+        try:
+            found = function(task)
+        except UserError as error:
+            end.send((None, error))
+        except Exception as error:
+            error.add_note(f"In a worker process:\n{traceback.format_exc()}")
+            end.send((None, error))
+        else:
+            end.send((found, None))
+    except (AttributeError, TypeError, PicklingError) as error:
+        end.send((None, RuntimeError(f"a worker process cannot send its result: {error}")))
+
+
+def _received(end: Connection) -> Any:
+    try:
+        found, error = end.recv()
+    except (EOFError, ConnectionResetError):
+        told = "a worker process was ended from outside; is there enough memory? fewer --workers need less"
+        raise UserError(told) from None
     if error is not None:
         raise error
     return found

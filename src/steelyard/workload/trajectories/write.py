@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
+from steelyard.files.writing import replacing_text
 from steelyard.records import Trajectory
 
 
 def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> None:
     """One JSON object per line; unknown values are omitted."""
-    with path.open("w", encoding="utf-8") as file:
+    with replacing_text(path) as file:
         for each in trajectories:
             row = {name: value for name, value in asdict(each).items() if value is not None and name != "turns"}
             row["turns"] = [

@@ -1,0 +1,148 @@
+"""A result folder: its files appear together, in place of those of an earlier result, or not at all."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from steelyard.errors import UserError
+from steelyard.files.partial import PREFIX, partial_folder, sync_folder
+from steelyard.files.writing import check_name, check_target, folders_above, nearest_folder
+
+SUMMARY = "summary.json"
+RESULT_FILES = (
+    *("requests.parquet", "trajectories.parquet", "steps.parquet", "events.jsonl", "trace.json.gz"),
+    *("timeline.svg", "report.html", SUMMARY),
+)
+"""All files that a result may have, in the order in which they are put in place: with its summary it is complete."""
+
+_OLD = "old"  # where files of the earlier result are meanwhile
+_PATIENCE = 10.0  # seconds for which another run may be putting its files in place
+
+
+def check_folder(out: Path, fresh: bool) -> None:
+    """Raise UserError unless a result can be written to this folder; leaves nothing behind.
+
+    A ``fresh`` folder is new or empty. In others only the files of an earlier result will be replaced.
+    """
+    with _results_to(out):
+        home = nearest_folder(out)
+        _check_link(home)
+        if home == out:
+            if fresh and _content(out):
+                raise UserError(f"{out} is not empty: choose another folder or pass --overwrite")
+            for name in RESULT_FILES:
+                check_target(out / name)
+        # Try to write: permissions say nothing about read-only and special file systems.
+        with partial_folder(home) as trial:
+            if home != out:
+                trial.joinpath(out.relative_to(home)).mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def result_folder(out: Path, fresh: bool = False, names: Sequence[str] = RESULT_FILES) -> Iterator[Path]:
+    """A private folder for the files of a result, which are put in place at the end of the block.
+
+    It lies beside the folder of the result, or inside it where that exists, so that a mounted volume works too. Files
+    of an earlier result with any of these ``names`` are replaced, or removed if the new one has none. They are put back
+    if something fails. A ``fresh`` folder must have stayed empty.
+    """
+    with _results_to(out):
+        home = nearest_folder(out)
+        _check_link(home)
+        with partial_folder(home) as stage:
+            yield stage
+            sync_folder(stage)
+            if home == out or not _become(stage, out):
+                with _locked(out):
+                    if fresh and _content(out):
+                        raise _taken(out)
+                    _exchange(stage, out, names)
+        sync_folder(out)
+
+
+def _become(stage: Path, out: Path) -> bool:
+    """Make the private folder the result folder. False if that exists by now and has something in it."""
+    with folders_above(out):
+        try:
+            os.rename(stage, out)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            return False
+    sync_folder(out.parent)
+    return True
+
+
+def _exchange(stage: Path, out: Path, names: Sequence[str]) -> None:
+    """Move new files in and old ones out, which are put back if anything fails on the way."""
+    for name in names:
+        check_target(out / name)
+    made = [name for name in names if os.path.lexists(stage / name)]
+    old = stage / _OLD
+    old.mkdir()
+    try:
+        for name in reversed(names):
+            with suppress(FileNotFoundError):
+                os.rename(out / name, old / name)
+        for name in made:
+            os.rename(stage / name, out / name)
+    except BaseException:
+        for name in made:
+            if not os.path.lexists(stage / name):
+                os.rename(out / name, stage / name)
+        for name in names:
+            if os.path.lexists(old / name):
+                os.rename(old / name, out / name)
+        raise
+
+
+def _content(folder: Path) -> list[str]:
+    return [name for name in os.listdir(folder) if not name.startswith(PREFIX)]
+
+
+def _taken(out: Path) -> UserError:
+    return UserError(f"{out}: another run has written to it since this one began; choose another folder")
+
+
+@contextmanager
+def _locked(out: Path) -> Iterator[None]:
+    """One run at a time puts its files in place."""
+    handle = os.open(out, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        until = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise UserError(f"{out}: another run is writing to it; choose another folder") from None
+                time.sleep(0.02)
+            except OSError:  # the file system has no locks
+                break
+        yield
+    finally:
+        os.close(handle)
+
+
+def _check_link(folder: Path) -> None:
+    """Links to folders are followed if the user, or the system, has placed them."""
+    found = os.lstat(folder)
+    if stat.S_ISLNK(found.st_mode) and found.st_uid not in (os.geteuid(), 0):
+        raise UserError(f"{folder}: is a symbolic link of another user; give the folder's own path")
+
+
+@contextmanager
+def _results_to(out: Path) -> Iterator[None]:
+    check_name(out)
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write results to {out}: {error.strerror or error}") from None
