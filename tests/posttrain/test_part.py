@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from steelyard.balance.plan import Plan
-from steelyard.posttrain.foresight import Foresight
 from steelyard.posttrain.part import enlarged, evenly, recommended
+from steelyard.posttrain.plan_simulator import PlanSimulator
 from steelyard.posttrain.setup import set_up_posttrain
 from steelyard.records import Trajectory, Turn
 from steelyard.scenario import posttrain_from_dict
@@ -58,19 +58,19 @@ def test_a_parts_plan_is_as_good_for_the_whole(part: Plan) -> None:
     whole = recommended(scenario, enough=128, watch=simulations.append).plan
     assert "simulated at" not in whole.why
     assert simulations == list(range(len(simulations))) and len(simulations) > 1
-    foresight = Foresight(set_up_posttrain(scenario, any_degree=True))
-    batch = list(foresight.setup.tasks.step(0))
-    seconds = foresight.step_seconds(part, [batch], batch[:64])
+    simulator = PlanSimulator(set_up_posttrain(scenario, any_degree=True))
+    batch = list(simulator.setup.tasks.step(0))
+    seconds = simulator.step_seconds(part, [batch], batch[:64])
     assert seconds == pytest.approx(part.step, rel=0.1)
     assert seconds <= 1.1 * whole.step
 
 
 def test_a_larger_plan_takes_what_training_on_the_whole_batch_takes() -> None:
     scenario = posttrain_from_dict(TWICE)
-    whole = Foresight(set_up_posttrain(scenario, any_degree=True))
+    whole = PlanSimulator(set_up_posttrain(scenario, any_degree=True))
     engines, training = [{"tp": 2, "replicas": 4}], {**TWICE["training"], "dp": 1}
     half = posttrain_from_dict({**TWICE, "rollout": engines, "training": training})
-    part = Foresight(set_up_posttrain(half, any_degree=True))
+    part = PlanSimulator(set_up_posttrain(half, any_degree=True))
     batch = list(whole.setup.tasks.step(0))
     small = replace(part.written, step=1.0)
     assert enlarged(small, 2, part, whole, batch).step == whole.least_seconds(whole.written, [batch])

@@ -23,8 +23,8 @@ from steelyard.balance.rounds import BatchRounds
 from steelyard.balance.rounds.protocol import RoundInput
 from steelyard.errors import UserError
 from steelyard.posttrain.core import core_settings
-from steelyard.posttrain.foresight import TAUGHT, Foresight
 from steelyard.posttrain.loop import Loop
+from steelyard.posttrain.plan_simulator import LEARNT_TRAJECTORIES, PlanSimulator
 from steelyard.posttrain.planning import Training
 from steelyard.posttrain.recent import EndedBatches
 from steelyard.posttrain.replan import Replanner
@@ -78,11 +78,11 @@ def any_setup() -> PosttrainSetup:
 def test_prompts_asked_of_another_policy_are_another_batch() -> None:
     """As learning goes on the same prompts have other answers, under the same names."""
     setup = any_setup()
-    foresight = Foresight(setup)
+    simulator = PlanSimulator(setup)
     early, late = (list(setup.tasks.step(2, trained)) for trained in (0.0, 1e6))
     assert [each.id for each in early] == [each.id for each in late]
     for batch in (early, late):
-        assert foresight.measured(batch).generated.sum() == sum(each.generated for each in batch)
+        assert simulator.measured(batch).generated.sum() == sum(each.generated for each in batch)
 
 
 def test_training_and_what_is_predicted_of_it_are_packed_as_written() -> None:
@@ -91,12 +91,12 @@ def test_training_and_what_is_predicted_of_it_are_packed_as_written() -> None:
     for packing in ("best-fit", "balanced"):
         training = {"tp": 1, "dp": 8, "zero": 3, "micro_batch_tokens": 16384, "packing": packing}
         setup = set_up_posttrain(posttrain_from_dict({**SMALL, "training": training}))
-        foresight, batch = Foresight(setup), list(setup.tasks.step(0))
-        written, lengths = foresight.written, foresight.measured(batch).context
+        simulator, batch = PlanSimulator(setup), list(setup.tasks.step(0))
+        written, lengths = simulator.written, simulator.measured(batch).context
         found[packing] = setup.job.cost.step(lengths).seconds
-        assert foresight.training.job(written.training, written.buckets).cost.step(lengths).seconds == found[packing]
-        sync = foresight.world.sync(written.training, written.buckets)
-        assert foresight.least_seconds(written, [batch]) == pytest.approx(found[packing] + sync)
+        assert simulator.training.job(written.training, written.buckets).cost.step(lengths).seconds == found[packing]
+        sync = simulator.world.sync(written.training, written.buckets)
+        assert simulator.least_seconds(written, [batch]) == pytest.approx(found[packing] + sync)
     assert found["balanced"] < 0.99 * found["best-fit"]
 
 
@@ -106,10 +106,10 @@ def test_batches_of_late_are_looked_at_as_far_back_as_they_are_like_the_newest()
     longer = [
         replace(each, turns=tuple(replace(turn, generated=2 * turn.generated) for turn in each.turns)) for each in first
     ]
-    foresight = Foresight(setup)
-    assert foresight.alike([*same, first]) == [*same, first]
-    assert foresight.alike([*same, longer, first]) == same
-    assert foresight.alike([longer, *same]) == [longer]
+    simulator = PlanSimulator(setup)
+    assert simulator.alike([*same, first]) == [*same, first]
+    assert simulator.alike([*same, longer, first]) == same
+    assert simulator.alike([longer, *same]) == [longer]
 
 
 @pytest.mark.parametrize("staleness", [1, 3])
@@ -140,9 +140,9 @@ def test_no_gpu_is_ever_in_two_roles_and_nobody_is_lost(data: st.DataObject) -> 
     """Random plans, carried out one after the other between steps, with trajectories under way."""
     setup = any_setup()
     loop = Loop(setup, core_settings(setup).core())
-    foresight = Foresight(setup)
-    switch, now, plan = Switch(loop, foresight.training), 0.0, foresight.written
-    options = [each for each in foresight.world.options if each.gpus < 16]
+    simulator = PlanSimulator(setup)
+    switch, now, plan = Switch(loop, simulator.training), 0.0, simulator.written
+    options = [each for each in simulator.world.options if each.gpus < 16]
     for version in range(3):
         step = loop.step(now, version)
         option = data.draw(st.sampled_from(options))
@@ -276,10 +276,10 @@ def test_the_best_fixed_plan_is_at_least_as_good_as_the_written_one(stationary: 
 
 
 def test_a_bound_is_never_above_what_it_bounds() -> None:
-    foresight = Foresight(any_setup())
+    simulator = PlanSimulator(any_setup())
     batch = [list(any_setup().tasks.step(0))]
-    plan = foresight.written
-    assert foresight.least_seconds(plan, batch) <= foresight.step_seconds(plan, batch, [])
+    plan = simulator.written
+    assert simulator.least_seconds(plan, batch) <= simulator.step_seconds(plan, batch, [])
 
 
 def test_no_layout_is_offered_that_the_longest_sequence_would_not_fit() -> None:
@@ -296,10 +296,10 @@ def test_plans_wait_for_a_whole_batch() -> None:
         def plan(self, state: PlannerState) -> None:
             seen.append(state)
 
-    foresight, core = Foresight(any_setup()), core_settings(any_setup()).core()
-    core.planning = Planning(foresight.world, Spy(), PlanAnswers(foresight.world.options), foresight.written)
+    simulator, core = PlanSimulator(any_setup()), core_settings(any_setup()).core()
+    core.planning = Planning(simulator.world, Spy(), PlanAnswers(simulator.world.options), simulator.written)
     loop = Loop(any_setup(), core)
-    loop.manager = Replanner(loop, foresight)
+    loop.manager = Replanner(loop, simulator)
     loop.run()
     assert seen and seen[0].step == 0  # training took longer than both batches that began with it
     both = [each.generated for step in (0, 1) for each in any_setup().tasks.step(step)]
@@ -317,7 +317,7 @@ def measured(median: float, count: int = 64, seed: int = 0) -> Measured:
 
 
 def test_simulations_are_asked_for_when_something_is_new() -> None:
-    plan = Foresight(any_setup()).written
+    plan = PlanSimulator(any_setup()).written
     last = PlannerState(1, measured(500), plan, seen=64)
     due = LengthsChanged().due
     assert due(PlannerState(1, measured(500), None), None) and due(PlannerState(2, measured(500), plan), None)
@@ -328,7 +328,7 @@ def test_simulations_are_asked_for_when_something_is_new() -> None:
 
 def test_answers_to_the_same_prompts_are_one_draw() -> None:
     """Four prompts that came out longer are no news, 64 are."""
-    plan = Foresight(any_setup()).written
+    plan = PlanSimulator(any_setup()).written
 
     def batch(factor: float, group: int) -> Measured:
         tokens = np.tile([int(200 * factor), int(1000 * factor)], 32 // group).repeat(group)
@@ -344,8 +344,8 @@ def test_other_draws_of_the_same_prompts_are_no_news() -> None:
     """One false alarm has plans made anew, by one batch alone; three deviations would give several here."""
     asked = {"trajectories": {"preset": "math", "prompts": 64}, "seed": 1}
     setup = set_up_posttrain(posttrain_from_dict({**SMALL, **asked}))
-    foresight = Foresight(setup)
-    drawn = [foresight.measured(list(setup.tasks.step(step, 0.0))) for step in range(30)]
+    simulator = PlanSimulator(setup)
+    drawn = [simulator.measured(list(setup.tasks.step(step, 0.0))) for step in range(30)]
     pairs = list(combinations(drawn, 2))
     assert not any(LengthsChanged().apart(*pair) for pair in pairs)
     assert sum(LengthsChanged(sigmas=3.0).apart(*pair) for pair in pairs) > 1
@@ -436,9 +436,9 @@ def test_engines_that_fall_behind_are_predicted_to_hold_training_up() -> None:
         "seed": 1,  # single steps take from 120 to 260 s, so the figures of some seeds are off by more
     }
     setup = set_up_posttrain(posttrain_from_dict(said))
-    foresight, batches = Foresight(setup), [list(setup.tasks.step(step)) for step in range(3)]
-    told = foresight.step_seconds(foresight.written, batches, batches[0][:TAUGHT])
+    simulator, batches = PlanSimulator(setup), [list(setup.tasks.step(step)) for step in range(3)]
+    told = simulator.step_seconds(simulator.written, batches, batches[0][:LEARNT_TRAJECTORIES])
     record = loop_of(setup, []).run()
     later = float(np.mean([record.seconds(step) for step in range(7, 12)]))
-    assert foresight.least_seconds(foresight.written, batches) < 0.85 * later
+    assert simulator.least_seconds(simulator.written, batches) < 0.85 * later
     assert told == pytest.approx(later, rel=0.1)

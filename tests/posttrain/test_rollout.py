@@ -102,7 +102,7 @@ def test_one_that_is_given_up_over_its_last_tokens_is_stopped_and_not_done() -> 
     here = stage(1, rounds=NoRounds("a", Generated))
     begin(here, [trajectory("a", (40, 0, 0.0)), trajectory("b", (60, 0, 0.0))], 0.0, 0)
     here.run()
-    assert ids(here.record.thrown) == ["a"] and not here.running
+    assert ids(here.record.dropped) == ["a"] and not here.running
     assert ids(here.record.samples) == ["b"]
 
 
@@ -119,7 +119,7 @@ def test_one_that_is_given_up_when_its_cache_has_moved_is_not_run_there() -> Non
     here = stage(1, 1, 1, router=WithCaches(RoundRobin()), rounds=NoRounds("a", Moved))
     begin(here, [trajectory("a", (40, 10, 1.0), (9, 0, 0.0)), trajectory("b", (60, 10, 1.0), (9, 0, 0.0))], 0.0, 0)
     here.run()
-    assert ids(here.record.thrown) == ["a"] and not here.running
+    assert ids(here.record.dropped) == ["a"] and not here.running
     assert ids(here.record.samples) == ["b"] and here.moves.count == 2
 
 
@@ -225,7 +225,7 @@ def test_the_tool_of_one_that_was_stopped_returns_once() -> None:
     here.run(until=10.0)
     here.abort(["a"], 10.0)
     router.closed = True
-    begin(here, [here.record.thrown.pop()], 11.0, 0)  # as if its tool had returned by now
+    begin(here, [here.record.dropped.pop()], 11.0, 0)  # as if its tool had returned by now
     here.run(until=90.0)
     assert here.running["a"].turns == 1
 
@@ -235,7 +235,7 @@ def test_stopped_trajectories_go_on_where_they_were() -> None:
     begin(here, [trajectory("a", (500, 100, 1.0), (100, 0, 0.0))], 0.0, 0)
     here.run(until=3.0)
     here.abort(["a"], 3.0)
-    (stopped,) = here.record.thrown
+    (stopped,) = here.record.dropped
     assert 0 < stopped.tokens < 500 and stopped.context == 300 + stopped.tokens
     assert not here.running and not here.driver.core.placement.rollouts.running
     begin(here, [stopped], 10.0, 1)
@@ -303,7 +303,7 @@ def test_nobody_is_lost_or_served_twice(many: list[list[tuple[int, int, float]]]
         elif what == "abort" and here.running:
             name = sorted(here.running)[0]
             here.abort([name], at)
-            begin(here, [here.record.thrown.pop()], at, 1)
+            begin(here, [here.record.dropped.pop()], at, 1)
         elif what == "weights":
             here.new_weights(at, at + 0.5)
     here.run()

@@ -119,7 +119,7 @@ class Ran:
 
     def samples(self, kind: str) -> list[str]:
         record = self.loop.record
-        found = [each for batch in record.batches for each in batch] if kind == "trained" else record.thrown
+        found = [each for batch in record.batches for each in batch] if kind == "trained" else record.dropped
         return [each.trajectory.id for each in found]
 
 
@@ -154,7 +154,7 @@ def check(run: Ran) -> None:
             assert each.generated == each.trajectory.generated, "tokens lost or made twice"
             turns = each.trajectory.turns
             assert each.context == each.trajectory.prompt_tokens + each.generated + sum(t.returned for t in turns[:-1])
-    for each in record.thrown:
+    for each in record.dropped:
         assert each.generated <= each.trajectory.generated
     if scenario.tail.waits:
         assert not thrown and all(len(batch) == size * scenario.trajectories.prompts for batch in record.batches)

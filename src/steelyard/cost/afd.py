@@ -251,8 +251,8 @@ class AfdCost:
         tokens = n + sum(chunk for chunk, _ in chunks)
         decodes = self._on_one(n)
         micro = min(unit.pipeline.micro_batches, max(decodes, *(chunk for chunk, _ in chunks)))
-        dealt = [chunks[i :: unit.instances] for i in range(min(unit.instances, len(chunks)))]
-        parts = [[_middle(chunk, before, micro) for chunk, before in each] for each in dealt]
+        by_instance = [chunks[i :: unit.instances] for i in range(min(unit.instances, len(chunks)))]
+        parts = [[_middle(chunk, before, micro) for chunk, before in each] for each in by_instance]
         share, rows = -(-decodes // micro), -(-tokens // micro)
         most = share + max(sum(chunk for chunk, _ in each) for each in parts)
         cached = kv * share // n if n else 0
@@ -262,7 +262,7 @@ class AfdCost:
             attention = max(layer.attention.mixed(share, cached, longest, each).gpu for each in parts)
             rounds.append(LayerRound(layer.layers, attention, send, layer.ffn(rows), back))
         requests = decodes + max(len(each) for each in parts)
-        head = unit.head(decodes + max(sum(chunk for chunk, _ in each) for each in dealt), requests)
+        head = unit.head(decodes + max(sum(chunk for chunk, _ in each) for each in by_instance), requests)
         seconds = MicroBatchPipeline(micro, unit.pipeline.one_at_a_time).seconds(rounds)
         launch = unit.host.launch(unit.launch(most, False))
         return StepTime(seconds + head, unit.host.prepare(requests), launch, head)

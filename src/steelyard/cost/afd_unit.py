@@ -59,8 +59,8 @@ def compile_unit(
         one, its_ffn = near.cut(), far.cut()
         for operator in attention_operators(model, layer, attention.tp):
             one.add(operator)
-        for operator, dealt in ffn_operators(model, layer, ffn):
-            its_ffn.add(operator, dealt)
+        for operator, split in ffn_operators(model, layer, ffn):
+            its_ffn.add(operator, split)
         near.take(one, layer.count)
         far.take(its_ffn, layer.count)
         layers.append(LayerCost(layer.count, one.compiled(), its_ffn.tokens.sum(axis=0).tolist().__getitem__))
@@ -106,8 +106,8 @@ class _SideTables:
         """Empty tables of the same side."""
         return _SideTables(self.model, self.source, self.engine, self.instances, self.terms)
 
-    def add(self, operator: RowOperator | AttentionOperator, dealt: int = 1) -> None:
-        """Add an operator that gets one part of tokens split ``dealt`` ways."""
+    def add(self, operator: RowOperator | AttentionOperator, split: int = 1) -> None:
+        """Add an operator that gets one part of tokens split ``split`` ways."""
         if isinstance(operator, AttentionOperator):
             prefill = self.source.prefill_attention(operator, self._kv_bytes)
             decode = self.source.decode_attention(operator, self._kv_bytes)
@@ -115,9 +115,9 @@ class _SideTables:
             self.families.setdefault("attention", set()).add(self.source.chosen["prefill attention"])
             return
         table = self.requests if operator_is_per_sequence(operator) else self.tokens
-        rows = self.rows[: -(-(table.shape[1] - 1) // dealt) + 1]
+        rows = self.rows[: -(-(table.shape[1] - 1) // split) + 1]
         seconds, provenance, _ = self.source.rows(operator, rows)
-        mine = -(-np.arange(table.shape[1]) // dealt)
+        mine = -(-np.arange(table.shape[1]) // split)
         for kind in range(len(PROVENANCES)):
             table[kind] += np.where(provenance == kind, seconds, 0.0)[mine]
         self.families.setdefault(family_of(operator), set()).add(self.source.chosen[operator.name])

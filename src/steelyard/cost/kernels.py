@@ -24,7 +24,7 @@ class Kernel(NamedTuple):
 
 
 Variant = tuple[Kernel, bool, bool]  # and whether 16 divides the rows, and the padded rows
-_APART = 16  # Triton specialises on divisibility by 16, and tiles are multiples of it
+_DIVISOR = 16  # Triton specialises on divisibility by 16, and tiles are multiples of it
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class ExpertKernel:
     def at(self, tokens: int) -> Variant:
         """The variant that a step of ``tokens`` runs."""
         rows = tokens * self.top_k  # padding adds up to a tile less one for each expert
-        return self.by_tokens[tokens], rows % _APART == 0, (rows - self.experts) % _APART == 0
+        return self.by_tokens[tokens], rows % _DIVISOR == 0, (rows - self.experts) % _DIVISOR == 0
 
 
 class FirstUses:

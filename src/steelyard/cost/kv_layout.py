@@ -61,9 +61,9 @@ def _groups(model: ModelSpec, kinds: tuple[KvGroup, ...], here: tuple[KvGroup, .
         )
     fewest, most = min(kind.layers for kind in kinds), max(kind.layers for kind in kinds)
     size = most if most < 1.5 * fewest else fewest
-    dealt = {kind.window: -(-kind.layers // size) for kind in kinds}
-    windows = tuple(window for window, groups in dealt.items() for _ in range(groups))
-    layers = max(-(-kind.layers // dealt[kind.window]) for kind in here)
+    groups_by_window = {kind.window: -(-kind.layers // size) for kind in kinds}
+    windows = tuple(window for window, groups in groups_by_window.items() for _ in range(groups))
+    layers = max(-(-kind.layers // groups_by_window[kind.window]) for kind in here)
     return KvLayout(windows, block_size * layers * round(sizes.pop()))
 
 

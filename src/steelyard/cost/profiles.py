@@ -23,7 +23,7 @@ _WOULD_DO = (
     "in it, one of Vidur or Frontier DEVICE/MODEL/attention.csv with mlp.csv or linear_op.csv"
 )
 
-Said = Callable[[Path], tuple[set[str], str]]  # names of the GPU and of the model of a profile folder
+NamesOf = Callable[[Path], tuple[set[str], str]]  # names of the GPU and of the model of a profile folder
 
 
 def open_profile(path: Path, gpu: Gpu, model: ModelSpec, layout: int | Layout) -> CostSource:
@@ -75,13 +75,13 @@ def _by_path(folder: Path) -> tuple[set[str], str]:
     return set(parts[-3:-1]), parts[-1]
 
 
-def _chosen(folders: list[Path], root: Path, gpu: Gpu, model: ModelSpec, said: Said) -> list[Path]:
+def _chosen(folders: list[Path], root: Path, gpu: Gpu, model: ModelSpec, names_of: NamesOf) -> list[Path]:
     """The folders of this GPU and model; a folder given directly may be of an unknown GPU."""
-    of_gpu = [each for each in folders if _is_of(said(each)[0], gpu, otherwise=folders == [root])]
+    of_gpu = [each for each in folders if _is_of(names_of(each)[0], gpu, otherwise=folders == [root])]
     if not of_gpu:
         raise UserError(f"{root}: no profile of {gpu.full_name} in it; {_listed(folders, root)}")
-    exact = [each for each in of_gpu if _plain(said(each)[1]) == _plain(model.name)]
-    alike = exact or [each for each in of_gpu if _alike(said(each)[1], model.name)]
+    exact = [each for each in of_gpu if _plain(names_of(each)[1]) == _plain(model.name)]
+    alike = exact or [each for each in of_gpu if _alike(names_of(each)[1], model.name)]
     if not alike:
         raise UserError(f"{root}: no profile of {model.name} on {gpu.name} in it; {_listed(of_gpu, root)}")
     return alike

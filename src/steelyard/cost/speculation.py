@@ -224,7 +224,7 @@ class SpeculativeCost:
 
     def together(self, batches: Sequence[RankBatch | None]) -> StepTime:
         """The same of all data-parallel ranks, each with its batch or a dummy one (None)."""
-        ranks = [None if batch is None else self._told_apart(batch) for batch in batches]
+        ranks = [None if batch is None else self._classified(batch) for batch in batches]
         time = _step(self._verify, ranks)
         if self._ngram:
             return time._replace(
@@ -247,7 +247,7 @@ class SpeculativeCost:
         time = self.together([None if n is None else RankBatch(n, n, 1) for n in decodes])
         return time.prepare, time.launch, time.tail
 
-    def _told_apart(self, batch: RankBatch) -> RankBatch:
+    def _classified(self, batch: RankBatch) -> RankBatch:
         """The batch with full verifications as decodes and everything else as chunks."""
         width, chunks = self._width, batch.chunks
         verified = [before for tokens, before in chunks if tokens == width and before]

@@ -37,12 +37,12 @@ def replica_to_rollout(
     _check_others(layout)
     if layout.replica_gpus % engine.gpus:
         raise UserError(f"weight sync: {layout.replica_gpus} GPUs cannot be divided into engines of {engine.gpus}")
-    handed = _handed(model, layout)
+    unshared = _unshared_bytes(model, layout)
     stay = layout.gpus - layout.replica_gpus
     link = topology.network(across(topology, stay, layout.replica_gpus))
     begun = engines_begin(model, topology, stay, layout.replica_gpus, engine, startup, asleep=asleep)
-    parts = {"hand_over": handed / link.rate + link.latency, **begun.parts}
-    return MoveTime(parts, layout.replica_gpus * handed + begun.bytes)
+    parts = {"hand_over": unshared / link.rate + link.latency, **begun.parts}
+    return MoveTime(parts, layout.replica_gpus * unshared + begun.bytes)
 
 
 def engines_begin(
@@ -88,6 +88,6 @@ def _held(model: ModelSpec, layout: TrainLayout) -> float:
     return max(sum(stage_weights(stage, layout).kept(layout)) for stage in layout.stages(model))
 
 
-def _handed(model: ModelSpec, layout: TrainLayout) -> float:
+def _unshared_bytes(model: ModelSpec, layout: TrainLayout) -> float:
     """Bytes of optimiser states that only one GPU of a job has; 0 if states are not sharded."""
     return max(stage_weights(stage, layout).kept(layout)[1] for stage in layout.stages(model)) if layout.zero else 0.0

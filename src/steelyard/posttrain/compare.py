@@ -169,18 +169,18 @@ def figures_of(scenario: PosttrainScenario) -> dict[str, Any]:
 
 def digest_of(scenario: PosttrainScenario) -> str:
     """Identifies a result by the scenario, the files that it reads, and the code."""
-    said = scenario.model_dump_json(exclude={"name"})
-    files = [path.read_bytes() for path in _named(json.loads(said), scenario.base_dir)]
-    return sha256(b"\0".join([said.encode(), *files, _code().encode()])).hexdigest()[:24]
+    written = scenario.model_dump_json(exclude={"name"})
+    files = [path.read_bytes() for path in _named(json.loads(written), scenario.base_dir)]
+    return sha256(b"\0".join([written.encode(), *files, _code().encode()])).hexdigest()[:24]
 
 
-def _named(said: Any, base: Path) -> Iterator[Path]:
+def _named(written: Any, base: Path) -> Iterator[Path]:
     """Files that a scenario names under any key: trajectories, a model's config, a calibration."""
-    if isinstance(said, str):
-        if said and (base / said).is_file():
-            yield base / said
-    elif isinstance(said, dict | list):
-        for each in said.values() if isinstance(said, dict) else said:
+    if isinstance(written, str):
+        if written and (base / written).is_file():
+            yield base / written
+    elif isinstance(written, dict | list):
+        for each in written.values() if isinstance(written, dict) else written:
             yield from _named(each, base)
 
 

@@ -36,9 +36,9 @@ class Cases:
         base = self._scenario
         if choice.mode == "colocated":
             base = self._colocated = self._colocated or colocated(base)
-        said = asdict(choice)
-        weighed = {"weighed": said.pop("weighed")}
-        data = {**base.model_dump(mode="json"), **said, "staleness": _bound(base, choice)}
+        policies = asdict(choice)
+        weighed = {"weighed": policies.pop("weighed")}
+        data = {**base.model_dump(mode="json"), **policies, "staleness": _bound(base, choice)}
         data["training"] |= weighed
         return posttrain_from_dict(data, base.source).based_in(base.base_dir, base.source)
 

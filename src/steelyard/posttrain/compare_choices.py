@@ -139,7 +139,7 @@ def _one_at_a_time(limits: Mapping[str, Sequence[Any]]) -> Iterator[Contender]:
     for dimension, names in {**DIMENSIONS, **limits}.items():
         for name in names:
             change: dict[str, Any] = {dimension: name}
-            yield Contender(_said(change), "change", replace(OURS, **change))
+            yield Contender(_name_of(change), "change", replace(OURS, **change))
 
 
 def _product(limits: Mapping[str, Sequence[Any]]) -> Iterator[Contender]:
@@ -147,9 +147,9 @@ def _product(limits: Mapping[str, Sequence[Any]]) -> Iterator[Contender]:
     ours = asdict(OURS)
     for values in product(*swept.values()):
         change = dict(zip(swept, values, strict=True))
-        said = {name: value for name, value in change.items() if value != ours[name]}
-        yield Contender(_said(said), "change", replace(OURS, **change))
+        differing = {name: value for name, value in change.items() if value != ours[name]}
+        yield Contender(_name_of(differing), "change", replace(OURS, **change))
 
 
-def _said(change: Mapping[str, Any]) -> str:
+def _name_of(change: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {str(value).lower()}" for name, value in change.items()) or "ours"

@@ -14,7 +14,7 @@ from typing import Any
 from steelyard.balance.plan import Plan, PlannerState
 from steelyard.balance.plan.by_name import MODEL_PLANNERS
 from steelyard.errors import UserError, blaming
-from steelyard.posttrain.foresight import Foresight, best_plan
+from steelyard.posttrain.plan_simulator import PlanSimulator, best_plan
 from steelyard.posttrain.planning import option_of
 from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
 from steelyard.records import Trajectory
@@ -76,14 +76,14 @@ def recommended(
     scenario that has ``enough`` trajectories. ``watch`` is called with the number of simulations so far.
     """
     setup = set_up_posttrain(scenario, any_degree=True)
-    foresight = Foresight(setup, watch)
+    simulator = PlanSimulator(setup, watch)
     with blaming(scenario.source):
-        plan = _best(foresight, enough, watch)
-    cost = foresight.training.job(plan.training, plan.buckets).cost
+        plan = _best(simulator, enough, watch)
+    cost = simulator.training.job(plan.training, plan.buckets).cost
     return Advice(plan, scenario.planner not in MODEL_PLANNERS, setup.times_from(cost))
 
 
-def _best(all_of_it: Foresight, enough: int, watch: Callable[[int], None]) -> Plan:
+def _best(all_of_it: PlanSimulator, enough: int, watch: Callable[[int], None]) -> Plan:
     scenario, batch = all_of_it.setup.scenario, list(all_of_it.setup.tasks.step(0))
     if scenario.planner in MODEL_PLANNERS:
         plan = MODEL_PLANNERS[scenario.planner](all_of_it.world).plan(PlannerState(0, all_of_it.measured(batch)))
@@ -92,9 +92,9 @@ def _best(all_of_it: Foresight, enough: int, watch: Callable[[int], None]) -> Pl
     for times in _parts(scenario, enough):
         part = _part(scenario, times)
         if part is not None:
-            foresight = Foresight(part, watch)
-            plan = best_plan(foresight, [evenly(batch, scenario.trajectories.group, times)])
-            return enlarged(plan, times, foresight, all_of_it, batch)
+            simulator = PlanSimulator(part, watch)
+            plan = best_plan(simulator, [evenly(batch, scenario.trajectories.group, times)])
+            return enlarged(plan, times, simulator, all_of_it, batch)
     return best_plan(all_of_it, [batch])
 
 
@@ -125,7 +125,7 @@ def evenly(batch: Sequence[Trajectory], group: int, times: int) -> list[Trajecto
     return [each for number in sorted(chosen) for each in groups[number]]
 
 
-def enlarged(plan: Plan, times: int, part: Foresight, whole: Foresight, batch: Sequence[Trajectory]) -> Plan:
+def enlarged(plan: Plan, times: int, part: PlanSimulator, whole: PlanSimulator, batch: Sequence[Trajectory]) -> Plan:
     """The plan for the whole, from the plan for a part, and its runner-up. Its ``why`` says so."""
     found, other = _larger(plan, times, part, whole, batch), plan.runner_up
     if other is not None:
@@ -133,7 +133,7 @@ def enlarged(plan: Plan, times: int, part: Foresight, whole: Foresight, batch: S
     return replace(found, why=f"{plan.why}; simulated at 1/{times}", runner_up=other)
 
 
-def _larger(plan: Plan, times: int, part: Foresight, whole: Foresight, batch: Sequence[Trajectory]) -> Plan:
+def _larger(plan: Plan, times: int, part: PlanSimulator, whole: PlanSimulator, batch: Sequence[Trajectory]) -> Plan:
     """A plan with ``times`` as many training ranks and engines. Its step is that of the part, or training on the whole
     batch if that takes longer."""
     layout = part.training.layouts[plan.training]

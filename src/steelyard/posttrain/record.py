@@ -58,7 +58,7 @@ class LoopRecord:
     steps: list[StepRecord] = field(default_factory=list)
     samples: list[Attempt] = field(default_factory=list)  # in the order in which they ended
     batches: list[list[Attempt]] = field(default_factory=list)  # what each step was trained on
-    thrown: list[Attempt] = field(default_factory=list)  # aborted, or ended and not trained on
+    dropped: list[Attempt] = field(default_factory=list)  # aborted, or ended and not trained on
     reallocations: list[RoleChange] = field(default_factory=list)
 
     def seconds(self, step: int) -> float:

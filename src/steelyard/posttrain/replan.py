@@ -21,9 +21,9 @@ from steelyard.balance.plan.questions import (
     TrainSeconds,
 )
 from steelyard.balance.pool import FormPool
-from steelyard.posttrain.foresight import CONFIRMED, SIMULATED, TAUGHT, Foresight
 from steelyard.posttrain.hybrid import PoolDriver
 from steelyard.posttrain.loop import Loop
+from steelyard.posttrain.plan_simulator import CONFIRMED, LEARNT_TRAJECTORIES, SIMULATED, PlanSimulator
 from steelyard.posttrain.recent import Batch, EndedBatches
 from steelyard.posttrain.record import RoleChange, StepRecord
 from steelyard.posttrain.switch import Switch
@@ -36,15 +36,15 @@ class Replanner:
     """Reports each step of a loop to the planner and answers its questions. All planners but the oracle know only
     trajectories that have ended. Once the layout has settled, a hybrid pool may take over."""
 
-    def __init__(self, loop: Loop, foresight: Foresight) -> None:
-        self._loop, self._foresight = loop, foresight
+    def __init__(self, loop: Loop, simulator: PlanSimulator) -> None:
+        self._loop, self._simulator = loop, simulator
         self._scenario = loop.setup.scenario
-        self._switch = Switch(loop, foresight.training)
+        self._switch = Switch(loop, simulator.training)
         self._ended = EndedBatches(loop)
         self._recent: Sequence[Batch] = ()  # recent batches, newest first
         self._tried_on: Sequence[Batch] = ()  # batches that plans are simulated on
         self._looked_at: list[Measured] = []  # batches that the planner's model is applied to
-        self._told: tuple[int, list[Batch]] = -1, []
+        self._next_batches: tuple[int, list[Batch]] = -1, []
         self._changed: RoleChange | None = None  # last
         self._wanted: ChangePlan | None = None  # a change to carry out
         self._pool: PoolDriver | None = None
@@ -60,7 +60,7 @@ class Replanner:
         latest = self._ended.latest(step)
         if latest is None:
             return step.synced
-        self._recent = self._foresight.alike(latest.batches)
+        self._recent = self._simulator.alike(latest.batches)
         self._look(step.step, latest.measured(0))
         self._loop.driver.tell(
             PlanWanted(
@@ -108,27 +108,27 @@ class Replanner:
         if isinstance(question, TrainSeconds):
             measured = self._looked_at[question.batch]
             lengths = means(measured) if question.mean else measured.context
-            return self._foresight.training.seconds(question.option, lengths)
+            return self._simulator.training.seconds(question.option, lengths)
         plan = Plan(question.option, question.buckets, 0.0, 0.0, 0.0)
-        foresight, batches = self._foresight, self._tried_on
+        simulator, batches = self._simulator, self._tried_on
         match question.figure:
             case "sync":
-                return foresight.training.sync(question.option, question.buckets)
+                return simulator.training.sync(question.option, question.buckets)
             case "least":
-                return foresight.least_seconds(plan, batches)
+                return simulator.least_seconds(plan, batches)
             case "rollout":
-                return foresight.rolled_out(plan, batches[0], self._taught())
+                return simulator.rolled_out(plan, batches[0], self._learnt_batch())
             case "step":
-                return foresight.step_seconds(plan, batches, self._taught(), SIMULATED)
+                return simulator.step_seconds(plan, batches, self._learnt_batch(), SIMULATED)
             case "longer step":
-                return foresight.step_seconds(plan, batches, self._taught(), CONFIRMED)
+                return simulator.step_seconds(plan, batches, self._learnt_batch(), CONFIRMED)
             case "switch":
                 planning = self._loop.driver.core.planning
                 assert planning is not None, "it has asked"
                 return self._switch.seconds(plan, planning.plan)
 
-    def _taught(self) -> Batch:
-        return self._recent[0][:TAUGHT]
+    def _learnt_batch(self) -> Batch:
+        return self._recent[0][:LEARNT_TRAJECTORIES]
 
     # -- what is known ------------------------------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ class Replanner:
         """Set the batches that the planner's model is applied to, and those that plans are simulated on."""
         if self._scenario.planner == "oracle":
             self._tried_on = self._coming(step)
-            self._looked_at = [self._foresight.measured(self._tried_on[0]), newest]
+            self._looked_at = [self._simulator.measured(self._tried_on[0]), newest]
         else:
             self._tried_on = self._recent
             self._looked_at = [newest, *(self._longest() if self._scenario.planner == "simulated" else [])]
@@ -154,7 +154,7 @@ class Replanner:
 
     def _longest(self) -> list[Measured]:
         """The batch with the longest trajectory, among those before the newest."""
-        others = [self._foresight.measured(batch) for batch in self._recent[1:]]
+        others = [self._simulator.measured(batch) for batch in self._recent[1:]]
         return [max(others, key=lambda each: int(each.generated.max()))] if others else []
 
     def _coming(self, step: int) -> list[Batch]:
@@ -165,6 +165,6 @@ class Replanner:
             learnt = sum(Learning(spec).effective(each.staleness) for each in self._loop.record.steps)
         last = self._scenario.steps - 1
         steps = range(min(step + 1, last), min(step + 1 + self._scenario.staleness_bound, last) + 1)
-        if self._told[0] != step:  # the same objects each time, so that their simulations are found again
-            self._told = step, [list(tasks.step(each, learnt)) for each in steps]
-        return self._told[1]
+        if self._next_batches[0] != step:  # the same objects each time, so that their simulations are found again
+            self._next_batches = step, [list(tasks.step(each, learnt)) for each in steps]
+        return self._next_batches[1]

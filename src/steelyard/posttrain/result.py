@@ -116,13 +116,13 @@ def _trajectories(record: LoopRecord) -> dict[str, Column]:
     """In the order in which they ended; aborted ones come last."""
     step_of = {id(each): step for step, batch in enumerate(record.batches) for each in batch}
     ended = {id(each) for each in record.samples}
-    rows: Sequence[Attempt] = [*record.samples, *(each for each in record.thrown if id(each) not in ended)]
-    thrown = {id(each) for each in record.thrown}
+    rows: Sequence[Attempt] = [*record.samples, *(each for each in record.dropped if id(each) not in ended)]
+    dropped = {id(each) for each in record.dropped}
     return {
         "id": np.array([each.trajectory.id for each in rows], dtype=object),
         "prompt": np.array([each.trajectory.prompt for each in rows], dtype=object),
         "step": np.array([step_of.get(id(each), -1) for each in rows], dtype=np.int64),
-        "given_up": np.array([id(each) in thrown for each in rows], dtype=bool),
+        "given_up": np.array([id(each) in dropped for each in rows], dtype=bool),
         "version": np.array([each.version for each in rows], dtype=np.int64),
         "versions": np.array([len(each.versions) for each in rows], dtype=np.int64),
         "turns": np.array([each.turns for each in rows], dtype=np.int64),

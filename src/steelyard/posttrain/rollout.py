@@ -131,13 +131,13 @@ class RolloutStage:
         for name in list(names):
             ended = self.ended.pop(name, None)
             if ended is not None:
-                self.record.thrown.append(ended)
+                self.record.dropped.append(ended)
             if name not in self.running:
                 continue
             attempt = self.running.pop(name)
             self._stop(attempt, at)
             attempt.ticket = -1  # its tool is ignored
-            self.record.thrown.append(attempt)
+            self.record.dropped.append(attempt)
             self._tell(Aborted(at, name, attempt.epoch))
 
     def pause(self, names: Iterable[str], at: float) -> None:

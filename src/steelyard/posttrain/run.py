@@ -10,9 +10,9 @@ from steelyard.balance.log import Journal
 from steelyard.collector import collector_off
 from steelyard.errors import blaming
 from steelyard.posttrain.core import core_settings
-from steelyard.posttrain.foresight import Foresight, best_in_hindsight
 from steelyard.posttrain.hybrid import PoolDriver
 from steelyard.posttrain.loop import Loop, Progress
+from steelyard.posttrain.plan_simulator import PlanSimulator, best_in_hindsight
 from steelyard.posttrain.planning import planner_settings
 from steelyard.posttrain.record import LoopRecord
 from steelyard.posttrain.replan import Replanner
@@ -72,14 +72,14 @@ def _run(
     """Run a set-up, whose plan may differ from the scenario's."""
     record = LoopRecord()
     plans_anew = scenario.planner not in ("given", "static-best")
-    foresight = Foresight(setup, _while_planning(progress, record.steps, scenario.steps)) if plans_anew else None
-    planner = None if foresight is None else planner_settings(scenario, foresight.world, foresight.written)
+    simulator = PlanSimulator(setup, _while_planning(progress, record.steps, scenario.steps)) if plans_anew else None
+    planner = None if simulator is None else planner_settings(scenario, simulator.world, simulator.written)
     settings = core_settings(setup, planner)
     if journal is not None:
         journal.begin(settings)
     loop = Loop(setup, settings.core(), journal, tells_truth=settings.tells_truth, record=record)
-    if foresight is not None:
-        loop.manager = Replanner(loop, foresight)
+    if simulator is not None:
+        loop.manager = Replanner(loop, simulator)
     elif scenario.pool != "none":
         loop.manager = loop.trainer.gate = PoolDriver(loop)
     with collector_off():

@@ -203,9 +203,12 @@ def _gathered(topology: Topology, layout: TrainLayout, stage: Stage) -> float:
     """Seconds for one replica to gather a stage's weights: over FSDP shards first, then over tensor-parallel ranks, and
     for experts over expert-parallel ranks."""
     own = stage_weights(stage, layout)
-    dealt = (own.dense, layout.tp, layout.shards), (own.experts, max(layout.tp, layout.ep), layout.expert_shards)
+    weights_by_kind = (
+        (own.dense, layout.tp, layout.shards),
+        (own.experts, max(layout.tp, layout.ep), layout.expert_shards),
+    )
     seconds = 0.0
-    for weights, ranks, shards in dealt:
+    for weights, ranks, shards in weights_by_kind:
         size = float(WEIGHT_BYTES * weights)
         seconds += _gather(topology, topology.span(ranks), size * ranks)
         if layout.zero >= FSDP:

@@ -18,14 +18,14 @@ def tail_figures(loop: Loop) -> dict[str, Any]:
     if scenario.tail.kind == "none":
         return found
     trained = [(step, attempt) for step, batch in enumerate(record.batches) for attempt in batch]
-    thrown = sum(attempt.generated for attempt in record.thrown)
+    dropped = sum(attempt.generated for attempt in record.dropped)
     kept = sum(attempt.generated for _, attempt in trained)
     found["tail"] = {
         "policy": scenario.tail.kind,
         "thrown_away": {
-            "samples": len(record.thrown),
-            "tokens": thrown,
-            "share": thrown / (thrown + kept),
+            "samples": len(record.dropped),
+            "tokens": dropped,
+            "share": dropped / (dropped + kept),
         },
         "staleness_by_oldest_token": _counted(step - attempt.oldest for step, attempt in trained),
         "versions_per_sample": _counted(len(attempt.versions) for _, attempt in trained),

@@ -18,8 +18,8 @@ from steelyard.balance.plan.world import Plan, PlannerState, TrainOption, World,
 from steelyard.records import Ints
 
 # Chosen by hand: they trade simulations for the quality of plans (`python -m bench.planner`).
-_NOTHING = 0.005  # of a step: plans that cannot gain more are not simulated
-_ALIKE = 0.02  # of a step: plans that differ by no more count as equally good
+_MIN_GAIN = 0.005  # of a step: plans that cannot gain more are not simulated
+_TIE = 0.02  # of a step: plans that differ by no more count as equally good
 _CLOSE = 0.05  # of a step: plans that differ by no more may be in the wrong order after a short simulation
 _LAYOUTS = 3  # training layouts on the same number of GPUs that ``least`` chooses from
 CLEAR = 0.6  # of ``least``: a rollout that takes no longer than this never delays training
@@ -83,28 +83,28 @@ class Simulated:
         self._times.take(state)
         if self.triggers.due(state, self._last):
             self._times.forget()
-        elif not self._times.broken(by=_ALIKE):
+        elif not self._times.exceed_predictions(by=_TIE):
             return None
         self._last = state
         self._times.begin()
-        looked = self.look(state)
-        self._frontiers.keep(looked)
-        believed = self.candidates(looked)
-        if not believed:
-            raise nothing_fits(self.world, looked[0])
-        now = self._in_force(looked[0], state)
-        first, *others = self._tried(believed[0].training.gpus, now, looked, state)
+        batches = self.look(state)
+        self._frontiers.keep(batches)
+        proposed = self.candidates(batches)
+        if not proposed:
+            raise nothing_fits(self.world, batches[0])
+        now = self._in_force(batches[0], state)
+        first, *others = self._tried(proposed[0].training.gpus, now, batches, state)
         why = _why(first, others)
         if not others:
-            rest = (each for each in believed if each.layout != first.layout)
-            others = [self._at_least(each, state) for each in islice(rest, 1)]
+            rest = (each for each in proposed if each.layout != first.layout)
+            others = [self._with_bound(each, state) for each in islice(rest, 1)]
         plan = replace(first, why=why, runner_up=others[0] if others else None)
         self._times.chosen(plan.step, others[0].step if others else inf)
         if state.plan is None:
             return plan
         if plan.layout == state.plan.layout:
             return None
-        now = now or self._as_sure(predicted(self.world, state.plan, looked[0]), state)
+        now = now or self._confirmed(predicted(self.world, state.plan, batches[0]), state)
         if not self.payback.pays(now.step, plan.step, state, self.change(plan, state)):
             self._times.chosen(now.step, plan.step)
             return None
@@ -112,16 +112,16 @@ class Simulated:
 
     def _in_force(self, measured: Measured, state: PlannerState) -> Plan | None:
         """The plan in force, with its step time from prediction and measured steps; None before a step was measured."""
-        if state.plan is None or not self._times.run(state.plan):
+        if state.plan is None or not self._times.has_measured(state.plan):
             return None
         plan = predicted(self.world, state.plan, measured)
-        return self._times.in_force(plan, self._said(plan, state, self.confirm))
+        return self._times.in_force(plan, self._step_seconds(plan, state, self.confirm))
 
-    def candidates(self, looked: Sequence[Measured], gpus: int | None = None) -> list[Plan]:
+    def candidates(self, batches: Sequence[Measured], gpus: int | None = None) -> list[Plan]:
         """The best plans by the model, best first, without repeats; only with ``gpus`` training GPUs if given."""
         found: dict[object, Plan] = {}
         options = [each for each in self.world.options if gpus in (None, each.gpus)]
-        for measured in looked:
+        for measured in batches:
             world = replace(self.world, train=_timed_once(self.world, measured), options=options)
             alone = [replace(world, replicas={tp: model}, by_length=False) for tp, model in world.replicas.items()]
             for each in (world, *alone):
@@ -130,46 +130,48 @@ class Simulated:
                     found.setdefault(plan.layout, plan)
         return sorted(found.values(), key=_order)
 
-    def _tried(self, gpus: int, now: Plan | None, looked: Sequence[Measured], state: PlannerState) -> list[Plan]:
+    def _tried(self, gpus: int, now: Plan | None, batches: Sequence[Measured], state: PlannerState) -> list[Plan]:
         """Simulated plans, the chosen one first; ``now`` is included. With ``confirm``, only confirmed plans can be
         chosen: those close to the best by short simulations, and others that seem better than the best confirmed one.
         """
         tried: dict[object, Plan] = {} if now is None else {now.layout: now}
-        self._climb(gpus, tried, looked, state, inf if now is None else now.step)
+        self._climb(gpus, tried, batches, state, inf if now is None else now.step)
         if self.confirm is None:
             return _safest_first(tried.values())
-        sure: dict[object, Plan] = {} if now is None else {now.layout: now}
-        while doubted := _doubted(tried, sure):
-            for plan in doubted:
-                sure[plan.layout] = self._as_sure(plan, state)
-            best = _safest_first(sure.values())[0]
-            if best.step * (1 - _NOTHING) > min(plan.step for plan in tried.values()):
+        confirmed: dict[object, Plan] = {} if now is None else {now.layout: now}
+        while unconfirmed := _unconfirmed(tried, confirmed):
+            for plan in unconfirmed:
+                confirmed[plan.layout] = self._confirmed(plan, state)
+            best = _safest_first(confirmed.values())[0]
+            if best.step * (1 - _MIN_GAIN) > min(plan.step for plan in tried.values()):
                 self._climb(
-                    best.training.gpus, tried, looked, state, best.step
+                    best.training.gpus, tried, batches, state, best.step
                 )  # plans were skipped for one that turned out worse
-        rest = [plan for plan in tried.values() if plan.layout not in sure]
-        return [*_safest_first(sure.values()), *sorted(rest, key=_order)]
+        rest = [plan for plan in tried.values() if plan.layout not in confirmed]
+        return [*_safest_first(confirmed.values()), *sorted(rest, key=_order)]
 
     def _climb(
-        self, gpus: int, tried: dict[object, Plan], looked: Sequence[Measured], state: PlannerState, best: float
+        self, gpus: int, tried: dict[object, Plan], batches: Sequence[Measured], state: PlannerState, best: float
     ) -> None:
         """Simulate plans with ``gpus`` training GPUs, then with more and fewer than the best plan, while that gains.
         ``best`` is the best step time so far."""
-        before, beside = inf, [[gpus]]
+        before, neighbours = inf, [[gpus]]
         while True:
-            for numbers in beside:
-                for plan in next(filter(None, (self._worth(number, best, looked, state) for number in numbers)), []):
+            for numbers in neighbours:
+                for plan in next(
+                    filter(None, (self._worth_simulating(number, best, batches, state) for number in numbers)), []
+                ):
                     if plan.layout not in tried and self._may_gain(plan, best, state):
                         tried[plan.layout] = self._simulated(plan, state)
                         best = min(best, tried[plan.layout].step)
-            if best >= before * (1 - _NOTHING):
+            if best >= before * (1 - _MIN_GAIN):
                 return
-            before, beside = best, self._beside(min(tried.values(), key=_order).training.gpus)
+            before, neighbours = best, self._neighbours(min(tried.values(), key=_order).training.gpus)
 
     def _may_gain(self, plan: Plan, best: float, state: PlannerState) -> bool:
-        return self._least(plan, state) < best * (1 - _NOTHING)
+        return self._least(plan, state) < best * (1 - _MIN_GAIN)
 
-    def _beside(self, gpus: int) -> list[list[int]]:
+    def _neighbours(self, gpus: int) -> list[list[int]]:
         """The next larger numbers of training GPUs, and the next smaller ones. In each direction, the first number with
         a plan worth a simulation is tried."""
         numbers = sorted({each.gpus for each in self.world.options if self.world.rollout_gpus(each)})
@@ -179,7 +181,7 @@ class Simulated:
             [each for each in reversed(numbers) if each < gpus and each <= gpus - apart][:_REACH],
         ]
 
-    def _worth(self, gpus: int, best: float, looked: Sequence[Measured], state: PlannerState) -> list[Plan]:
+    def _worth_simulating(self, gpus: int, best: float, batches: Sequence[Measured], state: PlannerState) -> list[Plan]:
         """Plans with ``gpus`` training GPUs that are worth a simulation: the layout with the lowest bound among the
         best by the model, with the rollouts that are best by ``glance``, or the first that is clearly fast enough."""
         measured = state.measured
@@ -187,7 +189,7 @@ class Simulated:
         fit = [each for each in self.world.options if each.gpus == gpus and each.budget >= longest]
         timed = sorted((train(each, measured.context), place) for place, each in enumerate(fit))[:_LAYOUTS]
         found: dict[object, Plan] = {}
-        for plan in self.candidates(looked, gpus):
+        for plan in self.candidates(batches, gpus):
             alike = [replace(plan, training=fit[place], train=seconds) for seconds, place in timed]
             chosen = min(alike, key=lambda each: self._least(each, state), default=plan)
             if self._may_gain(chosen, best, state):
@@ -199,18 +201,18 @@ class Simulated:
                 return [plan]
         return [plan for _, _, plan in sorted(seen)[: self.shortlist]]
 
-    def _at_least(self, plan: Plan, state: PlannerState) -> Plan:
+    def _with_bound(self, plan: Plan, state: PlannerState) -> Plan:
         """A plan that was not worth a simulation, with its lower bound as step time."""
         return replace(plan, step=max(plan.step, self._least(plan, state)))
 
-    def _as_sure(self, plan: Plan, state: PlannerState) -> Plan:
+    def _confirmed(self, plan: Plan, state: PlannerState) -> Plan:
         """A plan with its confirmed step time."""
-        return self._times.of(plan, self._said(plan, state, self.confirm))
+        return self._times.of(plan, self._step_seconds(plan, state, self.confirm))
 
     def _simulated(self, plan: Plan, state: PlannerState) -> Plan:
-        return self._times.of(plan, self._said(plan, state))
+        return self._times.of(plan, self._step_seconds(plan, state))
 
-    def _said(self, plan: Plan, state: PlannerState, simulate: Simulate | None = None) -> float:
+    def _step_seconds(self, plan: Plan, state: PlannerState, simulate: Simulate | None = None) -> float:
         self.simulations += 1
         return rounded((simulate or self.simulate)(plan, state))
 
@@ -218,19 +220,19 @@ class Simulated:
         return rounded(self.least(plan, state))
 
 
-def _doubted(tried: Mapping[object, Plan], sure: Mapping[object, Plan]) -> list[Plan]:
+def _unconfirmed(tried: Mapping[object, Plan], confirmed: Mapping[object, Plan]) -> list[Plan]:
     """Plans to confirm: those close to the best by short simulations, and those that seem better than the best
     confirmed one."""
     close = (1 + _CLOSE) * min(plan.step for plan in tried.values())
-    best = min((plan.step for plan in sure.values()), default=0.0)
-    return [plan for name, plan in tried.items() if name not in sure and plan.step < max(close, best)]
+    best = min((plan.step for plan in confirmed.values()), default=0.0)
+    return [plan for name, plan in tried.items() if name not in confirmed and plan.step < max(close, best)]
 
 
 def _safest_first(tried: Iterable[Plan]) -> list[Plan]:
     """Best first, except that among plans as good as the best, the one with most rollout GPUs comes first: the next
     batch may have a longer trajectory, which the step waits for, while training hardly differs."""
     plans = sorted(tried, key=_order)
-    alike = [plan for plan in plans if plan.step <= (1 + _ALIKE) * plans[0].step]
+    alike = [plan for plan in plans if plan.step <= (1 + _TIE) * plans[0].step]
     safest = max(alike, key=lambda plan: (plan.rollout_gpus, -plan.step))
     return [safest, *(plan for plan in plans if plan is not safest)]
 
@@ -238,7 +240,7 @@ def _safest_first(tried: Iterable[Plan]) -> list[Plan]:
 def _why(first: Plan, others: Sequence[Plan]) -> str:
     if all(first.step <= each.step for each in others):
         return f"simulated best of {1 + len(others)}"
-    return f"of {1 + len(others)} simulated, among those within {_ALIKE:.0%} of the best, it has most GPUs to roll out"
+    return f"of {1 + len(others)} simulated, among those within {_TIE:.0%} of the best, it has most GPUs to roll out"
 
 
 def _order(plan: Plan) -> tuple[float, float]:

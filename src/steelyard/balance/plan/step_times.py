@@ -8,7 +8,7 @@ from math import fsum, inf
 
 from steelyard.balance.plan.world import Plan, PlannerState, rounded
 
-_COUNTS = 4  # weight of a prediction, in measured steps
+_PREDICTION_WEIGHT = 4  # weight of a prediction, in measured steps
 
 
 @dataclass
@@ -31,27 +31,27 @@ class StepTimes:
         """Drop measured steps: lengths have changed."""
         self._taken.clear()
 
-    def broken(self, by: float) -> bool:
+    def exceed_predictions(self, by: float) -> bool:
         """Whether steps exceed the predictions of both the plan in force and the next best by a share."""
         now, other = self._chosen
-        return len(self._new) >= _COUNTS and _mean_with(now, self._new) > (1 + by) * max(now, other)
+        return len(self._new) >= _PREDICTION_WEIGHT and _mean_with(now, self._new) > (1 + by) * max(now, other)
 
-    def run(self, plan: Plan) -> bool:
+    def has_measured(self, plan: Plan) -> bool:
         """Whether steps with a plan were measured."""
         return plan.layout in self._taken
 
-    def in_force(self, plan: Plan, said: float) -> Plan:
+    def in_force(self, plan: Plan, prediction: float) -> Plan:
         """The plan in force with its corrected step time. Sets how late other plans are assumed to be."""
-        now = replace(plan, step=_mean_with(said, self._taken[plan.layout]))
-        self._late = now.rollout_gpus, max(0.0, now.step - said)
+        now = replace(plan, step=_mean_with(prediction, self._taken[plan.layout]))
+        self._late = now.rollout_gpus, max(0.0, now.step - prediction)
         return now
 
-    def of(self, plan: Plan, said: float) -> Plan:
+    def of(self, plan: Plan, prediction: float) -> Plan:
         """A plan with a predicted step time, corrected by what is known."""
         gpus, late = self._late
         if plan.layout in self._taken:
-            return replace(plan, step=_mean_with(said, self._taken[plan.layout]))
-        return replace(plan, step=said + late if plan.rollout_gpus <= gpus else said)
+            return replace(plan, step=_mean_with(prediction, self._taken[plan.layout]))
+        return replace(plan, step=prediction + late if plan.rollout_gpus <= gpus else prediction)
 
     def begin(self) -> None:
         """Start a new planning."""
@@ -63,6 +63,6 @@ class StepTimes:
         self._chosen = step, other
 
 
-def _mean_with(said: float, taken: Sequence[float]) -> float:
+def _mean_with(prediction: float, taken: Sequence[float]) -> float:
     """The weighted mean of a prediction and measured steps."""
-    return rounded((_COUNTS * said + fsum(taken)) / (_COUNTS + len(taken)))
+    return rounded((_PREDICTION_WEIGHT * prediction + fsum(taken)) / (_PREDICTION_WEIGHT + len(taken)))

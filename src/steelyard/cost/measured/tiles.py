@@ -136,19 +136,19 @@ def batch_load(
         most = _splits_of_large(shape.kv_heads * max(tiles), max(blocks), sms)
     part = gcd(shape.kv_heads, sms)
     heads = shape.kv_heads // part
-    dealt: list[float] = []
+    all_tiles: list[float] = []
     combining = 0.0
     for query, key, count, most_blocks in zip(queries, keys, tiles, blocks, strict=True):
         cut = max(1, min(-(-most_blocks // share), most))
         if cut > 1:
             combine = costs.combine if query > 1 else costs.small_combine
             combining += combine * cut * shape.kv_heads * count / sms
-        dealt += heads * _tiles(shape, query, key, cut, small, window)
+        all_tiles += heads * _tiles(shape, query, key, cut, small, window)
     if small:
-        last = all_read([tile - costs.small_tile for tile in dealt], costs.small_tile, costs.lone, sms // part)
+        last = all_read([tile - costs.small_tile for tile in all_tiles], costs.small_tile, costs.lone, sms // part)
     else:
-        last = _all_done(dealt, sms // part)
-    return TileLoad(sum(dealt) / (sms // part), last, max(dealt), combining, small)
+        last = _all_done(all_tiles, sms // part)
+    return TileLoad(sum(all_tiles) / (sms // part), last, max(all_tiles), combining, small)
 
 
 def _all_done(tiles: list[float], sms: int) -> float:

@@ -122,9 +122,9 @@ class Tabulator:
         return times * (1.0 - self.settings.tp_overlap) * self.groups.gathered(size)
 
 
-def _exchanges(layer: Layer, dealt_out: bool) -> int:
+def _exchanges(layer: Layer, expert_parallel: bool) -> int:
     """Gathers and scatters of a layer's forward pass: one of each around attention, and around the split part of the
     feed-forward block. Expert-parallel ranks need none."""
-    if not isinstance(layer.ffn, MoeFfn) or not dealt_out:
+    if not isinstance(layer.ffn, MoeFfn) or not expert_parallel:
         return 4
     return 4 if layer.ffn.shared_intermediate else 2

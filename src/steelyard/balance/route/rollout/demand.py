@@ -112,9 +112,9 @@ class DemandModel:
             return self._demand(trajectory, under_way)
         mean, p90 = trajectory.left.mean, trajectory.left.p90
         few = under_way if self._ended < under_way and isfinite(p90) else 0
-        told = mean, p90, trajectory.context, trajectory.cache == "drop", self._ended, few
-        if self._first is None or self._first[0] != told:
-            self._first = told, self._demand(trajectory, under_way)
+        inputs = mean, p90, trajectory.context, trajectory.cache == "drop", self._ended, few
+        if self._first is None or self._first[0] != inputs:
+            self._first = inputs, self._demand(trajectory, under_way)
         return self._first[1]
 
     def _demand(self, trajectory: Running, under_way: int) -> Demand:

@@ -199,7 +199,7 @@ class FinishPredictor:
 
     def best(self, demand: Demand, home: int | None, resident: bool, at: float) -> int:
         """The replica with the least rise, among ``home`` and those with room; the first of equals."""
-        rises, context, rooms = self._said(demand, home if resident else None, at), demand.context, self._rooms
+        rises, context, rooms = self._cached_rises(demand, home if resident else None, at), demand.context, self._rooms
         if min(rooms) < context:
             rises, at_home = rises.copy(), -1 if home is None else self._by_number[home].slot
             for slot, room in enumerate(rooms):
@@ -213,9 +213,9 @@ class FinishPredictor:
         A prompt delays everything on a replica, so the time to bring a context there counts in full. A cached part is
         moved or recomputed, whichever is faster, and is free on the replica where it is ``resident``.
         """
-        return self._said(demand, resident, at).copy()
+        return self._cached_rises(demand, resident, at).copy()
 
-    def _said(self, demand: Demand, resident: int | None, at: float) -> Array:
+    def _cached_rises(self, demand: Demand, resident: int | None, at: float) -> Array:
         """The same, cached. Callers must not change the array."""
         if self._loads:
             self._settle()

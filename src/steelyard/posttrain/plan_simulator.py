@@ -16,7 +16,7 @@ from steelyard.posttrain.setup import PosttrainSetup
 from steelyard.posttrain.trial import Trial, loop_of
 from steelyard.records import Trajectory
 
-TAUGHT = 256  # trajectories that the estimator learns before a plan is simulated
+LEARNT_TRAJECTORIES = 256  # trajectories that the estimator learns before a plan is simulated
 SIMULATED = 4  # steps of a simulation
 CONFIRMED = 12  # steps of the longer simulation that confirms a plan
 _SAMPLED = 3  # steps of a run, evenly spaced, on which the best fixed plan is searched
@@ -46,7 +46,7 @@ class Replay:
         return found
 
 
-class Foresight:
+class PlanSimulator:
     """Simulates plans with a run's engines, training layouts and policies. ``watch`` is called with the number of
     simulations so far."""
 
@@ -167,22 +167,22 @@ def _rolled_out(setup: PosttrainSetup, tasks: Replay, known: Batch) -> float:
 def best_in_hindsight(setup: PosttrainSetup, watch: Callable[[int], None] = lambda made: None) -> list[PosttrainSetup]:
     """Set-ups with the fixed plans that may be best in hindsight, when all trajectories are known. Candidates are the
     scenario's own plan and the two best on a sample of steps. The second best is returned too if it is close."""
-    foresight, steps = Foresight(setup, watch), setup.scenario.steps
+    simulator, steps = PlanSimulator(setup, watch), setup.scenario.steps
     chosen = np.unique(np.linspace(0, steps - 1, min(steps, _SAMPLED)).round().astype(int)).tolist()
     batches = [list(setup.tasks.step(step)) for step in chosen]
-    plan, written = best_plan(foresight, batches, confirm=False), foresight.written
-    given = replace(written, step=foresight.step_seconds(written, batches, batches[0][:TAUGHT]))
+    plan, written = best_plan(simulator, batches, confirm=False), simulator.written
+    given = replace(written, step=simulator.step_seconds(written, batches, batches[0][:LEARNT_TRAJECTORIES]))
     unlike = {each.layout: each for each in (plan.runner_up, plan, given) if each is not None}
     best = sorted(unlike.values(), key=lambda each: each.step)[:_FINALISTS]
     close = [each for each in best if each.step <= (1 + _CLOSE) * best[0].step]
-    return [as_written(setup, foresight.training, each) for each in close]
+    return [as_written(setup, simulator.training, each) for each in close]
 
 
-def best_plan(foresight: Foresight, batches: Sequence[Batch], *, confirm: bool = True) -> Plan:
+def best_plan(simulator: PlanSimulator, batches: Sequence[Batch], *, confirm: bool = True) -> Plan:
     """The plan with the least time over all batches, among those worth a simulation. Confirmation is not needed if the
     plan is then run to the end."""
-    lengths = [foresight.measured(batch) for batch in batches]
-    planner = foresight.planner(lambda _: batches, lambda: batches[0][:TAUGHT])
+    lengths = [simulator.measured(batch) for batch in batches]
+    planner = simulator.planner(lambda _: batches, lambda: batches[0][:LEARNT_TRAJECTORIES])
     planner = replace(planner, look=lambda _: lengths, confirm=planner.confirm if confirm else None)
     plan = planner.plan(PlannerState(0, lengths[0]))
     assert plan is not None, "there was none before it"
