@@ -1,4 +1,4 @@
-"""Events in the order in which they happened, each once, whatever the network made of them."""
+"""Delivers events in order and once, although the network may delay, reorder or repeat them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from steelyard.balance.kinds import Event
 
 @dataclass(slots=True)
 class Envelope:
-    """An event and its identity: the epoch of the driver that reports it, and its place among that epoch's events,
-    counted from 0. A driver that starts anew has a higher epoch, and reports anew what is there."""
+    """An event and its identity: the epoch of its driver, and its number within that epoch, from 0. A restarted driver
+    has a higher epoch, and reports the current state again."""
 
     epoch: int
     seq: int
@@ -19,8 +19,8 @@ class Envelope:
 
 
 class Inbox:
-    """Gives out events by rising place. One that comes too early waits for those before it; one that was given out
-    before, or is of an earlier epoch, is dropped and counted. A new epoch drops what waits of the old one."""
+    """Delivers events by number. An early event waits for those before it. Repeated events and events of an earlier
+    epoch are dropped and counted. A new epoch drops the waiting events of the old one."""
 
     def __init__(self) -> None:
         self._epoch = 0
@@ -29,8 +29,7 @@ class Inbox:
         self.dropped: Counter[str] = Counter()
 
     def in_order(self, envelope: Envelope) -> bool:
-        """Whether an envelope is just the next, and none waits for it: the usual case, in which its event is given out
-        as it is."""
+        """Whether an envelope is the next one and no other waits. Usually so; then its event is delivered as it is."""
         if envelope.seq != self._next or envelope.epoch != self._epoch or self._early:
             return False
         self._next += 1

@@ -1,4 +1,4 @@
-"""A core's whole state as bytes, and back: with the log since then, it is as good as the whole log."""
+"""The state of a core as bytes. A snapshot and the log since then are equivalent to the whole log."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _OTHERS = {
     "numpy._core.multiarray": {"_reconstruct", "scalar"},
     "numpy._core.numeric": {"_frombuffer"},
 }
-"""Classes of other packages that a state is made of."""
+"""Classes of other packages that a state contains."""
 
 
 def snapshot(core: Core) -> bytes:
-    """All of a core's state. `restore` makes a core of it that decides as this one would."""
+    """The state of a core. The core that `restore` makes of it decides as this one would."""
     if not (rollouts.__file__ or "").endswith(".py"):
         raise UserError("modules compiled by `make fast` cannot be saved; restore the core by replaying its log")
     return _MARK + pickle.dumps(core, protocol=5)
 
 
 def restore(data: bytes) -> Core:
-    """The core that a snapshot was taken of. Nothing but classes of the core is ever made of the bytes."""
+    """The core of a snapshot. Only classes of the core are unpickled."""
     if not data.startswith(_MARK):
         raise UserError(f"not a snapshot of the decision core of schema {SCHEMA}; replay its log from the beginning")
     core = _Reader(io.BytesIO(data[len(_MARK) :])).load()
@@ -43,7 +43,7 @@ def restore(data: bytes) -> Core:
 
 
 class _Reader(pickle.Unpickler):
-    """Knows the classes that a state is made of, and no others."""
+    """Unpickles only the classes that a state contains."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module.startswith(_OURS) or name in _OTHERS.get(module, ()):
