@@ -7,12 +7,12 @@ processes no result: the tokens of the previous step are delayed by the rest of 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
-from steelyard.errors import UserError
+from steelyard.errors import UserError, quoted, shortened
+from steelyard.files.jsontext import json_object
 
 # Share of a kernel-by-kernel launch that is lost to other threads of the engine while other steps run. From the lone
 # prompts of three captures; hosts differ (docs/calibration.md).
@@ -57,20 +57,16 @@ NO_HOST = HostTerms(**{term.name: 0.0 for term in fields(HostTerms)})  # a host 
 
 def read_terms(path: Path) -> HostTerms:
     """The terms of a calibration file."""
-    try:
-        data = json.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as a calibration file: {error}") from None
-    terms = data.get("terms") if isinstance(data, dict) else None
+    terms = json_object(path, "a file that `steelyard calibrate` wrote").get("terms")
     if not isinstance(terms, dict):
         raise UserError(f"{path}: has no `terms`; give a file that `steelyard calibrate` wrote")
     known = [term.name for term in fields(HostTerms)]
     for name, value in terms.items():
         if name not in known:
-            raise UserError(f"{path}: terms.{name}: no such term; there are {', '.join(known)}")
+            raise UserError(f"{path}: terms.{shortened(name)}: no such term; there are {', '.join(known)}")
         most = _MOST_COMPILING if name == "compile" else _MOST_SECONDS
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < most:
-            raise UserError(f"{path}: terms.{name}: must be seconds, 0 to {most:g} (found {value!r})")
+            raise UserError(f"{path}: terms.{name}: must be seconds, 0 to {most:g} (found {quoted(value)})")
     return HostTerms(**terms)
 
 

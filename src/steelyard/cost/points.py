@@ -17,6 +17,7 @@ from typing import Any, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard.files.reading import read_bytes
 from steelyard.files.writing import replacing
 
 Row = dict[str, Any]
@@ -175,7 +176,7 @@ class OnDemand(Mapping[str, _Value]):
 @cache
 def _arrays(path: Path) -> Mapping[str, NDArray[Any]]:
     """A file's arrays, read into memory: a file handle cannot be shared between processes."""
-    arrays: Mapping[str, NDArray[Any]] = np.load(BytesIO(path.read_bytes()))
+    arrays: Mapping[str, NDArray[Any]] = np.load(BytesIO(read_bytes(path)))
     return arrays
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from steelyard.errors import UserError, shown
+from steelyard.errors import UserError, shortened, shown
 from steelyard.files.limits import MOST_BYTES, MOST_DOCUMENT_BYTES, MOST_LINE_BYTES, MOST_LINES, MOST_RATIO, SMALL_BYTES
 
 _GZIP = b"\x1f\x8b"
@@ -40,19 +40,24 @@ def opened(path: Path, wanted: str = "") -> Iterator[BinaryIO]:
     hint = f"; give {wanted}" if wanted else ""
     where = shown(path)
     try:
-        found = os.stat(path)  # before it is opened: that waits for ever at a pipe
-        if not stat.S_ISREG(found.st_mode):
-            kind = _KINDS.get(stat.S_IFMT(found.st_mode), "no file")
-            raise UserError(f"{where}: is {kind}, not a regular file{hint}")
+        mode = _mode(path)
+        if not stat.S_ISREG(mode):
+            raise UserError(f"{where}: is {_KINDS.get(stat.S_IFMT(mode), 'no file')}, not a regular file{hint}")
         with open(path, "rb") as file:
             yield file
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"{where}: no such file{hint}") from None
     except (OSError, EOFError, zlib.error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise UserError(f"{where}: cannot be read: {reason}") from None
-    except ValueError as error:  # a name with a NUL in it
-        raise UserError(f"{where}: not the name of a file: {error}") from None
+        raise UserError(f"{where}: cannot be read: {shortened(reason)}") from None
+
+
+def _mode(path: Path) -> int:
+    """What kind of file it is. Opening it would tell too, but that waits for ever at a pipe."""
+    try:
+        return os.stat(path).st_mode
+    except ValueError as error:  # a NUL in the name
+        raise UserError(f"{shown(path)}: not the name of a file: {error}") from None
 
 
 def read_bytes(path: Path, most: int = MOST_BYTES, wanted: str = "") -> bytes:

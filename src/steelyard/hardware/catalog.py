@@ -6,13 +6,11 @@ import re
 from functools import cache
 from pathlib import Path
 
-import yaml
-
 from steelyard.errors import UserError, did_you_mean
+from steelyard.files.yamltext import read_yaml
 from steelyard.hardware.gpu import Gpu
 
 _DATA = Path(__file__).parent / "gpus.yaml"
-_LOADER = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader  # the first is ten times as fast
 
 
 def find_gpu(name: str) -> Gpu:
@@ -40,7 +38,7 @@ def describe(gpu: Gpu) -> str:
 def _entries() -> dict[str, tuple[Gpu, tuple[str, ...]]]:
     """Each catalog entry as a GPU and its other spellings."""
     entries = {}
-    for name, fields in yaml.load(_DATA.read_text(encoding="utf-8"), Loader=_LOADER).items():
+    for name, fields in read_yaml(_DATA).items():
         aliases = tuple(str(alias) for alias in fields.pop("aliases"))
         entries[name] = (Gpu(name=name, **fields), aliases)
     return entries

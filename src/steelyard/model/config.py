@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from steelyard.errors import UserError, quoted
+from steelyard.errors import UserError, quoted, shown
+from steelyard.files.jsontext import json_object
 
 MOST_CONTEXT = 1_000_000_000  # tokens, as in scenarios
 # The most that a key may say, many times what published models have. Longer stacks would take minutes to count.
@@ -111,12 +111,4 @@ class Config:
 
 def read_json(path: Path) -> Config:
     """Parse a config file; anything that is not a JSON object is the user's mistake."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}: line {error.lineno}: not valid JSON ({error.msg})") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as a config.json ({error})") from error
-    if not isinstance(data, dict):
-        raise UserError(f"{path}: expected a JSON object with a model's configuration")
-    return Config(str(path), data)
+    return Config(shown(path), json_object(path, "the config.json of a model"))

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.errors import UserError
 from steelyard.files.folder import SUMMARY, result_folder
+from steelyard.files.jsontext import json_object
+from steelyard.files.tables import read_columns
 from steelyard.files.writing import written_text
 from steelyard.posttrain.attempt import Attempt
 from steelyard.posttrain.loop import Loop
 from steelyard.posttrain.record import LoopRecord, StepRecord
 from steelyard.posttrain.role_figures import Floats, busy_intervals
 from steelyard.posttrain.roles import Role
-from steelyard.records.tables import read_table, to_arrow, to_pandas, write_table
+from steelyard.records.tables import to_arrow, to_pandas, write_table
 from steelyard.scenario.posttrain import PosttrainScenario
 from steelyard.sim.result import NotKept
 
@@ -68,13 +69,10 @@ class PosttrainResult:
     def load(cls, folder: str | Path) -> PosttrainResult:
         """Read a folder that `save` wrote. Of a folder by ``steelyard posttrain``, only the summary."""
         folder, made = Path(folder), cls.__new__(cls)
-        try:
-            made.__dict__["summary"] = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise UserError(f"{folder / SUMMARY}: no result can be read from it ({error})") from None
+        made.__dict__["summary"] = json_object(folder / SUMMARY, "a result folder")
         for name, file in (("trajectories", TRAJECTORIES), ("step_table", STEPS)):
             if (folder / file).is_file():
-                made.__dict__[name] = read_table(folder / file)
+                made.__dict__[name] = read_columns(folder / file)
         return made
 
     def save(self, folder: str | Path) -> None:

@@ -45,15 +45,6 @@ def write_table(columns: Mapping[str, np.ndarray], path: Path) -> None:
             writer.write_table(pa.Table.from_arrays(arrays, schema=schema), row_group_size=ROWS_PER_GROUP)
 
 
-def read_table(path: Path) -> dict[str, np.ndarray]:
-    """The columns that `write_table` wrote."""
-    try:
-        table = pq.read_table(path)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from None
-    return {name: table[name].to_numpy() for name in table.column_names}
-
-
 def to_arrow(columns: Mapping[str, np.ndarray]) -> pa.Table:
     """The columns as an Arrow table."""
     return pa.table({name: pa.array(column, type=_arrow_type(column)) for name, column in columns.items()})

@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from html import escape
-from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from steelyard.files.reading import read_text
 from steelyard.records.jsontext import inside_html
 from steelyard.report.by_model import MODELS_HEAD, model_rows
 from steelyard.report.cards import cards, provenance_bar, slo_panel
@@ -120,7 +121,7 @@ def _load_words(summary: Summary) -> str:
 
 
 def _read(name: str) -> str:
-    return files("steelyard.report").joinpath(name).read_text(encoding="utf-8")
+    return read_text(Path(__file__).parent / name)
 
 
 def _fill(template: str, parts: dict[str, str]) -> str:

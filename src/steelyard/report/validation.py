@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from html import escape
 from importlib.metadata import version
-from importlib.resources import files
 from pathlib import Path
 
 from rich import box
@@ -15,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from steelyard.files.reading import read_text
 from steelyard.files.writing import write_text
 from steelyard.report.overlay import overlaid_cdf, overlaid_load
 from steelyard.report.words import UNKNOWN, count, seconds, significant
@@ -81,7 +81,7 @@ def validation_page(validation: Validation) -> str:
 
 
 def _read(name: str) -> str:
-    return files("steelyard.report").joinpath(name).read_text(encoding="utf-8")
+    return read_text(Path(__file__).parent / name)
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
 
 from steelyard.errors import UserError, did_you_mean
+from steelyard.files.yamltext import read_yaml
 from steelyard.scenario.base import (
     Count,
     NonNegative,
@@ -212,7 +212,7 @@ class TrajectorySpec(GroupsSpec):
 
 @cache
 def _presets() -> dict[str, dict[str, Any]]:
-    loaded: dict[str, dict[str, Any]] = yaml.safe_load(_PRESETS.read_text(encoding="utf-8"))
+    loaded: dict[str, dict[str, Any]] = read_yaml(_PRESETS)
     return loaded
 
 
@@ -232,7 +232,7 @@ def expand_trajectories(value: Any) -> Any:
         if "file" in data:
             raise mistake("give a file or a preset, not both", "preset")
         name = data.pop("preset")
-        if name not in _presets():
+        if not isinstance(name, str) or name not in _presets():
             raise mistake(f"not a preset; {did_you_mean(str(name), _presets())}", "preset")
         data = {"name": name, **_presets()[name], **data}
     return {"kind": "recorded" if "file" in data else "generated", **data}

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from steelyard.files.partial import partial_file
+from steelyard.files.reading import opened
 
 Thing = TypeVar("Thing")
 
@@ -81,8 +82,8 @@ class Cache(Generic[Thing]):
         try:
             if not _is_private(file.parent):
                 return None
-            with file.open("rb") as opened:
-                stored_name, found = pickle.load(opened)  # noqa: S301: from a folder that only the user can write to
+            with opened(file) as entry:
+                stored_name, found = pickle.load(entry)  # noqa: S301: from a folder that only the user can write to
         except Exception:  # an old, truncated or foreign file may raise anything
             return None
         known: Thing | None = found if stored_name == name else None
@@ -97,9 +98,9 @@ class Cache(Generic[Thing]):
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not _is_private(file.parent):
                 return
-            with partial_file(file.parent) as (part, opened):
-                pickle.dump((name, made), opened, protocol=pickle.HIGHEST_PROTOCOL)
-                opened.flush()
+            with partial_file(file.parent) as (part, entry):
+                pickle.dump((name, made), entry, protocol=pickle.HIGHEST_PROTOCOL)
+                entry.flush()
                 os.replace(part, file)
             _drop_oldest(file.parent)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,9 +14,11 @@ from numpy.typing import NDArray
 from steelyard.engine import EngineLog
 from steelyard.errors import UserError
 from steelyard.files.folder import SUMMARY, result_folder
+from steelyard.files.jsontext import json_object
+from steelyard.files.tables import read_columns
 from steelyard.files.writing import written_text
 from steelyard.records.jsontext import readable
-from steelyard.records.tables import read_table, to_arrow, to_pandas, write_table
+from steelyard.records.tables import to_arrow, to_pandas, write_table
 from steelyard.scenario import Scenario
 from steelyard.sim.gaps import TokenGaps
 from steelyard.sim.summary import Summary
@@ -62,10 +63,7 @@ class Result:
     def load(cls, folder: str | Path) -> Result:
         """Read a result folder that `save` or ``steelyard simulate`` wrote."""
         folder = Path(folder)
-        try:
-            written = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise UserError(f"{folder / SUMMARY}: no result can be read from it ({error})") from None
+        written = json_object(folder / SUMMARY, "a result folder")
         parts: dict[str, Any] = {"notes": list(written.pop("notes", []))}
         try:
             parts["summary"] = Summary.from_dict(written)
@@ -73,7 +71,7 @@ class Result:
             raise UserError(f"{folder / SUMMARY}: not a summary of this version of steelyard ({error})") from None
         for name, file in (("requests", REQUESTS), ("steps", STEPS)):
             if (folder / file).is_file():
-                parts[name] = read_table(folder / file)
+                parts[name] = read_columns(folder / file)
         return cls.of(**parts)
 
     def save(self, folder: str | Path) -> None:

@@ -8,13 +8,13 @@ all users start at once and prompts share nothing.
 
 from __future__ import annotations
 
-import csv
 import re
 from dataclasses import dataclass
 from typing import Any
 
 from steelyard.cost.silicon import SYSTEMS, package_folder
 from steelyard.errors import UserError
+from steelyard.files.csvtext import csv_rows
 from steelyard.model import ModelSpec, MoeFfn, load_model
 from steelyard.scenario import Scenario, scenario_from_dict
 
@@ -92,8 +92,7 @@ def read_points() -> list[Point]:
         raise UserError(
             "the silicon sample comes with AIConfigurator, which is not installed; pip install 'steelyard[silicon]'"
         )
-    with (package / "systems" / "silicon_sample.csv").open(newline="", encoding="utf-8") as file:
-        return [_point(row) for row in csv.DictReader(file)]
+    return [_point(row) for _, row in csv_rows(package / "systems" / "silicon_sample.csv", ("id",))]
 
 
 def _point(row: dict[str, str]) -> Point:

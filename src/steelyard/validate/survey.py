@@ -13,6 +13,7 @@ from steelyard.cost.heldout import HeldOutError, held_out_errors
 from steelyard.cost.silicon import package_folder
 from steelyard.errors import UserError
 from steelyard.files.jsontext import json_object
+from steelyard.files.reading import read_bytes, read_text
 from steelyard.hardware import find_gpu, gpu_names
 from steelyard.validate.compare import Validation, WorkloadComparison, validate
 from steelyard.validate.crossed import cross_calibrate, read_sources
@@ -83,7 +84,7 @@ def _shared(folder: Path) -> bool:
 def _by_model(folders: Sequence[Path]) -> list[list[Path]]:
     same: dict[str, list[Path]] = defaultdict(list)
     for folder in folders:
-        same[hashlib.sha256((folder / "config.json").read_bytes()).hexdigest()].append(folder)
+        same[hashlib.sha256(read_bytes(folder / "config.json")).hexdigest()].append(folder)
     return list(same.values())
 
 
@@ -100,4 +101,4 @@ def _bench(folder: Path, found: Survey, say: Say) -> None:
     except UserError as error:
         say(f"left out: {error}")
         return
-    found.benches.append((bench, summary.read_text() if summary.is_file() else ""))
+    found.benches.append((bench, read_text(summary) if summary.is_file() else ""))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from steelyard.errors import UserError
+from steelyard.errors import UserError, quoted, shown
+from steelyard.files.reading import text_lines
 from steelyard.records import Floats, Ints
 from steelyard.scenario import (
     AcceptSpec,
@@ -28,6 +30,7 @@ from steelyard.scenario.base import MOST
 _CYCLES = 1024  # distinct draws of accepted drafts, shared by requests to bound memory; chosen
 _CYCLE_STEPS = 64  # verify steps of a draw, which is then repeated; chosen
 
+_LENGTH = re.compile("[0-9]{1,10}")
 _PURPOSES = (
     "arrivals",
     "prompt",
@@ -143,19 +146,16 @@ def _empirical(spec: EmpiricalTokens, n: int, rng: np.random.Generator, base_dir
 
 def _read_lengths(path: Path) -> Ints:
     """One length per line; blank lines and lines that start with # are skipped."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise UserError(f"{path}: the file of empirical lengths cannot be read: {reason}") from None
     values = []
-    for number, line in enumerate(lines, 1):
-        text = line.strip()
-        if not text or text.startswith("#"):
+    for number, text in text_lines(path, "a file of lengths, one to a line"):
+        if text.startswith("#"):
             continue
-        if not text.isdigit() or int(text) < 1:
-            raise UserError(f"{path}:{number}: must be a whole number of tokens, at least 1 (found {text!r})")
-        values.append(int(text))
+        length = int(text) if _LENGTH.fullmatch(text) else 0
+        if not 1 <= length <= MOST:
+            raise UserError(
+                f"{shown(path)}:{number}: must be a whole number of tokens, 1 to {MOST:,} (found {quoted(text)})"
+            )
+        values.append(length)
     if not values:
         raise UserError(f"{path}: holds no lengths; give one whole number per line")
     return np.array(values, dtype=np.int64)

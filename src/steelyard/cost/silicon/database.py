@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard.files.tables import column_names, read_columns
+
 PACKAGE = "aiconfigurator_core"
 SYSTEMS = {
     "a100-80": "a100_sxm",
@@ -41,17 +43,13 @@ class Origin:
     def read(self, *columns: str, **where: Value) -> dict[str, Column]:
         """Columns of the rows in which every given column has the given value."""
         import pyarrow.compute as pc
-        import pyarrow.parquet as pq
 
         wanted = [pc.field(key) == pc.scalar(value) for key, value in where.items()]
-        table = pq.read_table(self.path, columns=list(columns), filters=reduce(and_, wanted) if wanted else None)
-        return {name: table[name].to_numpy() for name in columns}
+        return read_columns(self.path, columns, reduce(and_, wanted) if wanted else None)
 
     def has(self, column: str) -> bool:
         """Whether the table has a column."""
-        import pyarrow.parquet as pq
-
-        return column in pq.read_schema(self.path).names
+        return column in column_names(self.path)
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,10 @@ how often. Missing times are NaN.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+from steelyard.errors import UserError
+from steelyard.files.jsontext import parse_json
 from steelyard.files.reading import text_lines
 from steelyard.workload.columns import Workload
 from steelyard.workload.traces.azure import read_azure
@@ -35,8 +36,8 @@ def _detected(path: Path) -> str:
     if not first.startswith(("{", "[")):
         return "azure"
     try:
-        row = json.loads(first)
-    except json.JSONDecodeError:
+        row = parse_json(first, "")
+    except UserError:  # the reader says where
         return "vllm-bench" if ".jsonl" in path.suffixes else "capture"
     if not isinstance(row, dict) or "requests" in row:
         return "capture"

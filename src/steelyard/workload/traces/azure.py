@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from datetime import UTC, datetime
 from pathlib import Path
 
-from steelyard.errors import UserError
+from steelyard.errors import UserError, quoted
+from steelyard.files.csvtext import csv_cells
 from steelyard.files.reading import text_lines
 from steelyard.workload.columns import Workload
 from steelyard.workload.traces.lines import recorded, tokens
 
 _COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)?")
+_COUNT = re.compile("[0-9]{1,12}")
 
 
 def read_azure(path: Path, limit: int | None = None) -> Workload:
@@ -30,7 +31,7 @@ def read_azure(path: Path, limit: int | None = None) -> Workload:
         if limit is not None and len(stamps) >= limit:
             break
         where = f"{path}:{number}"
-        cells = next(csv.reader([text]))
+        cells = csv_cells(text, where)
         if len(cells) <= max(order):
             raise UserError(
                 f"{where}: has {len(cells)} columns; {', '.join(_COLUMNS)} are needed (found {text[:60]!r})"
@@ -44,7 +45,7 @@ def read_azure(path: Path, limit: int | None = None) -> Workload:
 
 
 def _column_order(header: str, where: str) -> list[int]:
-    names = [name.strip().lower() for name in next(csv.reader([header]), [])]
+    names = [name.strip().lower() for name in csv_cells(header, where)]
     missing = [column for column in _COLUMNS if column.lower() not in names]
     if missing:
         raise UserError(f"{where}: the header lacks {', '.join(missing)} (found {header[:60]!r})")
@@ -60,10 +61,12 @@ def _nanoseconds(text: str, where: str) -> int:
         day, clock, fraction, zone = match.groups()
         moment = datetime.fromisoformat(f"{day} {clock}{zone or '+00:00'}".replace("Z", "+00:00"))
     except ValueError:
-        raise UserError(f"{where}: TIMESTAMP must read like 2023-11-16 18:15:46.6805900 (found {text!r})") from None
+        raise UserError(
+            f"{where}: TIMESTAMP must read like 2023-11-16 18:15:46.6805900 (found {quoted(text)})"
+        ) from None
     whole = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return (whole.days * 86_400 + whole.seconds) * 10**9 + int((fraction or "0").ljust(9, "0"))
 
 
 def _number(text: str) -> int | str:
-    return int(text) if text.isdecimal() else text
+    return int(text) if _COUNT.fullmatch(text) else text
