@@ -109,7 +109,7 @@ def test_a_bad_config_names_file_key_and_value(tmp_path: Path, changes: dict[str
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [('{\n "a": 1,\n}', "line 3: not valid JSON"), ("[1]", "expected a JSON object"), ("", "line 1")],
+    [('{\n "a": 1,\n}', ":3: not valid JSON"), ("[1]", "must be a JSON object"), ("", ":1: not valid JSON")],
 )
 def test_a_file_that_is_not_a_config_is_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "other.json"

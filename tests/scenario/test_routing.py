@@ -138,7 +138,7 @@ MISTAKES = [
     ({"exponent": 1}, None, "moe.yaml: model.routing.kind: missing; choose one of uniform, zipf, file"),
     ({"kind": "zipf", "exponent": -1}, None, "moe.yaml: model.routing.exponent"),
     ("zipf", None, "moe.yaml: model.routing: must be a mapping whose `kind` is one of uniform, zipf, file"),
-    ({"kind": "file", "path": "none.json"}, None, "moe.yaml: model.routing.path: {}/none.json: cannot be read"),
+    ({"kind": "file", "path": "none.json"}, None, "moe.yaml: model.routing.path: {}/none.json: no such file"),
     ({"kind": "file", "path": "a.json"}, "[1, 2]", "a.json: expert loads must be 128 numbers"),
     ({"kind": "file", "path": "a.json"}, "[1, -2]", "{}/a.json: expert 1: -2 is no number of at least 0"),
     ({"kind": "file", "path": "a.json"}, "[1,\n x]", "{}/a.json:2: not valid JSON"),

@@ -11,8 +11,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
-from steelyard.errors import UserError, quoted, shortened
+from steelyard.errors import UserError, quoted
 from steelyard.files.jsontext import json_object
+from steelyard.quoting import shortened
 
 # Share of a kernel-by-kernel launch that is lost to other threads of the engine while other steps run. From the lone
 # prompts of three captures; hosts differ (docs/calibration.md).

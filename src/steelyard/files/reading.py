@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from steelyard.errors import UserError, shortened, shown
+from steelyard.errors import UserError, shown
 from steelyard.files.limits import MOST_BYTES, MOST_DOCUMENT_BYTES, MOST_LINE_BYTES, MOST_LINES, MOST_RATIO, SMALL_BYTES
+from steelyard.quoting import shortened
 
 _GZIP = b"\x1f\x8b"
 _UTF8_MARK = b"\xef\xbb\xbf"

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from steelyard.errors import UserError, shortened, shown
+from steelyard.errors import UserError, shown
 from steelyard.files.limits import MOST_CELLS
 from steelyard.files.reading import opened
+from steelyard.quoting import shortened
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
