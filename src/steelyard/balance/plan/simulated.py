@@ -144,9 +144,8 @@ class Simulated:
                 confirmed[plan.layout] = self._confirmed(plan, state)
             best = _safest_first(confirmed.values())[0]
             if best.step * (1 - _MIN_GAIN) > min(plan.step for plan in tried.values()):
-                self._climb(
-                    best.training.gpus, tried, batches, state, best.step
-                )  # plans were skipped for one that turned out worse
+                # Plans were skipped for one that turned out worse.
+                self._climb(best.training.gpus, tried, batches, state, best.step)
         rest = [plan for plan in tried.values() if plan.layout not in confirmed]
         return [*_safest_first(confirmed.values()), *sorted(rest, key=_order)]
 
@@ -158,9 +157,8 @@ class Simulated:
         before, neighbours = inf, [[gpus]]
         while True:
             for numbers in neighbours:
-                for plan in next(
-                    filter(None, (self._worth_simulating(number, best, batches, state) for number in numbers)), []
-                ):
+                worth = (self._worth_simulating(number, best, batches, state) for number in numbers)
+                for plan in next(filter(None, worth), []):
                     if plan.layout not in tried and self._may_gain(plan, best, state):
                         tried[plan.layout] = self._simulated(plan, state)
                         best = min(best, tried[plan.layout].step)
