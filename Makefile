@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint bench figures fast plain clean
+.PHONY: demo test fuzz lint bench figures fast plain clean
 
 $(READY): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "python3 (3.11 or newer) is needed: apt-get install python3 python3-venv"; exit 2; }
@@ -19,6 +19,11 @@ demo: $(READY)
 
 test: $(READY) lint
 	$(BIN)/python -m pytest -n 2
+
+# 20,000 hostile and near-valid inputs for all commands and formats; about an hour of CPU time. It can be stopped and goes
+# on where it was. Options: make fuzz FUZZ="--cases 500 --seed 7 --workers 1".
+fuzz: $(READY)
+	$(BIN)/python -m tools.fuzz $(FUZZ)
 
 lint: $(READY)
 	$(BIN)/ruff check src tests bench studies tools

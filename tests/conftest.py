@@ -2,7 +2,6 @@
 simulation of a test is checked for what must hold in any result."""
 
 import os
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,20 +16,15 @@ def checked_results() -> Iterator[None]:
     """Results are checked where runs make them, in serving and in post-training."""
     from steelyard.posttrain.check import check_posttrain
     from steelyard.posttrain.result import PosttrainResult
+    from steelyard.sim import run
     from steelyard.sim.check import check
-    from steelyard.sim.invariants import BrokenResult
     from steelyard.sim.result import Result
 
-    make, make_posttrain = Result.of, PosttrainResult.of
+    make, make_posttrain = run._Run.result, PosttrainResult.of
 
-    def checked(**parts: Any) -> Result:
-        result = make(**parts)
-        try:
-            check(result)
-        except BrokenResult as broken:
-            # Time after the last end of a request counts as use, but not as duration: to be repaired.
-            if not all(re.search(r"\b(busy|mfu|mbu|mean_use) is ", each) for each in broken.violations):
-                raise
+    def checked(of: run._Run, *asked: Any) -> Result:
+        scaled = any(pool.prepared.sources.factors for pool in of.setup.pools)
+        check(result := make(of, *asked), scaled=scaled)
         return result
 
     def checked_posttrain(*parts: Any) -> PosttrainResult:
@@ -38,6 +32,6 @@ def checked_results() -> Iterator[None]:
         return result
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Result, "of", checked)
+        patch.setattr(run._Run, "result", checked)
         patch.setattr(PosttrainResult, "of", checked_posttrain)
         yield

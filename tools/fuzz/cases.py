@@ -1,0 +1,342 @@
+"""A case from a random number: which command, which of its inputs is attacked, and how."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from random import Random
+
+from tools.fuzz import mutate, seeds
+from tools.fuzz.case import Case, Content
+from tools.fuzz.scenarios import scenario, setting, small_posttrain, small_serving, to_yaml
+from tools.fuzz.values import hostile_text
+
+Files = dict[str, Content]
+Maker = Callable[[Random], Case]
+
+_COMPARED = ("--no-rivals", "--modes", "split", "--routers", "sticky", "--estimators", "suffix", "--planners", "given")
+_COMPARED_LESS = (*_COMPARED, "--tails", "none", "--pools", "none")
+
+
+def case(r: Random) -> Case:
+    """Any case. Heavier kinds come less often."""
+    makers = list(MAKERS)
+    return MAKERS[r.choices(makers, [WEIGHTS[name] for name in makers])[0]](r)
+
+
+def _out(r: Random) -> tuple[list[str], Files]:
+    """Where a run is to write: mostly a new folder, sometimes a place that cannot be written to. Never outside the
+    case's own folder."""
+    chance = r.random()
+    if chance < 0.75:
+        return ["--out", "out"], {}
+    if chance < 0.8:
+        return [], {}
+    if chance < 0.85:
+        files = {"old/summary.json": Content(b"{}"), "old/mine.txt": Content(b"keep")}
+        return ["--out", "old", *(["--overwrite"] if r.random() < 0.5 else [])], files
+    kind = r.choice(("device", "fifo", "link", "file", "folder"))
+    files = {"taken": Content(b"elsewhere" if kind == "link" else b"", kind=kind)}
+    if chance < 0.92:
+        return ["--out", r.choice(("taken", "taken/x", "taken/x/y"))], files
+    return ["--out", _inside(hostile_text(r))], {}
+
+
+def _inside(name: str) -> str:
+    """A name that cannot lead out of the folder."""
+    return name.replace("..", "dots").lstrip("/") or "empty"
+
+
+def _simulate(r: Random) -> Case:
+    options, files = _out(r)
+    text = to_yaml(scenario(r, posttrain=False))
+    return _scenario_case("simulate", "scenario", text, r, [*options, "--no-intervals", "--check"], files)
+
+
+def _posttrain(r: Random) -> Case:
+    options, files = _out(r)
+    text = to_yaml(scenario(r, posttrain=True))
+    extra = ["--log"] if r.random() < 0.2 else []
+    return _scenario_case("posttrain", "scenario", text, r, [*options, *extra, "--check"], files)
+
+
+def _plan(r: Random) -> Case:
+    text = to_yaml(scenario(r, posttrain=True))
+    model = r.choice(("search", "libra", "proportional", "one-at-a-time"))
+    return _scenario_case("plan", "scenario", text, r, ["--set", f"planner={model}"], {})
+
+
+def _scenario_case(command: str, label: str, text: bytes, r: Random, options: list[str], files: Files) -> Case:
+    if r.random() < 0.1:
+        options.append("--json")
+    return Case((command, "s.yaml", *options), {"s.yaml": Content(text), **files}, label)
+
+
+def _yaml(r: Random) -> Case:
+    """The text of a scenario rather than its values."""
+    after = r.random() < 0.5
+    text = to_yaml((small_posttrain if after else small_serving)(r))
+    for _ in range(r.choice((1, 1, 2))):
+        text = r.choice((mutate.yaml_text, mutate.yaml_text, mutate.raw))(text, r)
+    options = ("--out", "out") if after else ("--out", "out", "--no-intervals", "--check")
+    return Case(("posttrain" if after else "simulate", "s.yaml", *options), {"s.yaml": mutate.content(text, r)}, "yaml")
+
+
+def _set(r: Random) -> Case:
+    after = r.random() < 0.5
+    written = (small_posttrain if after else small_serving)(r)
+    options = [word for _ in range(r.choice((1, 1, 2))) for word in ("--set", setting(written, r, after))]
+    options += ["--out", "out", "--check"] if after else ["--out", "out", "--no-intervals", "--check"]
+    return Case(
+        ("posttrain" if after else "simulate", "s.yaml", *options), {"s.yaml": Content(to_yaml(written))}, "set"
+    )
+
+
+def _config(r: Random) -> Case:
+    """A model's config.json."""
+    config = r.choice(list(seeds.configs().values()))
+    for _ in range(r.choice((1, 1, 1, 2, 3))):
+        config = mutate.json_value(config, r)
+    text = mutate.dumped(config)
+    if r.random() < 0.15:
+        text = mutate.raw(text, r)
+    after = r.random() < 0.2
+    written = (small_posttrain if after else small_serving)(r)
+    written["model"] = "./config.json"
+    if not after and r.random() < 0.7:
+        written["fleet"] = {"gpu": "h200", "tp": r.choice((1, 2, 8))}
+    files = {"s.yaml": Content(to_yaml(written)), "config.json": mutate.content(text, r)}
+    options = ("--out", "out") if after else ("--out", "out", "--no-intervals", "--check")
+    return Case(("posttrain" if after else "simulate", "s.yaml", *options), files, "config")
+
+
+def _trace(r: Random) -> Case:
+    name, text = r.choice(list(seeds.TRACES.items()))
+    text = _changed_lines(text, r)
+    gzipped = r.random() < 0.2
+    name = f"{name}.gz" if gzipped else name
+    written = {"model": "llama-3.1-8b", "fleet": {"gpu": "h100"}, "cost": {"source": "analytic"}}
+    trace: dict[str, object] = {"file": name}
+    if r.random() < 0.3:
+        trace["format"] = r.choice(("azure", "mooncake", "vllm-bench", "capture", "auto"))
+    workload: dict[str, object] = {"trace": trace}
+    if r.random() < 0.3:
+        workload["arrivals"] = r.choice(({"kind": "trace"}, {"kind": "poisson", "rate": 3}, {"kind": "burst"}))
+    written["workload"] = workload
+    files = {"s.yaml": Content(to_yaml(written)), name: mutate.content(text, r, gzipped)}
+    return Case(("simulate", "s.yaml", "--out", "out", "--no-intervals", "--check"), files, "trace")
+
+
+def _changed_lines(text: bytes, r: Random) -> bytes:
+    for _ in range(r.choice((0, 1, 1, 1, 2, 3))):
+        text = (mutate.lines if r.random() < 0.85 else mutate.raw)(text, r)
+    return text
+
+
+def _trajectories(r: Random) -> Case:
+    text = _changed_lines(r.choice((seeds.TRAJECTORIES, seeds.SESSIONS, seeds.SWE)), r)
+    gzipped = r.random() < 0.2
+    name = "tj.jsonl.gz" if gzipped else "tj.jsonl"
+    files = {name: mutate.content(text, r, gzipped)}
+    if r.random() < 0.5:
+        options = r.choice(((), ("--json",), ("--folds", "2"), ("--folds", r.choice(("0", "-1", "99999999999", "x")))))
+        return Case(("estimator-eval", name, *options), files, "trajectories")
+    written = small_posttrain(r)
+    written["trajectories"] = {"file": name, "prompts": r.choice((1, 2, 4)), "group": r.choice((1, 2, 4))}
+    files["s.yaml"] = Content(to_yaml(written))
+    return Case(("posttrain", "s.yaml", "--out", "out", "--check"), files, "trajectories")
+
+
+def _bundle(r: Random) -> Case:
+    rows = seeds.bundle().splitlines(keepends=True)
+    if r.random() < 0.5:
+        rows = rows[: r.choice((1, 2, 10, 100, len(rows)))]
+    if r.random() < 0.3:
+        rows = rows[:1] + rows[1 :: r.choice((2, 10, 100))]
+    text = _changed_lines(b"".join(rows), r)
+    gzipped = r.random() < 0.3
+    name = "p.jsonl.gz" if gzipped else "p.jsonl"
+    written = small_serving(r)
+    written["fleet"] = {"gpu": "h200", "tp": r.choice((1, 1, 2))}
+    written["cost"] = {"profile": f"./{name}"}
+    files = {"s.yaml": Content(to_yaml(written)), name: mutate.content(text, r, gzipped)}
+    return Case(("simulate", "s.yaml", "--out", "out", "--no-intervals", "--check"), files, "bundle")
+
+
+def _calibration(r: Random) -> Case:
+    text = mutate.dumped(mutate.json_value(json.loads(seeds.CALIBRATION), r))
+    text = mutate.raw(text, r) if r.random() < 0.2 else text
+    written = small_serving(r)
+    written["cost"] = {"source": "analytic", "calibration": "./c.json"}
+    files = {"s.yaml": Content(to_yaml(written)), "c.json": mutate.content(text, r)}
+    return Case(("simulate", "s.yaml", "--out", "out", "--no-intervals", "--check"), files, "calibration")
+
+
+def _capture(r: Random) -> Case:
+    files: Files = {}
+    attacked = r.choice(list(seeds.capture_files()))
+    for name, text in seeds.capture_files().items():
+        gzipped = name.endswith(".gz")
+        if name != attacked:
+            files[f"cap/{name}"] = Content(text, gzipped=gzipped)
+        elif r.random() < 0.95:
+            text = mutate.dumped(mutate.json_value(json.loads(text), r)) if name.endswith(".json") else text
+            files[f"cap/{name}"] = mutate.content(_changed_lines(text, r), r, gzipped)
+    command = r.choice(
+        (
+            ("validate", "cap"),
+            ("validate", "cap", "--json", "--given-cache"),
+            ("validate", "cap", "--report", "page.html"),
+            ("calibrate", "cap", "--out", "c.json"),
+            ("fidelity", "cap", "--out", "f.md"),
+        )
+    )
+    return Case(command, files, "capture")
+
+
+def _golden(r: Random) -> Case:
+    text = _changed_lines(seeds.decisions(), r)
+    return Case(
+        ("parity", "g.jsonl", *(("--plain",) if r.random() < 0.2 else ())),
+        {"g.jsonl": mutate.content(text, r)},
+        "golden",
+    )
+
+
+def _events(r: Random) -> Case:
+    text = _changed_lines(seeds.events(), r)
+    return Case(("replay", "e.jsonl"), {"e.jsonl": mutate.content(text, r)}, "events")
+
+
+def _compare(r: Random) -> Case:
+    text = to_yaml(scenario(r, posttrain=True) if r.random() < 0.5 else small_posttrain(r))
+    files: Files = {"s.yaml": Content(text)}
+    if r.random() < 0.5:
+        row = {"digest": "0" * 24, "tokens_per_second": 1.0}
+        files["c/results.jsonl"] = mutate.content(mutate.lines(mutate.dumped(row) + b"\n", r), r)
+    options = [*_COMPARED_LESS, "--out", "c"]
+    if r.random() < 0.2:
+        options += ["--scale", r.choice(("0", "2", "x", "nan", "inf", "1e-300", ",", "0.5,0.5", "0.25"))]
+    return Case(("compare", "s.yaml", *options), files, "scenario")
+
+
+_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "simulate": ("--out", "--set", "--workers", "--trace", "--json", "--overwrite", "--intervals"),
+    "posttrain": ("--out", "--set", "--log", "--json", "--overwrite"),
+    "plan": ("--set", "--json"),
+    "compare": (
+        "--out",
+        "--set",
+        "--modes",
+        "--routers",
+        "--estimators",
+        "--planners",
+        "--tails",
+        "--pools",
+        "--steps",
+        "--scale",
+        "--seeds",
+        "--workers",
+        "--page",
+    ),
+    "parity": ("--plain",),
+    "validate": ("--gpu", "--profile", "--trace", "--calibration", "--report", "--given-cache", "--silicon"),
+    "calibrate": ("--out", "--gpu"),
+    "fidelity": ("--out",),
+    "replay": (),
+    "estimator-eval": ("--estimator", "--folds", "--json"),
+    "profile": ("--minutes",),
+    "schema": (),
+    "models": (),
+    "gpus": (),
+}
+_PATHS = (
+    "s.yaml",
+    "nothing.yaml",
+    "folder",
+    "/dev/zero",
+    "/dev/null",
+    "/proc/self/mem",
+    "fifo",
+    "",
+    ".",
+    "~nosuchuser/x",
+    "x" * 5000,
+    "a\x00b",
+    "r[/y].yaml",
+    "\udcff",
+)
+
+
+def _options(r: Random) -> Case:
+    """Command lines with hostile paths and values. What is written goes nowhere but into the case's folder."""
+    command = r.choice(list(_OPTIONS)) if r.random() < 0.98 else hostile_text(r)
+    words = [r.choice(_PATHS) for _ in range(r.choice((0, 1, 1, 1, 2)))] if command not in ("schema", "gpus") else []
+    if command == "profile":
+        words = [_inside(word) for word in words if not word.startswith("/")]
+    after = command in ("posttrain", "plan", "compare")
+    written = (small_posttrain if after else small_serving)(r)
+    for option in r.sample(_OPTIONS.get(command, ()), k=min(len(_OPTIONS.get(command, ())), r.choice((0, 1, 1, 2)))):
+        words.append(option)
+        if option == "--set":
+            words.append(setting(written, r, after))
+        elif option in ("--out", "--page", "--report"):
+            words.append(r.choice((_inside(hostile_text(r)), "out", "device", "fifo", "folder", "link/x", "s.yaml/x")))
+        elif option not in (
+            "--plain",
+            "--json",
+            "--overwrite",
+            "--log",
+            "--trace",
+            "--given-cache",
+            "--silicon",
+            "--intervals",
+        ):
+            words.append(hostile_text(r))
+    files: Files = {
+        "s.yaml": Content(to_yaml(written)),
+        "r[/y].yaml": Content(to_yaml(written)),
+        "folder": Content(kind="folder"),
+        "fifo": Content(kind="fifo"),
+        "device": Content(kind="device"),
+        "link": Content(b"nowhere", kind="link"),
+    }
+    if command == "compare":
+        words += _COMPARED_LESS
+    return Case((command, *words), files, "options")
+
+
+MAKERS: Mapping[str, Maker] = {
+    "simulate": _simulate,
+    "posttrain": _posttrain,
+    "plan": _plan,
+    "yaml": _yaml,
+    "set": _set,
+    "config": _config,
+    "trace": _trace,
+    "trajectories": _trajectories,
+    "bundle": _bundle,
+    "calibration": _calibration,
+    "capture": _capture,
+    "golden": _golden,
+    "events": _events,
+    "compare": _compare,
+    "options": _options,
+}
+WEIGHTS: Mapping[str, float] = {
+    "simulate": 24,
+    "posttrain": 14,
+    "plan": 3,
+    "yaml": 8,
+    "set": 8,
+    "config": 8,
+    "trace": 8,
+    "trajectories": 6,
+    "bundle": 2,
+    "calibration": 3,
+    "capture": 4,
+    "golden": 4,
+    "events": 4,
+    "compare": 1,
+    "options": 8,
+}

@@ -1,0 +1,119 @@
+"""Small valid files of every format that the tool reads, from which mutations start."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from dataclasses import asdict
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from steelyard.balance.log import Journal
+from steelyard.cost import HostTerms
+from steelyard.posttrain.run import posttrain
+from steelyard.scenario import load_posttrain
+from tools.fuzz.scenarios import EXAMPLES
+
+ROOT = Path(__file__).parents[2]
+_CATALOG = ROOT / "src" / "steelyard" / "model" / "catalog"
+_BUNDLE = ROOT / "src" / "steelyard" / "cost" / "bundles" / "h200.jsonl.gz"
+_RECORDED = ROOT / "tests" / "data" / "h200-recorded" / "llama-3.1-8b-short"
+_DECISIONS = ROOT / "tests" / "data" / "vllm-0.32-decisions.jsonl.gz"
+
+AZURE = b"""TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:15:46.6805900,374,44
+2023-11-16 18:15:50.9951690,396,109
+2023-11-16 18:15:51.2224670,879,55
+"""
+MOONCAKE = b"""{"timestamp": 0, "input_length": 1200, "output_length": 52, "hash_ids": [0, 1, 2]}
+{"timestamp": 300, "input_length": 1700, "output_length": 26, "hash_ids": [0, 1, 3, 4]}
+{"timestamp": 900, "input_length": 500, "output_length": 9, "hash_ids": [0]}
+"""
+BENCH = b"""{"arrival_time": 0.0, "prompt_len": 120, "output_len": 20}
+{"arrival_time": 0.4, "prompt_token_ids": [5, 6, 7, 8], "output_len": 3}
+{"arrival_time": 0.9, "prompt_token_ids": [5, 6, 7, 9], "output_token_ids": [1, 2]}
+"""
+CAPTURE = json.dumps(
+    {
+        "requests": [
+            {"id": "a", "at": 0.0, "prompt": 300, "output": 20, "prefix": ["p", 64]},
+            {"id": "b", "at": 0.2, "prompt": 200, "output": 10, "prefix": ["p", 64]},
+            {"id": "c", "after": "a", "think": 0.5, "prompt": 400, "output": 5},
+        ]
+    }
+).encode()
+TRACES = {"t.csv": AZURE, "t.jsonl": MOONCAKE, "b.jsonl": BENCH, "t.workload.json": CAPTURE}
+
+TRAJECTORIES = "".join(
+    json.dumps(
+        {
+            "id": f"{task}{sample}",
+            "task": f"t{task}",
+            "prompt_tokens": 300 + 50 * task,
+            "turns": [{"generated": 50 + sample, "tool": "a", "returned": 20, "latency": 1.0}, {"generated": 30}],
+        }
+    )
+    + "\n"
+    for task in range(6)
+    for sample in range(2)
+).encode()
+SESSIONS = "".join(
+    json.dumps({"session": f"s{number}", "agent": "x", "calls": [[0, 500 + number, 60], [900_000, 700, 30]]}) + "\n"
+    for number in range(6)
+).encode()
+SWE = "".join(
+    json.dumps(
+        {
+            "task": f"repo-{number}",
+            "exit": "submitted",
+            "turns": [{"generated": 40, "tool": "bash", "returned": 100}, {"generated": 9 + number}],
+        }
+    )
+    + "\n"
+    for number in range(6)
+).encode()
+CALIBRATION = json.dumps({"terms": asdict(HostTerms())}).encode()
+
+
+@cache
+def configs() -> dict[str, Any]:
+    """Configurations of models, by name: one of each family."""
+    names = ("llama-3.1-8b", "mixtral-8x7b", "deepseek-v2-lite", "gemma-3-4b", "gpt-oss-20b", "qwen3-30b-a3b", "phi-4")
+    return {name: json.loads((_CATALOG / f"{name}.json").read_text(encoding="utf-8")) for name in names}
+
+
+@cache
+def bundle(every: int = 40) -> bytes:
+    """A thinned profile: its first line, and then one point of so many."""
+    with gzip.open(_BUNDLE, "rb") as file:
+        first = next(file)
+        return first + b"".join(islice(file, 0, None, every))
+
+
+@cache
+def capture_files() -> dict[str, bytes]:
+    """One short run of a recorded engine, unpacked."""
+    found = {}
+    for name in ("meta.json", "config.json", "lone.requests.jsonl.gz", "lone.steps.jsonl.gz"):
+        data = (_RECORDED / name).read_bytes()
+        found[name] = gzip.decompress(data) if name.endswith(".gz") else data
+    return found
+
+
+@cache
+def decisions() -> bytes:
+    """The shortest scenarios of a golden file."""
+    rows = gzip.decompress(_DECISIONS.read_bytes()).splitlines()
+    return b"\n".join(sorted(rows, key=len)[:3]) + b"\n"
+
+
+@cache
+def events() -> bytes:
+    """The log of a short post-training run."""
+    settings = ["trajectories={preset: search, prompts: 2, group: 2}", "steps=1", "cost={source: analytic}"]
+    file = io.StringIO()
+    posttrain(load_posttrain(EXAMPLES / "posttrain" / "search-48.yaml", settings), journal=Journal(file, "fuzz"))
+    return file.getvalue().encode()
