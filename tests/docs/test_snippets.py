@@ -33,6 +33,8 @@ NOT_RUN = {
     "steelyard validate --silicon": "needs steelyard[silicon]",
     "steelyard profile points.jsonl": "needs a GPU",
     "steelyard profile OUT": "needs a GPU",
+    "steelyard emulate": "serves until it is interrupted; tests/emulate does",
+    "python -m bench.emulate": "measures time",
     "steelyard compare examples/posttrain/search-48.yaml examples/posttrain/math-48.yaml": "takes hours",
     f"steelyard estimator-eval {GIVEN}": "needs data that is not in the repository",
     f"steelyard fidelity {GIVEN}": "needs data that is not in the repository",

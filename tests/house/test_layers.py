@@ -12,6 +12,7 @@ import steelyard
 
 ROOMS = (
     *("files", "records", "balance", "scenario", "workload", "model", "hardware", "cost", "engine", "fleet", "sim"),
+    "emulate",
     *("posttrain", "live", "search", "validate", "profile", "report"),
 )
 SHARED = {"errors", "quoting", "lazy", "collector"}  # open to every room, and itself without imports from any

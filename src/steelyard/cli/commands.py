@@ -16,6 +16,7 @@ from steelyard.quoting import message
 
 COMMANDS = {
     "simulate": "Simulate a scenario and write its result folder.",
+    "emulate": "Serve a scenario's engines over HTTP without a GPU, in real time.",
     "parity": "Replay decisions of vLLM's own scheduler and compare every step.",
     "validate": "Replay the requests of a captured engine, and compare with its measurements.",
     "calibrate": "Fit the host's times to captures, and test them on held-out captures.",

@@ -9,20 +9,19 @@ from typing import Any
 
 from steelyard.balance.route import Router
 from steelyard.collector import collector_off
-from steelyard.cost import RESTED, HostTerms
-from steelyard.engine import Engine, Pipeline
-from steelyard.engine.policies import SglangSettings, policy_of
+from steelyard.cost import HostTerms
+from steelyard.engine import Engine
 from steelyard.errors import UserError
 from steelyard.fleet import Desk, run_fleet
 from steelyard.fleet.dynamics import Dynamics
 from steelyard.fleet.handover import Handover
-from steelyard.fleet.lockstep import Rank, step_together
 from steelyard.scenario import Scenario, SloSpec
 from steelyard.scenario.checking import checked
 from steelyard.scenario.workload import MixSpec
 from steelyard.sim.attempts import EnginePart, gaps_between
 from steelyard.sim.by_model import models_at
 from steelyard.sim.dynamics import make_dynamics, missed_changes
+from steelyard.sim.engines import make_engines
 from steelyard.sim.gaps import TokenGaps
 from steelyard.sim.handovers import make_handover
 from steelyard.sim.hopeless import Hopeless
@@ -30,9 +29,8 @@ from steelyard.sim.prepared import Prepared
 from steelyard.sim.request_table import parts_of, request_table
 from steelyard.sim.result import EVERYTHING, Kept, Result
 from steelyard.sim.routers import router_before
-from steelyard.sim.setup import FleetSetup, Setup, fleet_of, set_up
+from steelyard.sim.setup import FleetSetup, fleet_of, set_up
 from steelyard.sim.summarise import span, summarise
-from steelyard.sim.tiers import make_tiers
 from steelyard.workload import Workload, build_workload
 
 
@@ -125,7 +123,7 @@ class _Run:
             setup,
             workload,
             desk,
-            _engines(setup, desk, plain),
+            make_engines(setup, desk.names, reactive=bool(desk.followers), plain=plain),
             router_before(setup, setup.takes_requests, scenario.fleet.router, scenario.seed),
             handover,
             make_dynamics(setup, handover),
@@ -172,48 +170,3 @@ class _Run:
             limit = hopeless.found
             notes.append(f"the run was stopped: {limit.name} <= {limit.seconds:g} s cannot be met any more")
         return notes
-
-
-def _engines(setup: FleetSetup, desk: Desk, plain: bool) -> list[Engine]:
-    """The engine of every replica; data-parallel ranks of one engine step together."""
-    tiers = iter(make_tiers(setup))
-    engines: list[Engine] = []
-    for each in setup.pools:
-        policy = policy_of(each.engine.scheduler, SglangSettings(**each.engine.sglang.model_dump()))
-        below = [next(tiers) for _ in range(each.ranks)]
-        if each.stages:
-            engines += [_pipeline(each, setup, desk, plain) for _ in below]
-            continue
-        own: list[Engine] = [
-            (Rank if each.pool.dp > 1 else Engine)(
-                each.limits,
-                each.step_cost,
-                desk.names,
-                wake=setup.host.wake,
-                taking_in=setup.host.taking_in,
-                rested=RESTED,
-                first_uses=each.cost.first_uses(),
-                shared_reads=each.shared_reads,
-                policy=policy,
-                tiers=levels,
-                reactive=bool(desk.followers) or each.pool.role == "prefill",
-                plain=plain,
-            )
-            for levels in below
-        ]
-        step_together(own, each.pool.dp, each.cost)
-        engines += own
-    return engines
-
-
-def _pipeline(each: Setup, setup: FleetSetup, desk: Desk, plain: bool) -> Engine:
-    return Pipeline(
-        each.limits,
-        each.stages,
-        desk.names,
-        wake=setup.host.wake,
-        taking_in=setup.host.taking_in,
-        rested=RESTED,
-        reactive=bool(desk.followers) or each.pool.role == "prefill",
-        plain=plain,
-    )
