@@ -6,13 +6,12 @@ Run it whenever a file of `src/steelyard/cost/bundles` has changed; a test compa
 from __future__ import annotations
 
 from steelyard.cost.bundle import FOLDER, index_bundle, read_bundle
-from steelyard.files.reading import read_text
 
 
 def main() -> None:
     """Every profile."""
     for source in sorted(FOLDER.glob("*.jsonl.gz")):
-        index_bundle(read_bundle(read_text(source)), source.with_name(source.name.replace(".jsonl.gz", ".npz")))
+        index_bundle(read_bundle(source), source.with_name(source.name.replace(".jsonl.gz", ".npz")))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from steelyard.cost.bundle import FOLDER, Bundle, index_bundle, read_bundle, shipped_bundle
 from steelyard.cost.measured import MeasuredSource
 from steelyard.cost.points import PointTable, open_points
-from steelyard.files.reading import read_text
 from steelyard.hardware import find_gpu
 from steelyard.model import AttentionOperator, Layout, load_model, operators
 
@@ -32,7 +31,7 @@ POINT = st.fixed_dictionaries(
 
 def lines(gpu: str) -> Bundle:
     """The bundle as it was measured."""
-    return read_bundle(read_text(FOLDER / f"{gpu}.jsonl.gz"))
+    return read_bundle(FOLDER / f"{gpu}.jsonl.gz")
 
 
 @given(st.lists(POINT, max_size=6))

@@ -23,6 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from steelyard.cost.bundle_lines import bundle_lines
 from steelyard.cost.points import PointTable, Row, open_points, save_points
 
 __all__ = ["Bundle", "Row", "index_bundle", "read_bundle", "shipped_bundle"]
@@ -50,17 +51,18 @@ def shipped_bundle(gpu: str) -> Bundle | None:
     return Bundle(json.loads(about), families, held_out)
 
 
-def read_bundle(text: str) -> Bundle:
-    """A bundle from its lines."""
-    about, *lines = json.loads(f"[{','.join(text.splitlines())}]")  # faster than parsing line by line
+def read_bundle(path: Path) -> Bundle:
+    """A bundle from a file of lines."""
+    lines = bundle_lines(path)
+    _, first = next(lines)
     families: dict[str, list[Row]] = defaultdict(list)
     held_out: dict[str, list[Row]] = defaultdict(list)
-    for line in lines:
+    for _, line in lines:
         if "error" not in line:
             point = line.pop("point")
             into = held_out if line.pop("held_out", False) else families
             into[point.pop("op")].append({**point, **line})
-    return Bundle(about["about"], dict(families), dict(held_out))
+    return Bundle(first["about"], dict(families), dict(held_out))
 
 
 def index_bundle(bundle: Bundle, path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -12,8 +11,7 @@ from steelyard.cost.llmservingsim import is_variant, read_meta, read_variant
 from steelyard.cost.measured import MeasuredSource
 from steelyard.cost.source import CostSource
 from steelyard.cost.vidur import is_compute_folder, read_compute_folder
-from steelyard.errors import UserError
-from steelyard.files.reading import read_text
+from steelyard.errors import UserError, blaming, quoted
 from steelyard.hardware import Gpu, find_gpu
 from steelyard.model import Layout, ModelSpec, as_layout
 
@@ -32,10 +30,10 @@ def open_profile(path: Path, gpu: Gpu, model: ModelSpec, layout: int | Layout) -
     A file is a bundle of our own. A folder is a profile of LLMServingSim, Vidur or Frontier, or contains several of
     them, of which the one for this GPU and model is used.
     """
-    if path.is_file():
-        return _bundle(path, gpu)
-    if not path.is_dir():
+    if not path.exists():
         raise UserError(f"{path}: no such file or folder; {_WOULD_DO}")
+    if not path.is_dir():
+        return _bundle(path, gpu)
     variants = _folders(path, "tp*/dense.csv", is_variant)
     if variants:
         return read_variant(_of_precision(_chosen(variants, path, gpu, model, _by_meta), model), layout)
@@ -47,15 +45,14 @@ def open_profile(path: Path, gpu: Gpu, model: ModelSpec, layout: int | Layout) -
 
 
 def _bundle(path: Path, gpu: Gpu) -> MeasuredSource:
-    text = read_text(path)
-    try:
-        about = json.loads(text.partition("\n")[0])["about"]
-        bundle = read_bundle(text)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"{path}: not a bundle of measured operators; {_WOULD_DO}") from None
-    if find_gpu(str(about.get("gpu"))).name != gpu.name:
-        raise UserError(f"{path}: a profile of {about.get('gpu')}, but the GPU is {gpu.name}")
-    return MeasuredSource(gpu, bundle)
+    bundle = read_bundle(path)
+    with blaming(f"{path}:1: about.gpu"):
+        if find_gpu(bundle.about["gpu"]).name != gpu.name:
+            raise UserError(f"a profile of {quoted(bundle.about['gpu'])}, but the GPU is {gpu.name}")
+    source = MeasuredSource(gpu, bundle)
+    for family, lack in source.lacks():
+        raise UserError(f"{path}: {family}: {lack}; measure more (`steelyard profile`), or leave out all of its points")
+    return source
 
 
 def _folders(root: Path, marker: str, fits: Callable[[Path], bool]) -> list[Path]:

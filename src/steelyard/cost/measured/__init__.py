@@ -6,6 +6,7 @@ source.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -37,6 +38,17 @@ class MeasuredSource:
     @property
     def name(self) -> str:
         return f"profile of {self.bundle.about['gpu']}"
+
+    def lacks(self) -> Iterator[tuple[str, str]]:
+        """Families that have points, but too few of some kind to predict any other: what they lack."""
+        for family, lack in (
+            ("gemm", self.matrices.lack),
+            ("gemm_fp8", self.matrices_fp8.lack),
+            ("moe", self.experts.lack),
+            ("attention", self.attention.lack),
+        ):
+            if lack is not None:
+                yield family, lack
 
     def rows(self, operator: RowOperator, rows: Floats) -> Estimate | None:
         if isinstance(operator, GroupedGemm) and (operator.weight_bytes != 2 or not self.experts.points):

@@ -75,6 +75,20 @@ class MeasuredAttention:
         correction = self._correction(shape, "prompt", kv_bytes)
         return MeasuredPrefill(shape, correction, self.gpu.sms, operator.window, provenance)
 
+    @property
+    def lack(self) -> str | None:
+        """What there is too little of to predict a time."""
+        caches = (
+            {"16-bit": self._plain} | ({"8-bit": self._eight_bit} if self._eight_bit else {}) if self.points else {}
+        )
+        for cache, places in caches.items():
+            batches = (batch for at in places.values() for batch in self._columns.columns["queries"].cells(at))
+            kinds = {_kind(queries) for queries in batches}
+            for kind, what in (("decodes", "decodes"), ("prompt", "one prompt")):
+                if kind not in kinds:
+                    return f"no batch of {what} alone over a {cache} cache is measured"
+        return None
+
     def _correction(self, shape: HeadShape, kind: Kind, kv_bytes: float) -> Correction:
         """The correction from batches of this kind of the most similar shapes."""
         key = shape, kind, kv_bytes

@@ -58,6 +58,13 @@ class Experts:
         seconds = np.exp(share) * self._ideal(shape, visits, touched)
         return Estimate.all_of(np.where(rows > 0, seconds, 0.0), EXTRAPOLATED)
 
+    @property
+    def lack(self) -> str | None:
+        """What there is too little of to predict a time."""
+        if not self.points or self._measured:
+            return None
+        return f"no shape is measured with even routing (zipf 0) at {_ENOUGH} numbers of rows m or more"
+
     def _kernels_at(self, shape: Shape, rows: Floats) -> list[Kernel] | None:
         """The kernel of the nearest point: engines use the kernel tuned for the nearest number of rows."""
         known = self._kernels.get(shape)

@@ -39,6 +39,13 @@ class Matrices:
             found.seconds[here], found.provenance[here] = there.seconds, there.provenance
         return found
 
+    @property
+    def lack(self) -> str | None:
+        """What there is too little of to predict a time."""
+        if not self.points or all(stairs.has_grid for stairs in (self._whole, self._broken)):
+            return None
+        return "no number of rows m is measured for a quarter of the shapes, and two of them"
+
     @cached_property
     def _whole(self) -> Staircase:
         """Rows in whole tiles, to which engines pad captured graphs."""

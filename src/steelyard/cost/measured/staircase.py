@@ -87,6 +87,11 @@ class Staircase:
         provenance[tiles > last] = EXTRAPOLATED
         return Estimate(np.where(rows > 0, _line(tiles, x, y), 0.0), provenance.astype(np.int8))
 
+    @property
+    def has_grid(self) -> bool:
+        """Whether some numbers of rows are measured for many shapes, so that these can fill each other's gaps."""
+        return len(self._grid) > 0
+
     def _curve(self, shape: Shape) -> tuple[Floats, Floats, float]:
         """Seconds over rows, and the largest number of rows with a measurement."""
         found = self._curves.get(shape)
@@ -111,7 +116,7 @@ class Staircase:
     @cached_property
     def _grid(self) -> Floats:
         rows, counts = np.unique(self._tiles, return_counts=True)
-        usual: Floats = rows[counts >= _USUAL * len(self.times.shapes)]
+        usual: Floats = rows[counts >= max(2, _USUAL * len(self.times.shapes))]  # of which one may be asked for
         return usual
 
     @cached_property

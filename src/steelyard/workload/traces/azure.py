@@ -14,7 +14,7 @@ from steelyard.workload.traces.lines import recorded, tokens
 
 _COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)?")
-_COUNT = re.compile("[0-9]{1,12}")
+_DIGITS = 12  # of a number of tokens; more are refused as text is
 
 
 def read_azure(path: Path, limit: int | None = None) -> Workload:
@@ -69,4 +69,4 @@ def _nanoseconds(text: str, where: str) -> int:
 
 
 def _number(text: str) -> int | str:
-    return int(text) if _COUNT.fullmatch(text) else text
+    return int(text) if len(text) <= _DIGITS and text.isdecimal() else text
