@@ -28,7 +28,8 @@ DIMENSIONS: dict[str, tuple[str, ...]] = {
 """Dimensions that every point of a family has, all of them whole numbers."""
 
 _OTHERS = ("queries", "keys", "window", "kv_bytes", "pool", "zipf")  # that tell points apart
-_MOST = 1_000_000_000_000  # of a dimension: a terabyte
+_MOST, _MOST_BYTES = 1_000_000_000, 1_000_000_000_000  # of a dimension, and of a copy
+_MOST_HEADS = 4096  # and of their size
 _MOST_US = 1e9  # a quarter of an hour; no kernel takes a second
 _MOST_QUERIES, _MOST_KEYS = 1 << 20, 1 << 27  # tokens of a batch of attention, whose tiles are simulated one by one
 
@@ -64,13 +65,15 @@ def _checked(row: Line, where: str) -> tuple[object, ...]:
     point = required(row, "point", where)
     op = point.get("op") if isinstance(point, dict) else None
     if not isinstance(op, str) or op not in DIMENSIONS:
-        raise UserError(f"{where}: point.op: {did_you_mean(str(op), DIMENSIONS)} (found {quoted(op)})")
+        told = did_you_mean(op if isinstance(op, str) else "", DIMENSIONS)
+        raise UserError(f"{where}: point.op: {told} (found {quoted(op)})")
     if "error" in row:
         return (where,)
     sizes = [point.get(name) for name in DIMENSIONS[op]]
+    most = _MOST_BYTES if op == "copy" else _MOST_HEADS if op == "attention" else _MOST
     for name, size in zip(DIMENSIONS[op], sizes, strict=True):
-        if type(size) is not int or not 1 <= size <= _MOST:
-            raise UserError(f"{where}: point.{name}: {op} needs a whole number, 1 to {_MOST:,} (found {quoted(size)})")
+        if type(size) is not int or not 1 <= size <= most:
+            raise UserError(f"{where}: point.{name}: {op} needs a whole number, 1 to {most:,} (found {quoted(size)})")
     _check_number(row, "us", where, least=1e-6)
     for name in ("spread", "launch_us", "compile_s"):
         if name in row:
@@ -101,7 +104,7 @@ def _check_batch(point: Line, where: str) -> None:
     queries, keys = point["queries"], point["keys"]
     if len(queries) != len(keys) or any(new > seen for new, seen in zip(queries, keys, strict=True)):
         raise UserError(f"{where}: point.keys: needs as many as queries, each at least as large (found {quoted(keys)})")
-    if point["heads"] % point["kv_heads"] or point["heads"] * point["dim"] > _MOST_QUERIES:
+    if point["heads"] % point["kv_heads"]:
         raise UserError(f"{where}: point.heads: must be a multiple of kv_heads (found {quoted(point['heads'])})")
     for name in ("window", "kv_bytes", "pool"):
         if name in point and (type(point[name]) is not int or not 1 <= point[name] <= _MOST):

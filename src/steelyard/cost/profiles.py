@@ -49,6 +49,8 @@ def _bundle(path: Path, gpu: Gpu) -> MeasuredSource:
     with blaming(f"{path}:1: about.gpu"):
         if find_gpu(bundle.about["gpu"]).name != gpu.name:
             raise UserError(f"a profile of {quoted(bundle.about['gpu'])}, but the GPU is {gpu.name}")
+    if not bundle.families:
+        raise UserError(f"{path}: holds no points, only a description; {_WOULD_DO}")
     source = MeasuredSource(gpu, bundle)
     for family, lack in source.lacks():
         raise UserError(f"{path}: {family}: {lack}; measure more (`steelyard profile`), or leave out all of its points")

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
+from steelyard.files.writing import appending, writing_to
 from steelyard.profile.kernels import KERNELS, VLLM, experts_kernel, layer_parts
 from steelyard.profile.memory import arena
+from steelyard.profile.resume import Point, key_of, points_done
 from steelyard.profile.timer import Call, kernel_time, launched_time
-
-Point = dict[str, Any]
 
 _LAUNCH_TOO = ("tiny", "gemm", "attention", "moe", "norm")  # families whose launch-inclusive time is kept as well
 _LAUNCH_ROWS = (1, 64)  # at which launches are timed
@@ -37,11 +37,6 @@ def about() -> dict[str, Any]:
     }
 
 
-def key_of(point: Point) -> str:
-    """A point's identity in the file."""
-    return json.dumps(point, sort_keys=True, separators=(",", ":"))
-
-
 def measure(
     points: Iterable[tuple[Point, bool]], out: Path, deadline_s: float, progress: Callable[[int], None] | None = None
 ) -> int:
@@ -49,11 +44,11 @@ def measure(
 
     Each point comes with whether it is held out, to measure how well the others predict it.
     """
-    done = _done(out)
+    done = points_done(out, about())
     began = time.monotonic()
     added = 0
     before: Point = {}
-    with out.open("a") as file:
+    with writing_to(out), appending(out, alone=True) as file:
         for point, held_out in points:
             if key_of(point) in done:
                 continue
@@ -71,14 +66,6 @@ def measure(
             if progress is not None:
                 progress(added)
     return added
-
-
-def _done(out: Path) -> set[str]:
-    """The points in the file; a new file gets a first line about the machine."""
-    if not out.exists():
-        out.write_text(json.dumps({"about": about()}) + "\n")
-    _, *lines = out.read_text().splitlines()
-    return {key_of(json.loads(line)["point"]) for line in lines}
 
 
 def _measured(point: Point, settle_s: float) -> dict[str, Any]:

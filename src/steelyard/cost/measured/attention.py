@@ -78,10 +78,9 @@ class MeasuredAttention:
     @property
     def lack(self) -> str | None:
         """What there is too little of to predict a time."""
-        caches = (
-            {"16-bit": self._plain} | ({"8-bit": self._eight_bit} if self._eight_bit else {}) if self.points else {}
-        )
-        for cache, places in caches.items():
+        if not self.points:
+            return None
+        for cache, places in (("16-bit", self._plain), *((("8-bit", self._eight_bit),) if self._eight_bit else ())):
             batches = (batch for at in places.values() for batch in self._columns.columns["queries"].cells(at))
             kinds = {_kind(queries) for queries in batches}
             for kind, what in (("decodes", "decodes"), ("prompt", "one prompt")):
