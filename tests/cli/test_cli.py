@@ -251,7 +251,7 @@ MISTAKES: dict[str, tuple[Prepare, list[str], list[str]]] = {
     "negative rate": (
         nothing,
         setting("workload.arrivals.rate=-3"),
-        ["good.yaml", "workload.arrivals.rate", "-3", "greater than 0"],
+        ["good.yaml", "workload.arrivals.rate", "-3", "at least 1e-06"],
     ),
     "too large a model": (
         nothing,

@@ -38,7 +38,7 @@ CASES = [
         "output: 192\nengine: {max_num_seq: 64}\n",
         "bad.yaml:8: engine.max_num_seq: unknown key; ",
     ),
-    ("rate: 10", "rate: -10", "bad.yaml:4: workload.arrivals.rate: must be greater than 0 (found -10)"),
+    ("rate: 10", "rate: -10", "bad.yaml:4: workload.arrivals.rate: must be at least 1e-06 (found -10)"),
     ("rate: 10", "rate: fast", "bad.yaml:4: workload.arrivals.rate: must be a number (found 'fast')"),
     ("rate: 10", "rate: yes", "bad.yaml:4: workload.arrivals.rate: must be a number (found True)"),
     ("rate: 10", "rate: .inf", "bad.yaml:4: workload.arrivals.rate: must be a finite number (found inf)"),

@@ -112,7 +112,7 @@ def test_the_given_data_stays_as_it_was() -> None:
     [
         ("engine.max_num_seq=64", "engine.max_num_seq: unknown key; did you mean 'max_num_seqs'"),
         ("engin.block_size=3", "engin: unknown key; did you mean 'engine'?"),
-        ("workload.arrivals.rate=-1", "workload.arrivals.rate: must be greater than 0 (found -1)"),
+        ("workload.arrivals.rate=-1", "workload.arrivals.rate: must be at least 1e-06 (found -1)"),
         (
             "workload.arrivals.kind=gama",
             "workload.arrivals.kind: not a choice; did you mean 'gamma'? (found 'gama')",

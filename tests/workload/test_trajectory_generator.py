@@ -404,7 +404,7 @@ def changed(**other: Any) -> dict[str, Any]:
         ({"preset": "swe", "tasks": 3}, "tasks: a training step takes 64 different prompts"),
         ({"preset": "search", "learning": None}, "learning: missing; drift by learning needs it"),
         (changed(budget={"turns": 0, "context": 9}), "budget.turns: must be at least 1 (found 0)"),
-        (changed(work={"median": 0}), "work.median: must be greater than 0 (found 0)"),
+        (changed(work={"median": 0}), "work.median: must be at least 1e-06 (found 0)"),
         (changed(**one_tool(error=0.7, timeout=0.4)), "tools[0].error: error and timeout come to 1.1"),
         (changed(**one_tool(advance=0)), "tools: no tool advances the work"),
         (changed(**one_tool(share=[1, 0])), "tools: no tool has a share at the end"),

@@ -20,6 +20,7 @@ from steelyard.posttrain.result import PosttrainResult
 from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
 from steelyard.posttrain.summary import summarise_posttrain
 from steelyard.scenario.posttrain import PosttrainScenario
+from steelyard.sim.size import check_end
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,7 @@ def _run(
         loop.manager = loop.trainer.gate = PoolDriver(loop)
     with collector_off():
         loop.run(progress)
+    check_end(record.steps[-1].synced, "trajectories")
     summary = summarise_posttrain(setup, loop) | {"gpus": scenario.gpus}  # a plan may leave some unused
     return Driven(PosttrainResult.of(scenario, summary, loop), loop)
 

@@ -7,47 +7,46 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from steelyard.scenario.base import Count, NonNegative, Positive, Spec, kind_required, mistake
+from steelyard.scenario.base import Spec, kind_required, mistake
 from steelyard.scenario.distributions import FixedSeconds, SecondsSpec
+from steelyard.scenario.numbers import MOST_SECONDS, Factor, Interval, Rate, RateOrZero, Requests, Seconds, Variation
 
 
 class PoissonArrivals(Spec):
     """Independent users: gaps are exponential."""
 
     kind: Literal["poisson"] = Field(description="Exponential gaps, as many independent users make them.")
-    rate: Positive = Field(description="Average arrivals per second over the whole fleet.")
+    rate: Rate = Field(description="Average arrivals per second over the whole fleet.")
 
 
 class GammaArrivals(Spec):
     """Gaps with a chosen burstiness."""
 
     kind: Literal["gamma"] = Field(description="Gamma-distributed gaps: burstier or steadier than Poisson.")
-    rate: Positive = Field(description="Average arrivals per second over the whole fleet.")
-    cv: Positive = Field(description="Standard deviation of a gap over its mean: 1 is Poisson, more is burstier.")
+    rate: Rate = Field(description="Average arrivals per second over the whole fleet.")
+    cv: Variation = Field(description="Standard deviation of a gap over its mean: 1 is Poisson, more is burstier.")
 
 
 class ConstantArrivals(Spec):
     """Equal gaps; the first arrival is at second 0."""
 
     kind: Literal["constant"] = Field(description="Equal gaps, the first arrival at second 0.")
-    rate: Positive = Field(description="Arrivals per second over the whole fleet.")
+    rate: Rate = Field(description="Arrivals per second over the whole fleet.")
 
 
 class BurstArrivals(Spec):
     """All requests at once."""
 
     kind: Literal["burst"] = Field(description="All arrivals at one moment.")
-    at: NonNegative = Field(default=0.0, description="Second at which all requests arrive.")
+    at: Seconds = Field(default=0.0, description="Second at which all requests arrive.")
 
 
 class Wave(Spec):
     """A sinusoidal rate: mean + amplitude * sin(2 pi t / period)."""
 
-    mean: Positive = Field(description="Average arrivals per second.")
-    amplitude: NonNegative = Field(
-        description="Arrivals per second that the rate rises and falls by; at most the mean."
-    )
-    period: Positive = Field(description="Seconds from peak to peak.")
+    mean: Rate = Field(description="Average arrivals per second.")
+    amplitude: RateOrZero = Field(description="Arrivals per second that the rate rises and falls by; at most the mean.")
+    period: Interval = Field(description="Seconds from peak to peak.")
 
     @model_validator(mode="after")
     def _never_negative(self) -> Wave:
@@ -56,7 +55,7 @@ class Wave(Spec):
         return self
 
 
-Points = tuple[tuple[NonNegative, NonNegative], ...]
+Points = tuple[tuple[Seconds, RateOrZero], ...]
 
 
 def _profile_form(value: Any) -> str:
@@ -88,24 +87,37 @@ class VaryingArrivals(Spec):
             raise mistake("the rate is 0 everywhere: at least one point needs a rate above 0", "profile")
         return self
 
+    def expected(self, duration: float) -> float:
+        """Arrivals within a duration, on average; of a wave, of whole periods."""
+        if isinstance(self.profile, Wave):
+            return self.profile.mean * duration
+        before, rate, total = 0.0, self.profile[0][1], 0.0
+        for second, following in (*self.profile, (MOST_SECONDS, self.profile[-1][1])):
+            until = min(second, duration)
+            if until > before:
+                at_end = rate + (following - rate) * (until - before) / (second - before)
+                total += (until - before) * (rate + at_end) / 2
+            before, rate = max(before, second), following
+        return total
+
 
 class ClosedArrivals(Spec):
     """A fixed number of users. Each waits for its answer, pauses, and sends its next request."""
 
     kind: Literal["closed"] = Field(description="Closed loop: a user sends its next request after the last has ended.")
-    users: Count = Field(description="Users of the whole fleet; requests are assigned to them in turn.")
+    users: Requests = Field(description="Users of the whole fleet; requests are assigned to them in turn.")
     think: SecondsSpec = Field(
         default=FixedSeconds(kind="fixed", seconds=0.0),
         description="Seconds between an answer and the user's next request.",
     )
-    ramp: NonNegative = Field(default=0.0, description="Seconds over which users start, evenly spread; 0: all at once.")
+    ramp: Seconds = Field(default=0.0, description="Seconds over which users start, evenly spread; 0: all at once.")
 
 
 class TraceArrivals(Spec):
     """The arrival times of the trace."""
 
     kind: Literal["trace"] = Field(description="The arrival times of the workload's trace (its default).")
-    scale: Positive = Field(default=1.0, description="Speed-up: 2 plays the trace twice as fast.")
+    scale: Factor = Field(default=1.0, description="Speed-up: 2 plays the trace twice as fast.")
 
 
 _ARRIVALS = (

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
-from steelyard.scenario.base import Count, NonNegative, Positive, Replicas, Spec, mistake
+from steelyard.scenario.base import Spec, mistake
+from steelyard.scenario.numbers import (
+    Interval,
+    Percentile,
+    PositiveAmount,
+    PositiveSeconds,
+    Replicas,
+    Seconds,
+    ShareBelowOne,
+)
 
 _OF = {
     "queue": ("target",),
@@ -18,7 +27,7 @@ _OF = {
 class ScheduledSpec(Spec):
     """The number of replicas from some second on."""
 
-    at: NonNegative = Field(description="Seconds since the start.")
+    at: Seconds = Field(description="Seconds since the start.")
     replicas: Replicas = Field(description="Replicas from then on.")
 
 
@@ -30,29 +39,27 @@ class AutoscaleSpec(Spec):
     by: Literal["queue", "slo", "schedule"] = Field(
         default="queue", description="The rule: unfinished requests per replica, latencies, or a schedule."
     )
-    startup: NonNegative = Field(default=60.0, description="Seconds from the decision until a new replica serves.")
-    cooldown: NonNegative = Field(
-        default=60.0, description="Seconds after a change before the next one (not by schedule)."
-    )
-    every: Positive = Field(default=5.0, description="Seconds between two decisions (not by schedule).")
-    target: Positive | None = Field(
+    startup: Seconds = Field(default=60.0, description="Seconds from the decision until a new replica serves.")
+    cooldown: Seconds = Field(default=60.0, description="Seconds after a change before the next one (not by schedule).")
+    every: Interval = Field(default=5.0, description="Seconds between two decisions (not by schedule).")
+    target: PositiveAmount | None = Field(
         default=None, description="by queue: target number of unfinished requests per replica, queued or running."
     )
-    ttft: Positive | None = Field(
+    ttft: PositiveSeconds | None = Field(
         default=None,
         description="by slo: limit on the time to first token, in seconds; in prefill pools, on the end of prefill.",
     )
-    tpot: Positive | None = Field(
+    tpot: PositiveSeconds | None = Field(
         default=None, description="by slo: limit on a request's mean time per output token, in seconds."
     )
-    window: Positive = Field(default=30.0, description="by slo: seconds of the sliding window of latencies.")
-    percentile: Annotated[float, Field(gt=0, lt=100)] = Field(
+    window: Interval = Field(default=30.0, description="by slo: seconds of the sliding window of latencies.")
+    percentile: Percentile = Field(
         default=95.0, description="by slo: percentile of the window that must not exceed the limit."
     )
-    slack: Annotated[float, Field(ge=0, lt=1)] = Field(
+    slack: ShareBelowOne = Field(
         default=0.5, description="by slo: scale down if all latencies are below this share of their limits."
     )
-    step: Count = Field(default=1, description="by slo: replicas added or removed at a time.")
+    step: Replicas = Field(default=1, description="by slo: replicas added or removed at a time.")
     schedule: tuple[ScheduledSpec, ...] = Field(default=(), description="by schedule: number of replicas over time.")
 
     @model_validator(mode="after")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self, get_args
+from typing import Any, Self, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 from pydantic_core import PydanticCustomError
 
 from steelyard.errors import did_you_mean
@@ -98,28 +98,6 @@ def refuse_unknown_keys(data: Any, known: Mapping[str, Any]) -> Any:
             if key not in known:
                 raise mistake(f"unknown key; {did_you_mean(str(key), known)}", key)
     return data
-
-
-def _refuse_bool(value: Any) -> Any:
-    """Refuse booleans, such as YAML's ``yes`` and ``on``: Python would count them as 1."""
-    if isinstance(value, bool):
-        raise mistake("must be a number")
-    return value
-
-
-MOST = 1_000_000_000  # upper limit of all counts, well within 64 bits
-
-_Number = BeforeValidator(_refuse_bool)
-Count = Annotated[int, Field(ge=1, le=MOST), _Number]
-# What fits into 32 GB of memory. Measured: an idle replica takes 12 kB, a request 2.4 kB.
-MOST_REPLICAS, MOST_REQUESTS = 65_536, 10_000_000
-Replicas = Annotated[int, Field(ge=1, le=MOST_REPLICAS), _Number]
-Requests = Annotated[int, Field(ge=1, le=MOST_REQUESTS), _Number]
-Whole = Annotated[int, Field(ge=0), _Number]
-Integer = Annotated[int, Field(ge=-MOST, le=MOST), _Number]
-Positive = Annotated[float, Field(gt=0), _Number]
-NonNegative = Annotated[float, Field(ge=0), _Number]
-Share = Annotated[float, Field(ge=0, le=1), _Number]
 
 
 def kinds_of(*specs: type[Spec]) -> list[str]:

@@ -7,7 +7,18 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from steelyard.scenario.base import Count, NonNegative, Positive, Spec, mistake, number_or_kind
+from steelyard.scenario.base import Spec, mistake, number_or_kind
+from steelyard.scenario.numbers import (
+    Bound,
+    Count,
+    Exponent,
+    LawTokens,
+    LogDeviation,
+    PositiveSeconds,
+    Scale,
+    Seconds,
+    WeightOrZero,
+)
 
 _Z95 = 1.6448536269514722  # the standard normal's 95th percentile
 
@@ -36,16 +47,12 @@ class Lognormal(Spec):
     """A long tail, the usual shape of chat lengths. Draws outside min..max are set to the limit."""
 
     kind: Literal["lognormal"] = Field(description="Normal on a log scale.")
-    median: Positive | None = Field(
-        default=None, description="Half of the draws are below this. Goes with p95 or sigma."
-    )
-    mean: Positive | None = Field(default=None, description="Average before min and max apply. Goes with sigma.")
-    p95: Positive | None = Field(default=None, description="95 in 100 draws are below this. Goes with median.")
-    sigma: NonNegative | None = Field(default=None, description="Standard deviation of the natural logarithm.")
-    min: NonNegative | None = Field(
-        default=None, description="Smaller draws become this (lengths are at least 1 anyway)."
-    )
-    max: Positive | None = Field(default=None, description="Larger draws become this.")
+    median: Scale | None = Field(default=None, description="Half of the draws are below this. Goes with p95 or sigma.")
+    mean: Scale | None = Field(default=None, description="Average before min and max apply. Goes with sigma.")
+    p95: Scale | None = Field(default=None, description="95 in 100 draws are below this. Goes with median.")
+    sigma: LogDeviation | None = Field(default=None, description="Standard deviation of the natural logarithm.")
+    min: Bound | None = Field(default=None, description="Smaller draws become this (lengths are at least 1 anyway).")
+    max: Scale | None = Field(default=None, description="Larger draws become this.")
 
     @model_validator(mode="after")
     def _determined(self) -> Lognormal:
@@ -75,9 +82,9 @@ class ZipfTokens(Spec):
     """A power law: a length of x tokens has a chance proportional to x to the power of -exponent."""
 
     kind: Literal["zipf"] = Field(description="Chance of x tokens is proportional to x ** -exponent.")
-    min: Count = Field(description="Smallest length in tokens.")
-    max: Annotated[Count, Field(le=10_000_000)] = Field(description="Largest length in tokens.")
-    exponent: Positive = Field(default=1.0, description="How steeply the chance falls with length.")
+    min: LawTokens = Field(description="Smallest length in tokens.")
+    max: LawTokens = Field(description="Largest length in tokens.")
+    exponent: Exponent = Field(default=1.0, description="How steeply the chance falls with length.")
 
     @model_validator(mode="after")
     def _ordered(self) -> ZipfTokens:
@@ -91,7 +98,7 @@ class EmpiricalTokens(Spec):
     kind: Literal["empirical"] = Field(description="Drawn, with replacement, from observed lengths.")
     file: str | None = Field(default=None, description="Text file with one length per line; relative to the scenario.")
     values: tuple[Count, ...] | None = Field(default=None, min_length=1, description="The lengths themselves.")
-    histogram: tuple[tuple[Count, Count, NonNegative], ...] | None = Field(
+    histogram: tuple[tuple[Count, Count, WeightOrZero], ...] | None = Field(
         default=None, min_length=1, description="Bins [smallest, largest, weight]; uniform inside a bin."
     )
 
@@ -113,15 +120,15 @@ class FixedSeconds(Spec):
     """Always the same time. Short form: the bare number."""
 
     kind: Literal["fixed"] = Field(description="Every draw is the same.")
-    seconds: NonNegative = Field(description="The time in seconds.")
+    seconds: Seconds = Field(description="The time in seconds.")
 
 
 class UniformSeconds(Spec):
     """Any time from min to max is equally likely."""
 
     kind: Literal["uniform"] = Field(description="Anything from min to max, equally likely.")
-    min: NonNegative = Field(description="Shortest time in seconds.")
-    max: NonNegative = Field(description="Longest time in seconds.")
+    min: Seconds = Field(description="Shortest time in seconds.")
+    max: Seconds = Field(description="Longest time in seconds.")
 
     @model_validator(mode="after")
     def _ordered(self) -> UniformSeconds:
@@ -133,7 +140,7 @@ class ExponentialSeconds(Spec):
     """Memoryless pauses."""
 
     kind: Literal["exponential"] = Field(description="Memoryless: short pauses common, long ones rare.")
-    mean: Positive = Field(description="Average time in seconds.")
+    mean: PositiveSeconds = Field(description="Average time in seconds.")
 
 
 def refuse_disorder(low_name: str, low: float, high_name: str, high: float, *path: str | int) -> None:
@@ -153,4 +160,4 @@ expand_tokens = number_or_kind("tokens", *_TOKENS)
 expand_seconds = number_or_kind("seconds", *_SECONDS)
 
 TokensSpec = Annotated[_AnyTokens, BeforeValidator(expand_tokens, json_schema_input_type=Count | _AnyTokens)]
-SecondsSpec = Annotated[_AnySeconds, BeforeValidator(expand_seconds, json_schema_input_type=NonNegative | _AnySeconds)]
+SecondsSpec = Annotated[_AnySeconds, BeforeValidator(expand_seconds, json_schema_input_type=Seconds | _AnySeconds)]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
 from steelyard.errors import did_you_mean
-from steelyard.scenario.base import NonNegative, Positive, Spec, Whole, mistake
+from steelyard.scenario.base import Spec, mistake
 from steelyard.scenario.fleet import FleetSpec, PoolSpec
+from steelyard.scenario.numbers import Place, PositiveSeconds, Remainder, Seconds, Slowdown
 
 _POOL = "Name of the pool."
 _TIED = "only engines that step on their own crash, slow down or are scaled"
@@ -19,8 +20,8 @@ class CrashSpec(Spec):
     """An engine crashes. Everything on it is lost. Its requests start over, elsewhere or here after a restart."""
 
     pool: str = Field(default="serve", description=_POOL)
-    replica: Whole = Field(default=0, description="Which of the pool's replicas, from 0.")
-    restart_after: NonNegative | None = Field(
+    replica: Place = Field(default=0, description="Which of the pool's replicas, from 0.")
+    restart_after: Seconds | None = Field(
         default=None, description="Seconds until the engine serves again; never if not given."
     )
 
@@ -29,26 +30,28 @@ class SlowSpec(Spec):
     """GPUs on which every step takes longer."""
 
     pool: str = Field(default="serve", description=_POOL)
-    replica: Whole | None = Field(default=None, description="Which of the pool's replicas, from 0; all if not given.")
-    factor: Annotated[float, Field(ge=1)] = Field(description="Factor on GPU time: with 1.5 a step takes 50 % longer.")
+    replica: Place | None = Field(default=None, description="Which of the pool's replicas, from 0; all if not given.")
+    factor: Slowdown = Field(description="Factor on GPU time: with 1.5 a step takes 50 % longer.")
 
 
 class LinkSpec(Spec):
     """Links between prefill and decode engines with less than their bandwidth."""
 
     pool: str = Field(description=_POOL)
-    replica: Whole | None = Field(default=None, description="Which of the pool's replicas, from 0; all if not given.")
+    replica: Place | None = Field(default=None, description="Which of the pool's replicas, from 0; all if not given.")
     of: Literal["nic", "nvlink"] = Field(
         default="nic", description="nic: links to other nodes; nvlink: links within the node."
     )
-    factor: Annotated[float, Field(gt=0, le=1)] = Field(description="Factor on bandwidth: 0.1 leaves a tenth.")
+    factor: Remainder = Field(description="Factor on bandwidth: 0.1 leaves a tenth.")
 
 
 class ChangeSpec(Spec):
     """One fault: a crash, slow GPUs or degraded links."""
 
-    at: NonNegative = Field(description="Seconds since the start.")
-    until: Positive | None = Field(default=None, description="Second at which slow or link ends; never if not given.")
+    at: Seconds = Field(description="Seconds since the start.")
+    until: PositiveSeconds | None = Field(
+        default=None, description="Second at which slow or link ends; never if left out."
+    )
     crash: CrashSpec | None = Field(default=None, description="An engine crashes.")
     slow: SlowSpec | None = Field(default=None, description="GPUs get slower.")
     link: LinkSpec | None = Field(default=None, description="Links lose bandwidth.")
@@ -75,14 +78,14 @@ def check_dynamics(fleet: FleetSpec, changes: tuple[ChangeSpec, ...], model_of: 
     """Refuse faults and autoscaling that do not fit this fleet."""
     for i, pool in enumerate(fleet.pools):
         _check_autoscale(i, pool)
-    gone: set[tuple[str, int]] = set()
+    gone: dict[str, set[int]] = {pool.name: set() for pool in fleet.pools}
     for i, change in enumerate(changes):
         ((kind, what),) = change.given().items()
         pool = _pool_of(fleet, what, "dynamics", i, kind)
         if isinstance(what, CrashSpec) and what.restart_after is None:
-            gone.add((pool.name, what.replica))
+            gone[pool.name].add(what.replica)
             role = [each for each in fleet.of_role(pool.role) if model_of(each) == model_of(pool)]
-            if all((each.name, k) in gone and not each.autoscale for each in role for k in range(each.replicas)):
+            if all(len(gone[each.name]) >= each.replicas and not each.autoscale for each in role):
                 raise mistake(
                     f"missing; no replica of role {pool.role} would be left for good",
                     *("dynamics", i, kind, "restart_after"),

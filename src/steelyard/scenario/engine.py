@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from steelyard.scenario.base import Count, Share, Spec, Whole, mistake
+from steelyard.scenario.base import Spec, mistake
+from steelyard.scenario.numbers import (
+    Blocks,
+    Count,
+    Factor,
+    FewOrZero,
+    PositiveShare,
+    Seats,
+    ShareBelowOne,
+    StepTokens,
+    Whole,
+)
 from steelyard.scenario.speculation import SpeculativeSpec
 from steelyard.scenario.tiers import TierSpec, check_tiers
 from steelyard.scenario.workload import Accept, AcceptSpec
@@ -39,7 +50,7 @@ class SglangSpec(Spec):
     enable_mixed_chunk: bool = Field(
         default=False, description="Whether decodes run in the same step as prompt chunks."
     )
-    schedule_conservativeness: Annotated[float, Field(gt=0)] = Field(
+    schedule_conservativeness: Factor = Field(
         default=1.0, description="Factor on the KV space reserved for future tokens; higher is more conservative."
     )
     max_new_tokens: Count | None = Field(
@@ -56,19 +67,19 @@ class EngineSpec(Spec):
         description="Scheduler (docs/schedulers.md); some have settings of their own.",
     )
     sglang: SglangSpec = Field(default=SglangSpec(), description="Settings that only SGLang's scheduler has.")
-    max_num_seqs: Count = Field(default=256, description="Most requests in one step.")
-    max_num_batched_tokens: Count = Field(default=8192, description="Most tokens in one step.")
+    max_num_seqs: Seats = Field(default=256, description="Most requests in one step.")
+    max_num_batched_tokens: StepTokens = Field(default=8192, description="Most tokens in one step.")
     max_model_len: Count | None = Field(
         default=None, description="Most tokens of prompt and output together; the model's limit if not given."
     )
     block_size: Count = Field(
         default=16, description=f"Tokens per KV-cache block: {_listed(_BLOCK_SIZES)}; 1 with SGLang's scheduler."
     )
-    gpu_memory_utilization: Annotated[Share, Field(gt=0)] = Field(
+    gpu_memory_utilization: PositiveShare = Field(
         default=0.92,
         description="Share of GPU memory for weights, activations, graphs and KV cache together.",
     )
-    num_gpu_blocks: Annotated[Count, Field(ge=2)] | None = Field(
+    num_gpu_blocks: Blocks | None = Field(
         default=None,
         description="KV-cache blocks per engine, the null block included; from the memory plan if not given.",
     )
@@ -93,13 +104,11 @@ class EngineSpec(Spec):
     scheduler_reserve_full_isl: bool = Field(
         default=True, description="Admit a request only if its whole prompt fits into the free blocks."
     )
-    watermark: Annotated[Share, Field(lt=1)] = Field(
-        default=0.0, description="Share of blocks that admission keeps free."
-    )
+    watermark: ShareBelowOne = Field(default=0.0, description="Share of blocks that admission keeps free.")
     speculative: SpeculativeSpec | None = Field(
         default=None, description="Speculative decoding: the draft method and its settings."
     )
-    num_speculative_tokens: Whole = Field(
+    num_speculative_tokens: FewOrZero = Field(
         default=0,
         description="Short form of speculative: draft tokens per request and step, which take no time to make.",
     )
@@ -110,8 +119,8 @@ class EngineSpec(Spec):
     cudagraph: Literal["full_and_piecewise", "full_decode_only", "full", "piecewise", "none"] = Field(
         default="full_and_piecewise", description="Which steps run as CUDA graphs."
     )
-    cudagraph_capture_sizes: tuple[Count, ...] | None = Field(
-        default=None, description="Token counts with a captured graph; by vLLM's rule if not given."
+    cudagraph_capture_sizes: tuple[StepTokens, ...] | None = Field(
+        default=None, max_length=10_000, description="Token counts with a captured graph; by vLLM's rule if not given."
     )
     enforce_eager: bool = Field(default=False, description="Run without CUDA graphs.")
     fresh: bool = Field(
@@ -122,7 +131,7 @@ class EngineSpec(Spec):
             "simulated. Leave it off for engines that have served for a while."
         ),
     )
-    warm_up: tuple[Count, ...] = Field(
+    warm_up: tuple[StepTokens, ...] = Field(
         default=(),
         description="Token counts of steps that a fresh engine ran before, such as warm-up prompts.",
     )

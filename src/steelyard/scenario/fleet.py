@@ -8,9 +8,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from steelyard.scenario.autoscale import AutoscaleSpec
-from steelyard.scenario.base import Count, NonNegative, Positive, Replicas, Spec, Whole, mistake, refuse_unknown_keys
+from steelyard.scenario.base import Spec, mistake, refuse_unknown_keys
 from steelyard.scenario.engine import EngineSpec
 from steelyard.scenario.model import Model
+from steelyard.scenario.numbers import MOST_REPLICAS, Amount, Degree, Few, FewOrZero, Replicas, Weight
 from steelyard.scenario.topology import TopologySpec
 
 RouterName = Literal[
@@ -67,21 +68,21 @@ class PoolSpec(Spec):
         description="The model that this pool serves; the scenario's own if not given. Not for attention and ffn. "
         "Requests go to pools of the model they ask for (`model` of a workload).",
     )
-    weight: Positive | None = Field(
+    weight: Weight | None = Field(
         default=None,
         description="Relative capacity, for `pool_router`. Give one to every pool of a role, or to none. If not given: "
         "GPUs times memory bandwidth; in prefill pools, GPUs times peak arithmetic.",
     )
     gpu: str = Field(min_length=1, description=_GPU)
     replicas: Replicas = Field(default=1, description=_REPLICAS)
-    tp: Count = Field(default=1, description=_TP)
-    pp: Count = Field(default=1, description=_PP)
-    dp: Count = Field(default=1, description=_DP)
-    dcp: Count = Field(default=1, description=_DCP)
+    tp: Degree = Field(default=1, description=_TP)
+    pp: Degree = Field(default=1, description=_PP)
+    dp: Degree = Field(default=1, description=_DP)
+    dcp: Degree = Field(default=1, description=_DCP)
     expert_parallel: bool = Field(default=False, description=_EP)
-    redundant_experts: Whole = Field(default=0, description=_REDUNDANT)
+    redundant_experts: FewOrZero = Field(default=0, description=_REDUNDANT)
     all2all: All2AllName = Field(default="allgather_reducescatter", description=_ALL2ALL)
-    price_per_hour: NonNegative | None = Field(default=None, description=_PRICE)
+    price_per_hour: Amount | None = Field(default=None, description=_PRICE)
     autoscale: AutoscaleSpec | None = Field(default=None, description=_AUTOSCALE)
     engine: EngineSpec | None = Field(
         default=None, description="Settings of this pool's engines where they differ from the scenario's `engine`."
@@ -100,14 +101,14 @@ class ShortFleet(Spec):
 
     gpu: str = Field(min_length=1, description=_GPU)
     replicas: Replicas = Field(default=1, description=_REPLICAS)
-    tp: Count = Field(default=1, description=_TP)
-    pp: Count = Field(default=1, description=_PP)
-    dp: Count = Field(default=1, description=_DP)
-    dcp: Count = Field(default=1, description=_DCP)
+    tp: Degree = Field(default=1, description=_TP)
+    pp: Degree = Field(default=1, description=_PP)
+    dp: Degree = Field(default=1, description=_DP)
+    dcp: Degree = Field(default=1, description=_DCP)
     expert_parallel: bool = Field(default=False, description=_EP)
-    redundant_experts: Whole = Field(default=0, description=_REDUNDANT)
+    redundant_experts: FewOrZero = Field(default=0, description=_REDUNDANT)
     all2all: All2AllName = Field(default="allgather_reducescatter", description=_ALL2ALL)
-    price_per_hour: NonNegative | None = Field(default=None, description=_PRICE)
+    price_per_hour: Amount | None = Field(default=None, description=_PRICE)
     autoscale: AutoscaleSpec | None = Field(default=None, description=_AUTOSCALE)
     router: RouterName = Field(default="round-robin", description=_ROUTER)
     topology: TopologySpec | None = Field(default=None, description=_TOPOLOGY)
@@ -130,12 +131,12 @@ class TransferSpec(Spec):
 class AfdSpec(Spec):
     """How attention and ffn pools work together (attention/FFN disaggregation)."""
 
-    units: Count = Field(
+    units: Degree = Field(
         default=1,
         description="Units that both pools are divided into. A unit has one scheduler. Requests and KV blocks are "
         "spread evenly over its attention replicas.",
     )
-    micro_batches: Count = Field(
+    micro_batches: Few = Field(
         default=2,
         description="Parts of a step's batch that alternate between the two sides, so that both work at the same time.",
     )
@@ -144,7 +145,7 @@ class AfdSpec(Spec):
 class FleetSpec(Spec):
     """The whole fleet: pools of role serve, or pools of roles prefill and decode (or attention and ffn)."""
 
-    pools: tuple[PoolSpec, ...] = Field(min_length=1, description="The pools of engines.")
+    pools: tuple[PoolSpec, ...] = Field(min_length=1, max_length=1000, description="The pools of engines.")
     router: RouterName = Field(default="round-robin", description=_ROUTER)
     pool_router: PoolRouterName | None = Field(
         default=None,
@@ -175,7 +176,20 @@ class FleetSpec(Spec):
             if name in names[:i]:
                 raise mistake(f"two pools are called {name}; give each a name of its own", "pools", i, "name")
         self._check_choices()
+        self._check_size()
         return self
+
+    def _check_size(self) -> None:
+        """Each data-parallel rank is an engine of its own in memory."""
+        engines = 0
+        for i, pool in enumerate(self.pools):
+            replicas = pool.replicas if pool.autoscale is None else pool.autoscale.max
+            engines += replicas * pool.dp
+            if engines > MOST_REPLICAS:
+                raise mistake(
+                    f"{engines:,} engines in all, replicas times dp; at most {MOST_REPLICAS:,} can be simulated",
+                    *("pools", i, "replicas"),
+                )
 
     def _check_choices(self) -> None:
         """Check weights, models and context parallelism of pools."""

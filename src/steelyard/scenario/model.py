@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from steelyard.scenario.base import NonNegative, Spec, kind_required
+from steelyard.scenario.base import Spec, kind_required
+from steelyard.scenario.numbers import Exponent
 
 
 class UniformRouting(Spec):
@@ -19,7 +20,7 @@ class ZipfRouting(Spec):
     """Expert popularity follows a power law."""
 
     kind: Literal["zipf"] = Field(description="The k-th most popular expert is chosen in proportion to k ** -exponent.")
-    exponent: NonNegative = Field(description="0: all equally likely; higher values concentrate tokens on few experts.")
+    exponent: Exponent = Field(description="0: all equally likely; higher values concentrate tokens on few experts.")
 
 
 class FileRouting(Spec):

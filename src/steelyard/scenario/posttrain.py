@@ -7,10 +7,24 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from steelyard.scenario.base import Count, Positive, Replicas, Spec, Whole, Written, mistake
+from steelyard.scenario.base import Spec, Written, mistake
 from steelyard.scenario.engine import EngineSpec
 from steelyard.scenario.model import Model
-from steelyard.scenario.rollouts import TrajectoriesSpec
+from steelyard.scenario.numbers import (
+    MOST_REPLICAS,
+    MOST_ROLLED_OUT,
+    MOST_TRAJECTORIES,
+    MOST_TURNS,
+    BytesPerSecond,
+    Count,
+    Degree,
+    Few,
+    FewOrZero,
+    Replicas,
+    Seed,
+    Steps,
+)
+from steelyard.scenario.rollouts import TrajectoriesSpec, TrajectorySpec
 from steelyard.scenario.scenario import CostSpec
 from steelyard.scenario.tails import NoTail, TailSpec
 from steelyard.scenario.topology import TopologySpec
@@ -50,18 +64,18 @@ PoolName = Literal["none", "thresholds", "payoff"]
 class BucketSpec(Spec):
     """Rollout engines of one tensor-parallel degree."""
 
-    tp: Count = Field(description="GPUs per engine.")
+    tp: Degree = Field(description="GPUs per engine.")
     replicas: Replicas = Field(description="Number of engines.")
 
 
 class TrainingSpec(Spec):
     """The training job: its layout and its steps."""
 
-    tp: Count = Field(default=1, description="Tensor-parallel degree.")
-    pp: Count = Field(default=1, description="Pipeline stages.")
-    dp: Count = Field(default=1, description="Data-parallel ranks.")
-    ep: Count = Field(default=1, description="Expert-parallel degree.")
-    cp: Count = Field(default=1, description="Context-parallel degree.")
+    tp: Degree = Field(default=1, description="Tensor-parallel degree.")
+    pp: Degree = Field(default=1, description="Pipeline stages.")
+    dp: Degree = Field(default=1, description="Data-parallel ranks.")
+    ep: Degree = Field(default=1, description="Expert-parallel degree.")
+    cp: Degree = Field(default=1, description="Context-parallel degree.")
     zero: Literal[0, 1, 2, 3] = Field(default=1, description="ZeRO stage: what data-parallel ranks shard; 3 is FSDP.")
     recompute: Literal["none", "selective", "full"] = Field(
         default="full", description="Activations that are recomputed in the backward pass."
@@ -72,7 +86,7 @@ class TrainingSpec(Spec):
         description="balanced: samples are spread evenly over ranks, then over micro-batches, as in verl; best-fit: "
         "micro-batches are filled first, then assigned to ranks.",
     )
-    minibatches: Count = Field(default=1, description="Optimiser updates per training step.")
+    minibatches: Few = Field(default=1, description="Optimiser updates per training step.")
     old_log_probs: bool = Field(default=True, description="Whether log-probabilities of the old policy are computed.")
     reference: Literal["none", "resident", "offloaded"] = Field(
         default="none", description="Reference policy: none, kept on the GPUs, or offloaded to the host."
@@ -96,8 +110,8 @@ class SyncSpec(Spec):
         default="broadcast",
         description="broadcast: from one rank to all; shards: shard by shard; disk: over a shared disk.",
     )
-    disk_write: Positive = Field(default=5e9, description="Write bandwidth of the disk in bytes per second, in all.")
-    disk_read: Positive = Field(default=2e10, description="Read bandwidth of the disk in bytes per second, in all.")
+    disk_write: BytesPerSecond = Field(default=5e9, description="Bytes per second that the disk writes, in all.")
+    disk_read: BytesPerSecond = Field(default=2e10, description="Bytes per second that the disk reads, in all.")
 
 
 class PosttrainScenario(Written):
@@ -115,12 +129,14 @@ class PosttrainScenario(Written):
         "and take turns; one-step-off: a batch is rolled out while the last is trained on; asynchronous: rollouts run "
         "ahead, within `staleness`.",
     )
-    staleness: Whole | None = Field(
+    staleness: FewOrZero | None = Field(
         default=None,
         description="Most weight versions that a sample may be behind when it is trained on. If not given: 0, 0, 1 and "
         "2 by mode, plus the steps that the tail policy carries samples over.",
     )
-    rollout: tuple[BucketSpec, ...] = Field(min_length=1, description="Rollout engines, by tensor-parallel degree.")
+    rollout: tuple[BucketSpec, ...] = Field(
+        min_length=1, max_length=100, description="Rollout engines, by tensor-parallel degree."
+    )
     training: TrainingSpec = Field(default=TrainingSpec(), description="The training job.")
     router: RouterName = Field(
         default="cost-aware", description="Policy that chooses the replica of a turn (docs/balance.md)."
@@ -149,8 +165,8 @@ class PosttrainScenario(Written):
     sync: SyncSpec = Field(default=SyncSpec(), description="Weight sync.")
     engine: EngineSpec = Field(default=EngineSpec(), description="Engine settings, in vLLM's names.")
     cost: CostSpec = Field(default=CostSpec(source="auto"), description="Sources of operator times.")
-    steps: Count = Field(default=5, description="Training steps.")
-    seed: Whole = Field(default=0, description="Seed of everything random; the same seed gives the same result.")
+    steps: Steps = Field(default=5, description="Training steps.")
+    seed: Seed = Field(default=0, description="Seed of everything random; the same seed gives the same result.")
 
     @property
     def rollout_gpus(self) -> int:
@@ -179,6 +195,35 @@ class PosttrainScenario(Written):
         """Steps that rollout may run ahead of training. Steps that the tail policy carries samples over count against
         staleness, so they reduce this."""
         return 0 if self.synchronous else self.staleness_bound - self.tail.carried
+
+    @model_validator(mode="after")
+    def _fits_into_memory(self) -> PosttrainScenario:
+        """Refuse more engines or trajectories than can be simulated, with what could."""
+        engines = sum(bucket.replicas for bucket in self.rollout)
+        if engines > MOST_REPLICAS:
+            raise mistake(f"{engines:,} engines in all; at most {MOST_REPLICAS:,} can be simulated", "rollout")
+        asked = self.trajectories
+        step = asked.prompts * asked.group
+        at_once = step * self.tail.begun * (1 + self.lead)
+        if at_once > MOST_TRAJECTORIES:
+            raise mistake(
+                f"{at_once:,.0f} trajectories in progress at once (prompts times group, times what tail and staleness "
+                f"add); at most {MOST_TRAJECTORIES:,} can be simulated",
+                *("trajectories", "prompts"),
+            )
+        if step * self.steps > MOST_ROLLED_OUT:
+            raise mistake(
+                f"{step * self.steps:,} trajectories in all; at most {MOST_ROLLED_OUT:,} can be simulated: "
+                f"{MOST_ROLLED_OUT // step:,} steps of this size",
+                "steps",
+            )
+        if isinstance(asked, TrajectorySpec) and step * asked.budget.turns > MOST_TURNS:
+            raise mistake(
+                f"a step may have {step * asked.budget.turns:,} turns; at most {MOST_TURNS:,} can be simulated: "
+                f"{MOST_TURNS // step:,} turns for each of {step:,} trajectories",
+                *("trajectories", "budget", "turns"),
+            )
+        return self
 
     @model_validator(mode="after")
     def _coherent(self) -> PosttrainScenario:

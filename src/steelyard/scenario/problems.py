@@ -41,6 +41,7 @@ _WORDS = {
     "less_than": "must be less than {lt}",
     "less_than_equal": "must be at most {le}",
     "too_short": "needs at least {min_length} entry",
+    "too_long": "has {actual_length} entries; at most {max_length}",
 }
 
 

@@ -12,17 +12,26 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, model
 
 from steelyard.errors import UserError, did_you_mean
 from steelyard.files.yamltext import read_yaml
-from steelyard.scenario.base import (
-    Count,
-    NonNegative,
-    Positive,
-    Share,
-    Spec,
-    Whole,
-    kind_required,
-    mistake,
-)
+from steelyard.scenario.base import Spec, kind_required, mistake
 from steelyard.scenario.distributions import SecondsSpec, TokensSpec, refuse_disorder
+from steelyard.scenario.numbers import (
+    Amount,
+    Context,
+    Count,
+    Factor,
+    Groups,
+    HalfShare,
+    LogDeviation,
+    PositiveAmount,
+    PositiveSeconds,
+    Reward,
+    Samples,
+    Share,
+    Tasks,
+    Turns,
+    WeightOrZero,
+    Whole,
+)
 from steelyard.scenario.problems import dotted, findings, listed
 
 _PRESETS = Path(__file__).parent / "rollouts.yaml"
@@ -39,27 +48,28 @@ class ToolSpec(Spec):
 
     name: str = Field(min_length=1, description="Name of the tool, which estimators see.")
     share: Annotated[
-        tuple[NonNegative, NonNegative], BeforeValidator(_both_ends, json_schema_input_type=NonNegative | list[float])
+        tuple[WeightOrZero, WeightOrZero],
+        BeforeValidator(_both_ends, json_schema_input_type=WeightOrZero | list[WeightOrZero]),
     ] = Field(
         default=(1.0, 1.0),
         description="Relative frequency among the tools: one number, or [at the start of the work, at its end], linear "
         "in between.",
     )
     latency: SecondsSpec = Field(description="Seconds from call to return, at medium difficulty; at most `limit`.")
-    limit: Positive = Field(default=60.0, description="Seconds that a call takes if it times out.")
+    limit: PositiveSeconds = Field(default=60.0, description="Seconds that a call takes if it times out.")
     returned: TokensSpec = Field(description="Tokens that a success adds to the context.")
     error_returned: TokensSpec | None = Field(
         default=None, description="Tokens that an error or a timeout adds; as `returned` if not given."
     )
     error: Share = Field(default=0.0, description="Chance of an error, at medium difficulty.")
     timeout: Share = Field(default=0.0, description="Chance of a timeout, at medium difficulty.")
-    harder: Positive = Field(
+    harder: Factor = Field(
         default=1.0, description="Factor on the odds of errors and timeouts for each standard deviation of difficulty."
     )
-    slower: Positive = Field(default=1.0, description="Factor on latency for each standard deviation of difficulty.")
-    advance: NonNegative = Field(default=1.0, description="Steps of work that a success completes.")
-    rework: NonNegative = Field(default=0.0, description="Steps of work that an error adds.")
-    insight: Annotated[Share, Field(le=0.5)] = Field(
+    slower: Factor = Field(default=1.0, description="Factor on latency for each standard deviation of difficulty.")
+    advance: Amount = Field(default=1.0, description="Steps of work that a success completes.")
+    rework: Amount = Field(default=0.0, description="Steps of work that an error adds.")
+    insight: HalfShare = Field(
         default=0.0,
         description="Chance that a success shortens the remaining work (by `shorten`). It grows with the length of the "
         "result, from 0 for the shortest to twice this for the longest.",
@@ -75,37 +85,37 @@ class ToolSpec(Spec):
 class SpreadSpec(Spec):
     """Variation between trajectories: standard deviations of the natural logarithm."""
 
-    by_task: NonNegative = Field(
+    by_task: LogDeviation = Field(
         default=0.0, description="Standard deviation between tasks, by difficulty; the same for a whole group."
     )
-    by_sample: NonNegative = Field(default=0.0, description="Standard deviation between samples of one task.")
+    by_sample: LogDeviation = Field(default=0.0, description="Standard deviation between samples of one task.")
 
 
 class WorkSpec(SpreadSpec):
     """Steps of work of a trajectory: successful calls of tools with ``advance`` 1. Rounded; it may be 0."""
 
-    median: Positive = Field(description="Median number of steps.")
+    median: PositiveAmount = Field(description="Median number of steps.")
 
 
 class BudgetSpec(Spec):
     """Limits at which a trajectory is cut off."""
 
-    turns: Annotated[Count, Field(le=10_000)] = Field(description="Most turns.")
-    context: Annotated[Count, Field(ge=2)] = Field(description="Most tokens in all: prompt, generated and returned.")
+    turns: Turns = Field(description="Most turns.")
+    context: Context = Field(description="Most tokens in all: prompt, generated and returned.")
     response: Count | None = Field(default=None, description="Most tokens after the prompt; not limited if not given.")
 
 
 class LearningSpec(Spec):
     """How reward rises, an assumption: reward = best - (best - start) * exp(-effective samples / samples)."""
 
-    samples: Positive = Field(description="Effective samples after which 63 % of the gain is reached.")
-    start: float = Field(default=0.0, description="Reward before any training.")
-    best: float = Field(default=1.0, description="Reward in the limit.")
-    stale_half: Positive | None = Field(
+    samples: Samples = Field(description="Effective samples after which 63 % of the gain is reached.")
+    start: Reward = Field(default=0.0, description="Reward before any training.")
+    best: Reward = Field(default=1.0, description="Reward in the limit.")
+    stale_half: Factor | None = Field(
         default=None,
         description="Staleness, in weight versions, at which a sample counts half; no effect if not given.",
     )
-    target: float | None = Field(default=None, description="Reward for which the summary gives the time to reach it.")
+    target: Reward | None = Field(default=None, description="Reward for which the summary gives the time to reach it.")
 
     @model_validator(mode="after")
     def _upwards(self) -> LearningSpec:
@@ -120,9 +130,9 @@ class LearningSpec(Spec):
 class Factors(Spec):
     """Factors that drift changes."""
 
-    tokens: Positive = Field(default=1.0, description=f"Generated tokens per turn. {_FACTOR}")
-    turns: Positive = Field(default=1.0, description=f"Steps of work. {_FACTOR}")
-    success: Positive = Field(default=1.0, description=f"Odds that a tool call succeeds. {_FACTOR}")
+    tokens: Factor = Field(default=1.0, description=f"Generated tokens per turn. {_FACTOR}")
+    turns: Factor = Field(default=1.0, description=f"Steps of work. {_FACTOR}")
+    success: Factor = Field(default=1.0, description=f"Odds that a tool call succeeds. {_FACTOR}")
 
 
 class DriftPoint(Factors):
@@ -158,8 +168,8 @@ DriftSpec = Annotated[_AnyDrift, BeforeValidator(kind_required(ScheduleDrift, Le
 class GroupsSpec(Spec):
     """Prompts and samples of one training step."""
 
-    prompts: Count = Field(default=128, description="Prompts per training step.")
-    group: Count = Field(default=16, description="Samples per prompt, the group of GRPO.")
+    prompts: Groups = Field(default=128, description="Prompts per training step.")
+    group: Groups = Field(default=16, description="Samples per prompt, the group of GRPO.")
     learning: LearningSpec | None = Field(default=None, description="Model of how reward rises with training.")
 
 
@@ -175,18 +185,18 @@ class TrajectorySpec(GroupsSpec):
 
     kind: Literal["generated"] = Field(default="generated", description="Drawn at random; implied if no file is given.")
     name: str = Field(default="task", min_length=1, description="Prefix of task names, before their number.")
-    tasks: Count = Field(
+    tasks: Tasks = Field(
         description="Number of different tasks; a training step takes the next `prompts` of a shuffled epoch."
     )
     prompt: TokensSpec = Field(description="Tokens of a task's prompt.")
     thinking: TokensSpec = Field(description="Tokens of a turn before its call, at medium pace.")
     call: TokensSpec = Field(description="Tokens of the call itself, at medium pace.")
     answer: TokensSpec = Field(description="Tokens of the last turn, which calls no tool, at medium pace.")
-    tools: tuple[ToolSpec, ...] = Field(min_length=1, description="Tools that trajectories call.")
+    tools: tuple[ToolSpec, ...] = Field(min_length=1, max_length=1000, description="Tools that trajectories call.")
     work: WorkSpec = Field(description="Steps of work of a trajectory.")
     pace: SpreadSpec = Field(default=SpreadSpec(), description="Variation of tokens per turn.")
-    after_error: Positive = Field(default=1.0, description="Factor on thinking in the turn after a failed call.")
-    streak: Positive = Field(default=1.0, description="Factor on the odds of failing right after a failed call.")
+    after_error: Factor = Field(default=1.0, description="Factor on thinking in the turn after a failed call.")
+    streak: Factor = Field(default=1.0, description="Factor on the odds of failing right after a failed call.")
     give_up: Share = Field(default=0.0, description="Chance to give up at a failed call; the next turn is the last.")
     shorten: Share = Field(default=0.5, description="Share of the remaining work that is left after an insight.")
     budget: BudgetSpec = Field(description="Limits on turns and tokens; a trajectory is cut off there.")

@@ -7,11 +7,12 @@ from typing import Literal
 from pydantic import Field, ValidationError, model_validator
 
 from steelyard.errors import did_you_mean
-from steelyard.scenario.base import NonNegative, Positive, Spec, Whole, Written, mistake
+from steelyard.scenario.base import Spec, Written, mistake
 from steelyard.scenario.dynamics import ChangeSpec, check_dynamics
 from steelyard.scenario.engine import EngineSpec
 from steelyard.scenario.fleet import Fleet, PoolSpec, Role
 from steelyard.scenario.model import Model, ModelRef
+from steelyard.scenario.numbers import PositiveSeconds, Seconds, Seed
 from steelyard.scenario.slo import SloSpec
 from steelyard.scenario.workload import Workloads, WorkloadSpec
 
@@ -40,8 +41,8 @@ class CostSpec(Spec):
 class SteadySpec(Spec):
     """The part of the run whose figures count as steady."""
 
-    start: NonNegative = Field(description="Second at which the window starts.")
-    end: Positive | None = Field(
+    start: Seconds = Field(description="Second at which the window starts.")
+    end: PositiveSeconds | None = Field(
         default=None, description="Second at which the window ends; the end of the run if not given."
     )
 
@@ -61,14 +62,14 @@ class Scenario(Written):
     workload: Workloads = Field(description="The requests: one workload, a list, or {mix: [...]}.")
     slo: SloSpec = Field(default=SloSpec(), description="Latency limits in seconds.")
     dynamics: tuple[ChangeSpec, ...] = Field(
-        default=(), description="Faults during the run: crashes, slow GPUs, degraded links."
+        default=(), max_length=10_000, description="Faults during the run: crashes, slow GPUs, degraded links."
     )
     steady: SteadySpec | None = Field(
         default=None,
         description="The steady window; found by MSER-5 if not given (docs/figures.md).",
     )
     cost: CostSpec = Field(default=CostSpec(source="auto"), description="Where step times come from.")
-    seed: Whole = Field(default=0, description="Seed of everything random; the same seed gives the same result.")
+    seed: Seed = Field(default=0, description="Seed of everything random; the same seed gives the same result.")
 
     @model_validator(mode="after")
     def _coherent(self) -> Scenario:

@@ -7,16 +7,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from steelyard.scenario.base import Count, NonNegative, Spec
+from steelyard.scenario.base import Spec
 from steelyard.scenario.distributions import FixedSeconds, FixedTokens, SecondsSpec, TokensSpec
+from steelyard.scenario.numbers import Count, Exponent, Groups
 
 
 class PrefixSpec(Spec):
     """A prefix that many prompts share: a system prompt, a document, few-shot examples."""
 
     tokens: Count = Field(description="Length of the shared prefix in tokens.")
-    groups: Count = Field(default=1, description="Number of different prefixes; each request uses one of them.")
-    zipf: NonNegative = Field(
+    groups: Groups = Field(default=1, description="Number of different prefixes; each request uses one of them.")
+    zipf: Exponent = Field(
         default=0.0,
         description="Popularity: the k-th prefix is used in proportion to k ** -zipf. 0: all equally.",
     )
@@ -85,6 +86,6 @@ def expand_plan(value: Any) -> Any:
 
 Plan = Annotated[
     tuple[StageSpec, ...],
-    Field(min_length=1),
+    Field(min_length=1, max_length=100),
     BeforeValidator(expand_plan, json_schema_input_type=StageSpec | list[StageSpec]),
 ]

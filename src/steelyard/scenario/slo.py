@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from pydantic import ConfigDict, Field, model_validator
 
 from steelyard.errors import did_you_mean
-from steelyard.scenario.base import Positive, Spec, mistake
+from steelyard.scenario.base import Spec, mistake
+from steelyard.scenario.numbers import MOST_SECONDS, PositiveSeconds
 
 METRICS = ("ttft", "attft", "tpot", "itl", "e2e", "queue")
 _LIMIT = re.compile(rf"({'|'.join(METRICS)})_p([1-9][0-9]?)")
@@ -35,25 +36,26 @@ class SloSpec(Spec):
                 f"^{_LIMIT.pattern}$": {
                     "type": "number",
                     "exclusiveMinimum": 0,
+                    "maximum": MOST_SECONDS,
                     "description": "The run's percentile of this metric may not exceed this many seconds.",
                 }
             },
         },
     )
-    __pydantic_extra__: dict[str, Positive] = Field(init=False)
+    __pydantic_extra__: dict[str, PositiveSeconds] = Field(init=False)
 
-    ttft: Positive | None = Field(
+    ttft: PositiveSeconds | None = Field(
         default=None, description="Most seconds from submission to the first token of a good request."
     )
-    attft: Positive | None = Field(
+    attft: PositiveSeconds | None = Field(
         default=None,
         description="Most seconds from a user's submission to the first token of the visible answer, hidden rounds and "
         "tools included.",
     )
-    tpot: Positive | None = Field(
+    tpot: PositiveSeconds | None = Field(
         default=None, description="Most seconds per output token of a good request, on average after its first."
     )
-    e2e: Positive | None = Field(
+    e2e: PositiveSeconds | None = Field(
         default=None, description="Most seconds from submission to the last token of a good request."
     )
 

@@ -6,7 +6,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from steelyard.scenario.base import Count, Spec, mistake
+from steelyard.scenario.base import Spec, mistake
+from steelyard.scenario.numbers import Few
 from steelyard.scenario.workload import Accept
 
 DraftMethod = Literal["free", "ngram", "draft", "eagle", "mtp"]
@@ -20,7 +21,7 @@ class SpeculativeSpec(Spec):
         "on the same GPUs; eagle: a head of one layer on the model's hidden states; mtp: the model's own layers for it "
         "(num_nextn_predict_layers); free: drafts take no time to make.",
     )
-    num_tokens: Count = Field(description="Draft tokens per request and step.")
+    num_tokens: Few = Field(description="Draft tokens per request and step.")
     acceptance: Accept | None = Field(
         default=None,
         description="Accepted draft tokens per verify step, for workloads without `accept`: shares by position such as "

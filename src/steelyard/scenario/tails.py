@@ -7,9 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from steelyard.scenario.base import Count, Positive, Share, Spec, kinds_of, mistake
-
-AtLeastOne = Annotated[float, Field(ge=1)]
+from steelyard.scenario.base import Spec, kinds_of, mistake
+from steelyard.scenario.numbers import Count, MoreThanOne, PositiveShare, Share, Surplus
 
 
 class _Policy(Spec):
@@ -19,6 +18,11 @@ class _Policy(Spec):
     def carried(self) -> int:
         """Most steps that samples are carried over. Each adds one to their staleness."""
         return 0
+
+    @property
+    def begun(self) -> float:
+        """Trajectories in progress per trajectory needed."""
+        return 1.0
 
     @property
     def waits(self) -> bool:
@@ -38,11 +42,15 @@ class OverSamplingSpec(_Policy):
     kind: Literal["over-sampling"] = Field(
         description="Begin more prompts, stop at enough, continue the rest in the next step."
     )
-    factor: Annotated[float, Field(gt=1)] = Field(default=2.0, description="Prompts in progress per prompt needed.")
+    factor: MoreThanOne = Field(default=2.0, description="Prompts in progress per prompt needed.")
 
     @property
     def carried(self) -> int:
         return ceil(self.factor) - 1
+
+    @property
+    def begun(self) -> float:
+        return self.factor
 
     @property
     def waits(self) -> bool:
@@ -53,8 +61,12 @@ class TailBatchingSpec(_Policy):
     """More prompts are begun than needed. The slowest are begun again in a later step that waits for all of its own."""
 
     kind: Literal["tail-batching"] = Field(description="Defer the slowest prompts to a step of their own.")
-    groups: AtLeastOne = Field(default=1.25, description="Prompts begun per prompt needed.")
-    samples: AtLeastOne = Field(default=1.25, description="Samples begun per sample that a group needs.")
+    groups: Surplus = Field(default=1.25, description="Prompts begun per prompt needed.")
+    samples: Surplus = Field(default=1.25, description="Samples begun per sample that a group needs.")
+
+    @property
+    def begun(self) -> float:
+        return self.groups * self.samples
 
     @property
     def waits(self) -> bool:
@@ -92,7 +104,7 @@ class RepackSpec(_Policy):
 
     kind: Literal["repack"] = Field(description="Move the last trajectories to few replicas.")
     few: Share = Field(default=0.25, description="Share of a step's samples that counts as few.")
-    fill: Annotated[Positive, Field(le=1)] = Field(
+    fill: PositiveShare = Field(
         default=0.5, description="Most of a replica's seats and KV cache that may be filled, as a share."
     )
 

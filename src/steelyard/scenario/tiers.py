@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from steelyard.scenario.base import NonNegative, Spec, Whole, mistake
+from steelyard.scenario.base import Spec, mistake
+from steelyard.scenario.numbers import MOST_BYTES, Bytes, Latency, Whole
 from steelyard.scenario.topology import Bandwidth
 
 TierKind = Literal["host", "disk", "remote"]
@@ -24,15 +25,15 @@ def read_size(value: Any) -> float:
     """Bytes from a number, or from text like ``64GB`` or ``64 GiB``."""
     size = math.nan
     if isinstance(value, int | float) and not isinstance(value, bool):
-        size = float(value)
+        size = float(min(value, 2 * MOST_BYTES))  # a whole number may be too large for a float
     elif isinstance(value, str) and (found := _SIZE.fullmatch(value)):
         size = float(found[1]) * {**_PREFIXES, **_BINARY}[found[2]]
-    if not 0.0 <= size < math.inf:
-        raise mistake("not a size; give bytes as a number of at least 0, or with a unit: 64GB, 64GiB, 2TB")
+    if not 0.0 <= size <= MOST_BYTES:
+        raise mistake(f"not a size; give bytes from 0 to {MOST_BYTES:g}, or with a unit: 64GB, 64GiB, 2TB")
     return size
 
 
-Size = Annotated[float, BeforeValidator(read_size, json_schema_input_type=float | str)]
+Size = Annotated[float, BeforeValidator(read_size, json_schema_input_type=Bytes | str)]
 
 
 class TierSpec(Spec):
@@ -56,7 +57,7 @@ class TierSpec(Spec):
     write_bandwidth: Bandwidth | None = Field(
         default=None, description="Bytes per second of writes, if reads and writes differ."
     )
-    latency: NonNegative = Field(default=0.0, description="Seconds until the first bytes of a transfer arrive.")
+    latency: Latency = Field(default=0.0, description="Seconds until the first bytes of a transfer arrive.")
     write: Literal["back", "through"] = Field(
         default="back",
         description="back: blocks are written when the tier above evicts them; through: when they are computed, as in "

@@ -15,21 +15,21 @@ from steelyard.scenario.arrivals import (
     GammaArrivals,
     PoissonArrivals,
     TraceArrivals,
+    VaryingArrivals,
 )
-from steelyard.scenario.base import (
+from steelyard.scenario.base import Spec, mistake, number_or_kind
+from steelyard.scenario.distributions import FixedSeconds, FixedTokens, SecondsSpec, TokensSpec
+from steelyard.scenario.numbers import (
     MOST_REQUESTS,
-    Count,
+    MOST_SECONDS,
+    FewOrZero,
     Integer,
-    NonNegative,
-    Positive,
+    PositiveSeconds,
     Requests,
     Share,
-    Spec,
-    Whole,
-    mistake,
-    number_or_kind,
+    Weight,
+    WeightOrZero,
 )
-from steelyard.scenario.distributions import FixedSeconds, FixedTokens, SecondsSpec, TokensSpec
 from steelyard.scenario.sessions import Plan, SessionSpec, SharedPrefix
 
 
@@ -45,7 +45,7 @@ class ChoicePriority(Spec):
 
     kind: Literal["choice"] = Field(description="Drawn from a list of priorities.")
     values: tuple[Integer, ...] = Field(min_length=1, description="The priorities; lower is served first.")
-    weights: tuple[NonNegative, ...] | None = Field(
+    weights: tuple[WeightOrZero, ...] | None = Field(
         default=None, description="Relative frequency of each; equal if not given."
     )
 
@@ -68,7 +68,7 @@ PrioritySpec = Annotated[_AnyPriority, BeforeValidator(expand_priority, json_sch
 class AcceptSpec(Spec):
     """Accepted draft tokens per verify step. Short form: a list, a cycle if all of it is whole numbers."""
 
-    cycle: tuple[Whole, ...] | None = Field(
+    cycle: tuple[FewOrZero, ...] | None = Field(
         default=None,
         min_length=1,
         description="Accepted draft tokens of each verify step, repeated.",
@@ -111,7 +111,7 @@ def expand_accept(value: Any) -> Any:
 
 Accept = Annotated[
     AcceptSpec,
-    BeforeValidator(expand_accept, json_schema_input_type=tuple[Whole, ...] | tuple[Share, ...] | AcceptSpec),
+    BeforeValidator(expand_accept, json_schema_input_type=tuple[FewOrZero, ...] | tuple[Share, ...] | AcceptSpec),
 ]
 
 TraceFormat = Literal["auto", "azure", "mooncake", "vllm-bench", "capture"]
@@ -127,7 +127,7 @@ class TraceSpec(Spec):
         "hash_ids; vllm-bench: JSON lines with lengths or token ids; capture: a NAME.workload.json; auto: "
         "look at the file.",
     )
-    limit: Count | None = Field(default=None, description="Read only this many requests.")
+    limit: Requests | None = Field(default=None, description="Read only this many requests.")
     sent: str | None = Field(
         default=None,
         min_length=1,
@@ -152,7 +152,7 @@ class WorkloadSpec(Spec):
         description="The model that these requests ask for, by its name in `model` or in a pool; the scenario's own if "
         "not given.",
     )
-    share: Positive | None = Field(
+    share: Weight | None = Field(
         default=None,
         description="Weight in a mix: this workload gets share / (sum of shares) of its rate (or users) and "
         "of its requests. Give one to every workload of a mix, or to none.",
@@ -162,7 +162,7 @@ class WorkloadSpec(Spec):
         default=None,
         description="Number of requests; each turn of a session counts, hidden rounds do not. For a trace: the most.",
     )
-    duration: Positive | None = Field(
+    duration: PositiveSeconds | None = Field(
         default=None, description="Seconds after which no new request (or session) arrives."
     )
     prompt: TokensSpec | None = Field(
@@ -230,12 +230,12 @@ class WorkloadSpec(Spec):
 class MixSpec(Spec):
     """Several workloads at the same time. A single workload or a list of them stands for a mix."""
 
-    mix: tuple[WorkloadSpec, ...] = Field(min_length=1, description="The workloads.")
+    mix: tuple[WorkloadSpec, ...] = Field(min_length=1, max_length=1000, description="The workloads.")
     arrivals: ArrivalsSpec | None = Field(default=None, description="Arrivals of workloads without `arrivals`.")
     requests: Requests | None = Field(
         default=None, description="Requests of workloads without `requests` and `duration`."
     )
-    duration: Positive | None = Field(
+    duration: PositiveSeconds | None = Field(
         default=None, description="Duration in seconds of workloads without `requests` and `duration`."
     )
 
@@ -296,6 +296,21 @@ def _check_amount(spec: WorkloadSpec, i: int) -> None:
         if spec.arrivals.rate * spec.duration > MOST_REQUESTS:
             longest = f"{MOST_REQUESTS / spec.arrivals.rate:g} s at {spec.arrivals.rate:g} requests/s"
             raise mistake(f"more than {MOST_REQUESTS:,} requests; at most {longest}", "mix", i, "duration")
+    if spec.requests is None and isinstance(spec.arrivals, VaryingArrivals):
+        assert spec.duration is not None
+        expected = spec.arrivals.expected(spec.duration)
+        if expected > MOST_REQUESTS:
+            raise mistake(
+                f"about {expected:,.0f} requests; at most {MOST_REQUESTS:,} can be simulated", "mix", i, "duration"
+            )
+    if spec.duration is None and isinstance(spec.arrivals, PoissonArrivals | GammaArrivals | ConstantArrivals):
+        assert spec.requests is not None
+        if spec.requests / spec.arrivals.rate > MOST_SECONDS:
+            raise mistake(
+                f"{spec.requests:,} requests would come for {spec.requests / spec.arrivals.rate:.3g} s; at most "
+                f"{MOST_SECONDS:g} s can be simulated: give a higher rate, or fewer requests",
+                *("mix", i, "arrivals", "rate"),
+            )
 
 
 def expand_workload(value: Any) -> Any:

@@ -11,7 +11,7 @@ from steelyard.balance.route import Router
 from steelyard.collector import collector_off
 from steelyard.cost import HostTerms
 from steelyard.engine import Engine
-from steelyard.errors import UserError
+from steelyard.errors import UserError, blaming
 from steelyard.fleet import Desk, run_fleet
 from steelyard.fleet.dynamics import Dynamics
 from steelyard.fleet.handover import Handover
@@ -30,6 +30,7 @@ from steelyard.sim.request_table import parts_of, request_table
 from steelyard.sim.result import EVERYTHING, Kept, Result
 from steelyard.sim.routers import router_before
 from steelyard.sim.setup import FleetSetup, fleet_of, set_up
+from steelyard.sim.size import check_end, check_steps
 from steelyard.sim.summarise import span, summarise
 from steelyard.workload import Workload, build_workload
 
@@ -62,12 +63,14 @@ def simulate(
     setup = _set_up(what, workload, host, factors)
     drawn = workload if isinstance(workload, Workload) else draw_workload(setup)
     run = _Run.of(setup, drawn, plain)
+    check_steps(setup, run.desk)
     cut = inf if until is None else until
     hopeless = None if stop is None else run.hopeless(stop)
     total = len(drawn)
     report = None if progress is None else lambda done: progress(done, total)
     with collector_off():
         run_fleet(run.engines, run.desk, run.router, report, run.handover, run.dynamics, cut, hopeless)
+    check_end(max(engine.clock for engine in run.engines), setup.scenario.source)
     return run.result(keep, cut, hopeless)
 
 
@@ -75,7 +78,9 @@ def draw_workload(setup: FleetSetup, seed: int | None = None) -> Workload:
     """The requests of a fleet's scenario, by its own seed or another."""
     scenario = setup.scenario
     acceptance = next((each.engine.accepted for each in setup.answers if each.engine.accepted), None)
-    return build_workload(scenario.workload, scenario.seed if seed is None else seed, scenario.base_dir, acceptance)
+    number = scenario.seed if seed is None else seed
+    with blaming(scenario.source):
+        return build_workload(scenario.workload, number, scenario.base_dir, acceptance)
 
 
 def _set_up(

@@ -152,16 +152,18 @@ def _whole(
 ) -> tuple[KvUse, float, float, float, Provenance]:
     """Use of the whole fleet, weighted by GPUs. KV blocks are those of the pool that answers."""
 
-    def mean(values: list[float]) -> float:
-        return sum(value * count for value, count in zip(values, gpus, strict=True)) / sum(gpus)
+    def mean(values: list[float], counts: Sequence[float] = gpus) -> float:
+        total = sum(counts)
+        return sum(value * count for value, count in zip(values, counts, strict=True)) / total if total else 0.0
 
     by_pool = [pool.provenance.to_dict() for pool in pools]
+    ran = [count if pool.steps else 0.0 for pool, count in zip(pools, gpus, strict=True)]
     return (
         pools[answers].kv,
         mean([pool.mfu for pool in pools]),
         mean([pool.mbu for pool in pools]),
         mean([pool.busy for pool in pools]),
-        Provenance(**{kind: mean([each[kind] for each in by_pool]) for kind in PROVENANCES}),
+        Provenance(**{kind: mean([each[kind] for each in by_pool], ran) for kind in PROVENANCES}),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from steelyard.errors import UserError
 from steelyard.records import Floats
 from steelyard.scenario import (
     BurstArrivals,
@@ -16,6 +17,7 @@ from steelyard.scenario import (
     VaryingArrivals,
     Wave,
 )
+from steelyard.scenario.numbers import MOST_REQUESTS
 
 OpenArrivals = PoissonArrivals | GammaArrivals | ConstantArrivals | BurstArrivals | VaryingArrivals
 
@@ -64,6 +66,8 @@ def _until(gaps: Callable[[int], Floats], clock: Clock, n: int | None, duration:
         times = clock(np.cumsum(drawn))
         if times[-1] > duration:
             return times[times <= duration]
+        if len(drawn) > MOST_REQUESTS:
+            raise UserError(f"workload.duration: more than {MOST_REQUESTS:,} requests arrive; give a shorter one")
         drawn = np.concatenate([drawn, gaps(len(drawn))])
 
 

@@ -18,6 +18,7 @@ from steelyard.scenario import (
     TraceArrivals,
     WorkloadSpec,
 )
+from steelyard.scenario.numbers import MOST_REQUESTS
 from steelyard.workload.arrivals import OpenArrivals, arrival_times
 from steelyard.workload.columns import Workload, in_order, merge, plain, root_of, take
 from steelyard.workload.draw import Dice, draw_accept, draw_group, draw_priority, draw_seconds, draw_tokens
@@ -70,6 +71,11 @@ def _drawn(spec: WorkloadSpec, portion: _Portion, dice: Dice, base_dir: Path) ->
     assert spec.prompt is not None and spec.output is not None
     times, turns = _arrivals(spec, portion, dice, base_dir)
     n = int(turns.sum()) if turns is not None else len(times)
+    if n > MOST_REQUESTS:
+        raise UserError(
+            f"workload.session.turns: {n:,} requests in {len(times):,} sessions; at most {MOST_REQUESTS:,} can be "
+            "simulated: give requests, or a shorter duration"
+        )
     prompt = draw_tokens(spec.prompt, n, dice.of("prompt"), base_dir)
     output = draw_tokens(spec.output, n, dice.of("output"), base_dir)
     if spec.plan is not None:

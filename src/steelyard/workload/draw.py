@@ -25,7 +25,7 @@ from steelyard.scenario import (
     UniformTokens,
     ZipfTokens,
 )
-from steelyard.scenario.base import MOST
+from steelyard.scenario.numbers import MOST, MOST_SECONDS
 
 _CYCLES = 1024  # distinct draws of accepted drafts, shared by requests to bound memory; chosen
 _CYCLE_STEPS = 64  # verify steps of a draw, which is then repeated; chosen
@@ -88,9 +88,9 @@ def draw_seconds(spec: Seconds, n: int, rng: np.random.Generator) -> Floats:
         case UniformSeconds():
             return rng.uniform(spec.min, spec.max, size=n)
         case ExponentialSeconds():
-            return rng.standard_exponential(n) * spec.mean
+            return np.minimum(rng.standard_exponential(n) * spec.mean, MOST_SECONDS)
         case Lognormal():
-            return _lognormal(spec, n, rng)
+            return np.minimum(_lognormal(spec, n, rng), MOST_SECONDS)
 
 
 def draw_priority(spec: FixedPriority | ChoicePriority, n: int, rng: np.random.Generator) -> Ints:

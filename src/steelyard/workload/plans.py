@@ -12,8 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
+from steelyard.errors import UserError
 from steelyard.records import Floats, Ints
 from steelyard.scenario import PrefixSpec, StageSpec
+from steelyard.scenario.numbers import MOST_ROUNDS
 from steelyard.workload.columns import Content, Workload, plain
 from steelyard.workload.draw import Dice, draw_seconds, draw_tokens
 from steelyard.workload.rounds import HIDDEN, KEPT, RETENTIONS, VISIBLE, RoundColumns
@@ -90,12 +92,23 @@ def lay_out(plan: Plan, requests: int, dice: Dice, base_dir: Path) -> PlanLayout
     branches = np.ones((requests, segments), dtype=np.int64)
     for k, stage in enumerate(plan):
         branches[:, k] = draw_tokens(stage.branches, requests, dice.of("branches", k), base_dir)
+    _check_rounds(float(branches.sum()), requests, "branches")
     segment = np.repeat(np.arange(requests * segments), branches.ravel())
     rounds = np.ones(len(segment), dtype=np.int64)
     for k, stage in enumerate(plan):
         threads = np.flatnonzero(segment % segments == k)
         rounds[threads] = draw_tokens(stage.rounds, len(threads), dice.of("rounds", k), base_dir)
+    _check_rounds(float(rounds.sum()), requests, "rounds")
     return PlanLayout(segments, branches.ravel(), rounds)
+
+
+def _check_rounds(found: float, requests: int, key: str) -> None:
+    """Refuse more rounds than fit into memory, before they are laid out."""
+    if found > MOST_ROUNDS:
+        raise UserError(
+            f"workload.plan.{key}: {found:,.0f} rounds for {requests:,} requests; at most {MOST_ROUNDS:,} can be "
+            "simulated: give fewer requests, branches or rounds"
+        )
 
 
 def draw_amounts(plan: Plan, layout: PlanLayout, answers: Ints, dice: Dice, base_dir: Path) -> Amounts:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from steelyard.errors import UserError
-from steelyard.scenario.base import MOST
+from steelyard.scenario.numbers import MOST
 from steelyard.workload.columns import Workload, plain
 
 

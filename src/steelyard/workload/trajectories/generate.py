@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.records import Floats, Ints
+from steelyard.scenario.numbers import MOST
 from steelyard.scenario.rollouts import Factors
 from steelyard.workload.trajectories.batch import ENDS
 from steelyard.workload.trajectories.chance import Levels, TurnDraws, Words, deal, levels, share
@@ -186,7 +187,7 @@ def _tokens(plan: TrajectoryTables, state: _State, draws: TurnDraws, last: Flags
     """What a turn would generate without a budget."""
     thinking = plan.thinking.take(draws.thinking) * np.where(state.failed, plan.spec.after_error, 1.0)
     tokens = np.where(last, plan.answer.take(draws.thinking), thinking + plan.call.take(draws.call))
-    return np.maximum(np.rint(tokens * state.pace), 1).astype(np.int64)
+    return np.clip(np.rint(tokens * state.pace), 1, MOST).astype(np.int64)
 
 
 def _call(plan: TrajectoryTables, state: _State, draws: TurnDraws, success: float) -> _Return:

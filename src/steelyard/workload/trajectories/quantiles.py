@@ -23,6 +23,7 @@ from steelyard.scenario import (
     UniformTokens,
     ZipfTokens,
 )
+from steelyard.scenario.numbers import MOST
 from steelyard.workload.draw import Seconds, Tokens, draw_tokens
 from steelyard.workload.trajectories.chance import LEVELS, share
 
@@ -44,7 +45,7 @@ def tokens_table(spec: Tokens, base_dir: Path) -> Floats:
         case UniformTokens():
             return np.floor(spec.min + _SHARES * (spec.max - spec.min + 1))
         case Lognormal():
-            return np.maximum(_lognormal(spec), 1.0)
+            return np.clip(_lognormal(spec), 1.0, MOST)
         case ZipfTokens():
             lengths = np.arange(spec.min, spec.max + 1, dtype=np.float64)
             total = np.cumsum(lengths**-spec.exponent)
