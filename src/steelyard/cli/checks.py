@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import typer
 
+from steelyard.cli.console import err
 from steelyard.sim.invariants import BrokenResult
 
 
@@ -17,5 +17,7 @@ def checking() -> Iterator[None]:
     try:
         yield
     except BrokenResult as broken:
-        print(f"the result violates {len(broken.violations)} invariants:\n{broken}", file=sys.stderr)
+        err.print(
+            f"the result violates {len(broken.violations)} invariants:\n{broken}", soft_wrap=True, highlight=False
+        )
         raise typer.Exit(1) from None

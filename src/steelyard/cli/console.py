@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.segment import Segment
+
+from steelyard.quoting import printable
 
 if TYPE_CHECKING:
+    from rich.console import ConsoleOptions, RenderableType
     from rich.progress import Progress, TaskID
 
 _QUIET_SECONDS = 2.0  # commands that take longer show a progress bar
 
-out = Console()
-err = Console(stderr=True)
+
+class PlainConsole(Console):
+    """A console for text that comes from outside: brackets are brackets, and control characters are escaped."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(markup=False, emoji=False, **settings)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """What is to be shown, piece by piece, of which only styles may control the terminal."""
+        for each in super().render(renderable, options):
+            yield each if each.control or each.text.isprintable() else Segment(_shown(each.text), each.style)
+
+
+def _shown(text: str) -> str:
+    return "\n".join(map(printable, text.split("\n")))
+
+
+out = PlainConsole()
+err = PlainConsole(stderr=True)
 
 
 class LateProgress:

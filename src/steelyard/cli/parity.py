@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from steelyard.cli.console import LateProgress
+from steelyard.cli.console import LateProgress, say
 from steelyard.errors import UserError
 from steelyard.validate.parity import Verdict, compare, read_golden
 
@@ -29,7 +29,7 @@ def command(
             progress(len(verdicts), len(scenarios))
     for verdict in verdicts:
         if verdict.difference is not None:
-            typer.echo(f"{verdict.name}: {verdict.difference}")
+            say(f"{verdict.name}: {verdict.difference}")
     same = sum(verdict.difference is None for verdict in verdicts)
     typer.echo(f"{same}/{len(verdicts)} scenarios identical")
     raise typer.Exit(0 if same == len(verdicts) else 1)

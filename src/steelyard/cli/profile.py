@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from steelyard.cli.console import LateProgress
+from steelyard.cli.console import LateProgress, say
 from steelyard.errors import UserError
 
 
@@ -30,4 +30,4 @@ def command(
     typer.echo(json.dumps(about()))
     with LateProgress("measuring") as progress:
         added = measure(todo, out, minutes * 60, lambda done: progress(done, len(todo)))
-    typer.echo(f"{added} points added to {out}, of {len(todo)} in the grid")
+    say(f"{added} points added to {out}, of {len(todo)} in the grid")

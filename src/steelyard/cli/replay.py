@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from steelyard.cli.console import LateProgress
+from steelyard.cli.console import LateProgress, say
 from steelyard.posttrain.replay import ReplayVerdict, replay_log
 
 
@@ -17,7 +17,7 @@ def command(
     """Decide every event of a log again and compare the commands, byte for byte."""
     with LateProgress("replaying") as progress:
         verdict = replay_log(log, progress)
-    typer.echo(said(verdict))
+    say(said(verdict))
     raise typer.Exit(0 if verdict.difference is None else 1)
 
 

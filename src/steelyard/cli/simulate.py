@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from steelyard.cli.checks import checking
-from steelyard.cli.console import LateProgress, say
+from steelyard.cli.console import LateProgress, err, say
 from steelyard.cli.console import out as console
 from steelyard.cli.options import Check, Out, Overwrite, Set, Summary
 from steelyard.report import (
@@ -72,7 +72,7 @@ def command(
                 say("")
                 print_intervals(result, console)
     except KeyboardInterrupt:
-        print(f"interrupted: {folder} holds the result without its intervals", file=sys.stderr)
+        err.print(f"interrupted: {folder} holds the result without its intervals", soft_wrap=True, highlight=False)
         raise typer.Exit(130) from None
     finally:
         if json_:

@@ -7,9 +7,11 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from steelyard.posttrain.compare_choices import OURS, Choice, Kind
 from steelyard.posttrain.compare_outcomes import JUDGED_BY, Comparison, Outcome
+from steelyard.report.markdown import code, plain
 from steelyard.report.names import file_name
 
 _EVEN = 0.001  # relative difference of throughputs that counts as even
@@ -35,7 +37,8 @@ _COLUMNS: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
 
 def print_comparison(found: Comparison, console: Console) -> None:
     """Everything that ran, as a table; then what could not be run, and the verdict."""
-    table = Table(title=f"{found.scenario.name}: {found.scenario.steps} steps", title_justify="left", box=None)
+    title = Text(f"{found.scenario.name}: {found.scenario.steps} steps")
+    table = Table(title=title, title_justify="left", box=None)
     table.add_column("", no_wrap=True)
     heads, rows = _table(found)
     for head in heads[1:]:
@@ -45,15 +48,17 @@ def print_comparison(found: Comparison, console: Console) -> None:
         if outcome.contender.kind != kind:
             kind = outcome.contender.kind
             table.add_section()
-            table.add_row(f"[bold]{_HEADS[kind]}[/bold]")
-        table.add_row(*cells)
-    Console(file=console.file, width=max(console.width, _WIDTH), no_color=console.no_color).print(table)
+            table.add_row(Text(_HEADS[kind], style="bold"))
+        table.add_row(*map(Text, cells))
+    width, console.width = console.width, max(console.width, _WIDTH)
+    console.print(table)
+    console.width = width
     console.print("* is told lengths in advance")
     for line in verdict(found):
-        console.print(line, soft_wrap=True, highlight=False)
+        console.print(Text(line), soft_wrap=True, highlight=False)
     for outcome in found.outcomes:
         if outcome.refused:
-            console.print(f"not run: {outcome.contender.name}: {outcome.refused}", soft_wrap=True, markup=False)
+            console.print(Text(f"not run: {outcome.contender.name}: {outcome.refused}"), soft_wrap=True)
 
 
 def verdict(found: Comparison) -> Iterator[str]:
@@ -98,11 +103,12 @@ def _seeds(winner: Outcome, other: Outcome) -> str:
 
 def comparison_page(found: Sequence[Comparison], command: str, images: str) -> str:
     """The page in Markdown, with the command that makes it. ``images`` is the folder of figures, as in its links."""
-    parts = [_INTRODUCTION.format(command=command, ours=_described(OURS))]
+    parts = [_INTRODUCTION.format(command=code(command), ours=_described(OURS))]
     for each in found:
         scenario = each.scenario
         parts.append(
-            f"## {scenario.name}\n\n{scenario.model.config} on {scenario.gpus} {scenario.gpu}, "
+            f"## {plain(scenario.name)}\n\n{plain(str(scenario.model.config))} on "
+            f"{scenario.gpus} {plain(scenario.gpu)}, "
             f"{scenario.trajectories.prompts * scenario.trajectories.group:,} trajectories a step, "
             f"{scenario.steps} steps.\n\n![Throughput]({images}/{file_name(scenario.name)}.svg)\n\n"
             + "\n".join(f"- {line}" for line in verdict(each))
@@ -110,7 +116,9 @@ def comparison_page(found: Sequence[Comparison], command: str, images: str) -> s
         )
         refused = [outcome for outcome in each.outcomes if outcome.refused]
         if refused:
-            parts.append("\n".join(f"- Not run: {each.contender.name}: {each.refused}" for each in refused) + "\n")
+            parts.append(
+                "\n".join(f"- Not run: {each.contender.name}: {plain(each.refused)}" for each in refused) + "\n"
+            )
     return "\n".join(parts)
 
 
@@ -167,7 +175,7 @@ _INTRODUCTION = """# Ways to run post-training, compared
 > theirs are co-located, and others run with queue caps and budgets that are not theirs. The page will be made again,
 > with each system as its authors run it.
 
-Made by `{command}`.
+Made by {command}.
 Every way runs on the same simulator with the same costs and the same trajectories; [posttrain.md](posttrain.md) says
 what it simulates.
 

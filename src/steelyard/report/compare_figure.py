@@ -6,6 +6,7 @@ from html import escape
 
 from steelyard.posttrain.compare_choices import Contender, Kind
 from steelyard.posttrain.compare_outcomes import Comparison
+from steelyard.quoting import printable
 
 _ROW, _LEFT, _PLOT, _RIGHT, _TOP = 20.0, 190.0, 520.0, 110.0, 58.0
 _COLOURS: dict[Kind, str] = {"ours": "#0f7f6c", "bound": "#8592a0", "rival": "#c2590a", "change": "#a9c3dc"}
@@ -26,7 +27,7 @@ def comparison_svg(found: Comparison) -> str:
     rows = sorted((each for each in found.outcomes if each.runs), key=lambda each: -each.throughput)
     most = max((each.throughput for each in rows), default=1.0)
     width, height = _LEFT + _PLOT + _RIGHT, _TOP + _ROW * len(rows) + 12
-    title = f"{found.scenario.name}: tokens of trained samples per second"
+    title = f"{printable(found.scenario.name)}: tokens of trained samples per second"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" role="img">',
         f"<title>{escape(title)}</title><style>{_STYLE}</style>",

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from steelyard.report.markdown import code, plain
 from steelyard.report.validation import signed_percent
 from steelyard.sim.intervals import STATED
 from steelyard.validate.compare import LATENCIES, STATISTICS, Pair, Validation, WorkloadComparison
@@ -33,7 +34,7 @@ def fidelity_page(survey: Survey, command: str) -> str:
 def _lines(survey: Survey, command: str) -> Iterator[str]:
     yield "# Fidelity"
     yield ""
-    yield f"Made by `{command}` (steelyard {version('steelyard')}). Errors are simulated over measured, less one."
+    yield f"Made by {code(command)} (steelyard {version('steelyard')}). Errors are simulated over measured, less one."
     yield ""
     if survey.captures:
         yield "## A real vLLM, with defaults"
@@ -41,7 +42,7 @@ def _lines(survey: Survey, command: str) -> Iterator[str]:
         yield from _DEFAULTS
         yield ""
         yield from _errors(
-            (f"{validation.folder.name}/{each.name}", each)
+            (plain(f"{validation.folder.name}/{each.name}"), each)
             for validation in survey.captures
             for each in validation.workloads
         )
@@ -53,13 +54,13 @@ def _lines(survey: Survey, command: str) -> Iterator[str]:
         yield "`steelyard calibrate` on all runs but one, tried on that one, given what earlier ones had left."
         yield ""
         yield from _errors(
-            ("/".join(Path(name).parts[-2:]), found)
+            (plain("/".join(Path(name).parts[-2:])), found)
             for name, found in survey.crossed.items()
             if not isinstance(found, str)
         )
         for name, found in survey.crossed.items():
             if isinstance(found, str):
-                yield f"- {'/'.join(Path(name).parts[-2:])}: {found}"
+                yield f"- {plain('/'.join(Path(name).parts[-2:]))}: {plain(found)}"
         yield ""
     for bench, theirs in survey.benches:
         yield from _bench(bench, theirs)
@@ -102,7 +103,8 @@ def _notes(captures: Sequence[Validation]) -> Iterator[str]:
     """What explains some of the errors: stalls, settings that are not simulated."""
     for validation in captures:
         for each in validation.workloads:
-            yield from (f"- {validation.folder.name}/{each.name}: {note}" for note in each.notes)
+            where = plain(f"{validation.folder.name}/{each.name}")
+            yield from (f"- {where}: {plain(note)}" for note in each.notes)
     yield ""
 
 
@@ -114,7 +116,7 @@ def _blocks(captures: Sequence[Validation]) -> Iterator[str]:
         return f"{_whole(pair.measured)} / {_whole(pair.simulated)}"
 
     rows = (
-        [f"{validation.folder.name}/{each.name}", signed_percent(each.figures["kv_blocks"].error)]
+        [plain(f"{validation.folder.name}/{each.name}"), signed_percent(each.figures["kv_blocks"].error)]
         + [both(each.figures[name]) for name in ("preemptions", "prefix_hit_tokens")]
         for validation in captures
         for each in validation.workloads
@@ -133,7 +135,7 @@ def _bench(bench: Validation, theirs: str) -> Iterator[str]:
         (_THEIRS[metric], _STATISTIC.get(statistic, statistic.lower())): f"{float(error):+.1f} %"
         for metric, statistic, error in _ROW.findall(theirs)
     }
-    yield f"## LLMServingSim's bench of {bench.folder.name} on {bench.folder.parent.name}"
+    yield f"## LLMServingSim's bench of {plain(bench.folder.name)} on {plain(bench.folder.parent.name)}"
     yield ""
     yield "From its own operator profile; beside it what that simulator itself reports."
     yield ""

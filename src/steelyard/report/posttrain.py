@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from steelyard.balance.plan import Plan
 from steelyard.posttrain.part import Advice
@@ -23,10 +23,11 @@ _ROLLOUT, _TRAINING, _WAIT, _SYNC, _IDLE = "#3b7dd8", "#d9822b", "#f2d9bd", "#55
 
 def print_posttrain(summary: dict[str, Any], console: Console) -> None:
     """The headline figures."""
-    console.print(
-        f"[bold]{summary['name']}[/bold]: {summary['steps']} steps, {summary['mode']}, {summary['gpus']} GPUs "
+    said = (
+        f": {summary['steps']} steps, {summary['mode']}, {summary['gpus']} GPUs "
         f"({summary['rollout_gpus']} roll out, {summary['training_gpus']} train)"
     )
+    console.print(Text.assemble((summary["name"], "bold"), said))
     table = Table(show_header=False, box=None, pad_edge=False)
     parts = summary["step_seconds"]
     said = ", ".join(f"{name.replace('_', ' ')} {value:,.1f}" for name, value in parts.items() if name != "total")
@@ -67,14 +68,14 @@ def _times_from(rollout: Sequence[str], training: Mapping[str, float]) -> str:
 def print_advice(advice: Advice, console: Console) -> None:
     """The recommended plan, its prediction, the runners-up, and the method."""
     plan = advice.plan
-    console.print(f"[bold]{escape(str(plan))}[/bold]", soft_wrap=True)
+    console.print(Text(str(plan), style="bold"), soft_wrap=True)
     stages = f"training {plan.train:,.1f}, rollout {plan.rollout:,.1f}"
     how = f"simulated (model: {stages})" if advice.simulated else f"by a model ({stages})"
     console.print(f"a step: {plan.step:,.1f} s {how}")
     if plan.runner_up is not None:
         more = plan.runner_up.step / plan.step - 1
-        console.print(f"next: {escape(str(plan.runner_up))}: {plan.runner_up.step:,.1f} s, {more:+.1%}", soft_wrap=True)
-    console.print(escape(plan.why), soft_wrap=True)
+        console.print(f"next: {plan.runner_up}: {plan.runner_up.step:,.1f} s, {more:+.1%}", soft_wrap=True)
+    console.print(plan.why, soft_wrap=True)
     console.print(f"times from {_times_from(**advice.times_from)}", soft_wrap=True, highlight=False)
 
 
