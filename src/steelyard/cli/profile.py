@@ -10,6 +10,7 @@ import typer
 
 from steelyard.cli.console import LateProgress, say
 from steelyard.errors import UserError
+from steelyard.files.writing import check_file
 
 
 def command(
@@ -19,6 +20,7 @@ def command(
     ] = 10.0,
 ) -> None:
     """Measure this machine's GPU, operator by operator (needs torch; vLLM's kernels where installed)."""
+    check_file(out)
     try:
         from steelyard.profile.grid import points
         from steelyard.profile.run import about, measure
