@@ -29,6 +29,10 @@ class PlainConsole(Console):
         for each in super().render(renderable, options):
             yield each if each.control or each.text.isprintable() else Segment(_shown(each.text), each.style)
 
+    def on_broken_pipe(self) -> None:
+        """Leave it to the program's edge, instead of an exit without a word."""
+        raise  # noqa: PLE0704: of what it is called for
+
 
 def _shown(text: str) -> str:
     return "\n".join(map(printable, text.split("\n")))

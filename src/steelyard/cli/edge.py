@@ -7,6 +7,7 @@ interrupt. A traceback goes to a file, and to the terminal only with ``--debug``
 from __future__ import annotations
 
 import atexit
+import errno
 import gc
 import io
 import os
@@ -25,6 +26,8 @@ from steelyard.quoting import message, printable, shortened
 MISTAKE, INTERNAL, INTERRUPTED = 2, 70, 130
 _DEBUG = "--debug"
 _MOST_SHOWN = 2000  # characters of a line
+# What only standard output can be refused with: files are written by `steelyard.files`, which names them.
+_OUTPUT = {errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT, errno.EBADF}
 _AGAIN_SECONDS = 2.0  # signals that come sooner after another are part of it, and do not disturb the cleaning up
 
 
@@ -40,7 +43,7 @@ def guarded(run: Callable[[list[str]], None], arguments: Sequence[str]) -> int:
             if code != INTERRUPTED:
                 sys.stdout.flush()
             if sys.stdout is not before:  # typer has met a closed pipe
-                raise BrokenPipeError(32, "Broken pipe")
+                raise BrokenPipeError(errno.EPIPE, "Broken pipe")
     except OSError as error:
         code = _say(f"standard output: cannot be written: {error.strerror}")
     except KeyboardInterrupt:
@@ -58,18 +61,13 @@ def _code_of(run: Callable[[list[str]], None], arguments: list[str], debug: bool
     except UserError as error:
         return _say(*error.args)
     except OSError as error:
-        _raise_if_standard_output(error)
+        if error.filename is None and error.errno in _OUTPUT:
+            raise
         where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
         return _say(f"{where}{error.strerror or error}")
     except Exception as error:
         return _report(error, arguments, debug)
     return 0
-
-
-def _raise_if_standard_output(error: OSError) -> None:
-    """Whether it was standard output that could not be written shows when the rest of it is written."""
-    if error.filename is None:
-        sys.stdout.flush()
 
 
 def _say(*lines: str) -> int:
