@@ -33,7 +33,6 @@ ALLOWED = {
     "cli/crash.py": {"mkstemp", "fdopen"},  # a new file that only the user can read
     "sim/cache.py": {"mkdir", "replace"},  # a folder that only the user can read
     "cost/points.py": {"savez_compressed"},  # to a file that `replacing` has opened
-    "posttrain/compare.py": {"truncate"},  # of a file that `appending` has opened
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
@@ -17,6 +18,7 @@ from steelyard.posttrain.compare import compare, digest_of, figures_of
 from steelyard.posttrain.compare_cases import Cases, colocated
 from steelyard.posttrain.compare_choices import BOUNDS, OURS, RIVALS, Choice, Contender, contenders
 from steelyard.posttrain.compare_outcomes import JUDGED_BY, Comparison, Outcome
+from steelyard.posttrain.compare_results import NUMBERS, CompareResults
 from steelyard.posttrain.part import scaled, shares
 from steelyard.report.compare import comparison_page, verdict
 from steelyard.report.compare_figure import comparison_svg
@@ -115,7 +117,7 @@ class Counted:
         if len(self.ran) == self._fails_at:
             raise KeyboardInterrupt
         self.ran.append(scenario.mode)
-        return {"tokens_per_second": float(len(self.ran)), JUDGED_BY: 1.0}
+        return {**dict.fromkeys(NUMBERS, 0.0), "tokens_per_second": float(len(self.ran)), JUDGED_BY: 1.0}
 
 
 def test_an_interrupted_comparison_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,6 +140,44 @@ def test_an_interrupted_comparison_goes_on_where_it_was(tmp_path: Path, monkeypa
     assert third.ran == ["asynchronous", "split"]
 
 
+GOOD: dict[str, Any] = {"digest": "0" * 24, **dict.fromkeys(NUMBERS, 1.0), "time_to_reward": None}
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("{", "not valid JSON"),
+        ("[]", "must be a JSON object"),
+        (json.dumps({**GOOD, "digest": 3}), "digest: must be text"),
+        (json.dumps({**GOOD, JUDGED_BY: "fast"}), f"{JUDGED_BY}: must be a number"),
+        (json.dumps({**GOOD, "staleness": None}), "staleness: must be a number"),
+        (json.dumps({**GOOD, "given_up": float("nan")}), "given_up: must be a number"),
+        (json.dumps({**GOOD, "time_to_reward": 3}), "time_to_reward: must have"),
+        (
+            json.dumps({name: value for name, value in GOOD.items() if name != "step_seconds"}),
+            "step_seconds is missing",
+        ),
+    ],
+)
+def test_results_that_were_tampered_with_are_refused(tmp_path: Path, line: str, told: str) -> None:
+    (tmp_path / "results.jsonl").write_text(f"{json.dumps(GOOD)}\n{line}\n")
+    with pytest.raises(UserError, match=rf"results.jsonl:2: {told}"):
+        CompareResults(tmp_path)
+
+
+def test_a_refused_comparison_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours is run first, and only figures are kept: no folder stays that has nothing in it."""
+    monkeypatch.setattr(module, "figures_of", lambda scenario: {"refused": f"{scenario.mode}: no room"})
+    with pytest.raises(UserError, match="asynchronous: no room"):
+        compare([tiny()], FEW, tmp_path / "deep" / "results")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_comparison_at_a_time_adds_to_a_folder(tmp_path: Path) -> None:
+    with closing(CompareResults(tmp_path)), pytest.raises(UserError, match="another run is writing to it"):
+        CompareResults(tmp_path)
+
+
 def test_several_at_a_time_give_what_one_by_one_gives(tmp_path: Path) -> None:
     scenarios = [tiny(), tiny(seed=2)]
     alone, together = (compare(scenarios, FEW, tmp_path / str(workers), workers) for workers in (1, 2))
@@ -154,13 +194,13 @@ def test_what_cannot_be_run_is_said_and_the_rest_is(tmp_path: Path) -> None:
     assert "streaming" in found.find("c").refused and found.find("b").figures
 
 
-def test_where_ours_cannot_be_run_no_further_seed_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_ours_cannot_be_run_nothing_else_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counted = Counted()
     monkeypatch.setattr(module, "figures_of", counted)
     refused = Contender("ours", "ours", Choice("colocated", streaming=True, planner="given"))
     with pytest.raises(UserError, match="streaming"):
         compare([tiny()], [refused, FEW[1]], tmp_path, seeds=3)
-    assert counted.ran == ["split"]
+    assert counted.ran == []
 
 
 def test_a_scale_is_for_all_or_one_for_each() -> None:

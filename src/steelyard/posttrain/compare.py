@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import cache
@@ -11,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from steelyard.errors import UserError
-from steelyard.files.writing import appending, writing_to
 from steelyard.posttrain.compare_cases import Cases
 from steelyard.posttrain.compare_choices import Contender
 from steelyard.posttrain.compare_outcomes import JUDGED_BY, Comparison, Outcome
+from steelyard.posttrain.compare_results import CompareResults
 from steelyard.posttrain.run import posttrain
 from steelyard.scenario.posttrain import PosttrainScenario
 from steelyard.sim.workers import as_completed
@@ -23,35 +24,6 @@ Progress = Callable[[int, int], None]
 Case = PosttrainScenario | UserError
 
 _ROOMS = ("scenario", "workload", "model", "hardware", "cost", "engine", "fleet", "sim", "balance", "posttrain")
-
-
-class Results:
-    """Figures by digest of the run, in a file. Each run is appended when it ends."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / "results.jsonl"
-        self._file = appending(self._path, alone=True)
-        text = self._path.read_text(encoding="utf-8")
-        whole = text[: text.rfind("\n") + 1]
-        if whole != text:  # an interrupted run left half a line
-            self._file.truncate(len(whole.encode()))
-        rows = [json.loads(line) for line in whole.splitlines()]
-        self._known: dict[str, dict[str, Any]] = {row.pop("digest"): row for row in rows}
-
-    def get(self, digest: str) -> dict[str, Any] | None:
-        """The figures of a run, if they are known."""
-        return self._known.get(digest)
-
-    def add(self, digest: str, figures: dict[str, Any]) -> None:
-        """Keep the figures of a run."""
-        self._known[digest] = figures
-        with writing_to(self._path):
-            self._file.write(json.dumps({"digest": digest, **figures}) + "\n")
-            self._file.flush()
-
-    def close(self) -> None:
-        """Leave the file to others."""
-        self._file.close()
 
 
 def compare(
@@ -64,24 +36,27 @@ def compare(
 ) -> list[Comparison]:
     """Run every contender on every scenario, and those close to the best with more seeds. Results of the same code in
     ``folder`` are used again. A scenario on which our choice cannot be run is not compared."""
-    with closing(Results(folder)) as results:
+    with closing(CompareResults(folder)) as results:
         return _compare(scenarios, contenders, results, workers, progress, seeds)
 
 
 def _compare(
     scenarios: Sequence[PosttrainScenario],
     contenders: Sequence[Contender],
-    results: Results,
+    results: CompareResults,
     workers: int,
     progress: Progress | None,
     seeds: int,
 ) -> list[Comparison]:
     tried = [{contender: [case] for contender, case in _cases(scenario, contenders)} for scenario in scenarios]
+    own = [{ours: runs for ours, runs in cases.items() if ours.kind == "ours"} for cases in tried]
+    _run_missing(own, results, workers, None)
+    for cases in own:
+        for ours, runs in cases.items():
+            if refused := _outcome(ours, runs, results).refused:
+                raise UserError(*refused.splitlines())
     _run_missing(tried, results, workers, progress)
     found = [_comparison(scenario, cases, results) for scenario, cases in zip(scenarios, tried, strict=True)]
-    for each in found:
-        if refused := each.find("ours").refused:
-            raise UserError(*refused.splitlines())
     if seeds == 1:
         return found
     for first, cases in zip(found, tried, strict=True):
@@ -102,7 +77,10 @@ def _cases(scenario: PosttrainScenario, contenders: Iterable[Contender]) -> Iter
 
 
 def _run_missing(
-    tried: Iterable[Mapping[Contender, Sequence[Case]]], results: Results, workers: int, progress: Progress | None
+    tried: Iterable[Mapping[Contender, Sequence[Case]]],
+    results: CompareResults,
+    workers: int,
+    progress: Progress | None,
 ) -> None:
     wanted = {
         digest_of(case): case
@@ -120,11 +98,13 @@ def _run_missing(
             progress(done, len(wanted))
 
 
-def _comparison(scenario: PosttrainScenario, cases: Mapping[Contender, Sequence[Case]], results: Results) -> Comparison:
+def _comparison(
+    scenario: PosttrainScenario, cases: Mapping[Contender, Sequence[Case]], results: CompareResults
+) -> Comparison:
     return Comparison(scenario, [_outcome(contender, runs, results) for contender, runs in cases.items()])
 
 
-def _outcome(contender: Contender, cases: Sequence[Case], results: Results) -> Outcome:
+def _outcome(contender: Contender, cases: Sequence[Case], results: CompareResults) -> Outcome:
     runs = []
     for case in cases:
         found = {"refused": str(case)} if isinstance(case, UserError) else results.get(digest_of(case))
@@ -177,7 +157,7 @@ def digest_of(scenario: PosttrainScenario) -> str:
 def _named(written: Any, base: Path) -> Iterator[Path]:
     """Files that a scenario names under any key: trajectories, a model's config, a calibration."""
     if isinstance(written, str):
-        if written and (base / written).is_file():
+        if written and os.path.isfile(base / written):  # not Path.is_file, which fails at a text of many letters
             yield base / written
     elif isinstance(written, dict | list):
         for each in written.values() if isinstance(written, dict) else written:
