@@ -45,7 +45,10 @@ def open_profile(path: Path, gpu: Gpu, model: ModelSpec, layout: int | Layout) -
 
 
 def _bundle(path: Path, gpu: Gpu) -> MeasuredSource:
-    bundle = read_bundle(path)
+    try:
+        bundle = read_bundle(path)
+    except UserError as error:
+        raise UserError(f"{error}; {_WOULD_DO}") from None
     with blaming(f"{path}:1: about.gpu"):
         if find_gpu(bundle.about["gpu"]).name != gpu.name:
             raise UserError(f"a profile of {quoted(bundle.about['gpu'])}, but the GPU is {gpu.name}")

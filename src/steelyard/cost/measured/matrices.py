@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.cost.bundle import Row
-from steelyard.cost.measured.staircase import TILE_ROWS, MatrixTimes, Staircase
+from steelyard.cost.measured.staircase import LEAST_ROWS, TILE_ROWS, MatrixTimes, Staircase
 from steelyard.cost.points import Mask, PointTable
 from steelyard.cost.source import Estimate, Floats
 from steelyard.hardware import Gpu
@@ -44,7 +44,7 @@ class Matrices:
         """What there is too little of to predict a time."""
         if not self.points or all(stairs.has_grid for stairs in (self._whole, self._broken)):
             return None
-        return "no number of rows m is measured for a quarter of the shapes, and two of them"
+        return f"fewer than {LEAST_ROWS} numbers of rows m are measured for a quarter of the shapes"
 
     @cached_property
     def _whole(self) -> Staircase:

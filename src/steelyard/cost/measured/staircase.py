@@ -25,6 +25,7 @@ _NEIGHBOURS = 6
 _INPUTS_COUNT = 0.7  # weight of a factor in inputs, relative to one in outputs, in the distance of two matrices
 _NEAREST = 0.02  # added to distances, so that no neighbour has all the weight
 _USUAL = 0.25  # rows at which at least this share of the shapes was measured form the grid
+LEAST_ROWS = 8  # of the grid: with fewer, curves have no form; chosen
 # The roofline that shares are relative to; only its form matters. Bounds add up, since they rarely overlap in full.
 _START_SECONDS = 5e-6
 _OF_PEAK = 0.7
@@ -90,7 +91,7 @@ class Staircase:
     @property
     def has_grid(self) -> bool:
         """Whether some numbers of rows are measured for many shapes, so that these can fill each other's gaps."""
-        return len(self._grid) > 0
+        return len(self._grid) >= LEAST_ROWS
 
     def _curve(self, shape: Shape) -> tuple[Floats, Floats, float]:
         """Seconds over rows, and the largest number of rows with a measurement."""
@@ -116,7 +117,7 @@ class Staircase:
     @cached_property
     def _grid(self) -> Floats:
         rows, counts = np.unique(self._tiles, return_counts=True)
-        usual: Floats = rows[counts >= max(2, _USUAL * len(self.times.shapes))]  # of which one may be asked for
+        usual: Floats = rows[counts >= _USUAL * len(self.times.shapes)]
         return usual
 
     @cached_property
@@ -135,7 +136,7 @@ class Staircase:
         return _START_SECONDS + memory + 2.0 * rows * n * k / (_OF_PEAK * self.gpu.peak(self.dtype))
 
     def _predicted(self, shape: Shape) -> Floats:
-        """Predicted seconds at the grid's rows, from the nearest other shapes measured there."""
+        """Predicted seconds at the grid's rows, from the nearest other shapes measured there; NaN if none was."""
         apart = np.abs(self._shapes - np.log2(shape)) @ np.array([1.0, _INPUTS_COUNT])
         order = np.argsort(apart, kind="stable")
         order = order[apart[order] > 0]
@@ -143,7 +144,9 @@ class Staircase:
         there = np.isfinite(shares)
         nearest = there & (np.cumsum(there, axis=0) <= _NEIGHBOURS)
         weights = nearest / (apart[order] + _NEAREST)[:, None]
-        mean = (weights * np.where(there, shares, 0.0)).sum(axis=0) / weights.sum(axis=0)
+        total = weights.sum(axis=0)
+        summed = (weights * np.where(there, shares, 0.0)).sum(axis=0)
+        mean = np.divide(summed, total, out=np.full(total.shape, np.nan), where=total > 0)
         predicted: Floats = np.exp(mean) * self._ideal(*shape, self._grid)
         return predicted
 
@@ -153,7 +156,8 @@ class Staircase:
         if not len(lacking):
             return rows, seconds
         form = self._predicted(shape)
-        level = np.log(seconds / np.exp(np.interp(np.log(rows), np.log(self._grid), np.log(form))))
+        known = np.isfinite(form)
+        level = np.log(seconds / np.exp(np.interp(np.log(rows), np.log(self._grid[known]), np.log(form[known]))))
         filled = np.exp(np.interp(lacking, rows, level)) * form[np.isin(self._grid, lacking)]
         x = np.concatenate([rows, lacking])
         order = np.argsort(x)
