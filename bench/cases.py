@@ -128,7 +128,7 @@ def _post_train(example: str, steps: int) -> Callable[[str], Measured]:
         loop = drive(scenario).loop
         cpu = time.process_time() - began
         engines = loop.stage.engines.values()
-        turns = sum(len(each.trajectory.turns) for each in loop.record.samples)
+        turns = int(loop.record.trajectories.ended()["turns"].sum())
         ran = sum(engine.step for engine in engines)
         return Measured(case, turns, len(engines), ran, cpu, _peak_gib(), steps)
 

@@ -87,7 +87,7 @@ def last_end(
         stage.add(number, tp, 0.0)
     stage.begin([(each, "") for each in trajectories], 0.0, 0)
     stage.run()
-    return max(attempt.ended for attempt in stage.record.samples)
+    return stage.record.last_end
 
 
 class Case:

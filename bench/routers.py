@@ -59,7 +59,7 @@ def roll_out(setup: PosttrainSetup) -> list[Rolled]:
         first = step * len(batch) // size
         stage.begin([(each, str(first + place // size)) for place, each in enumerate(batch)], begun, step)
         stage.run()
-        done = stage.record.samples[step * len(batch) :]
+        done = list(stage.ended.values())[step * len(batch) :]
         ends = np.array([attempt.ended - begun for attempt in done])
         tokens = np.cumsum([attempt.trajectory.generated for attempt in done])
         most = ends[np.searchsorted(tokens, 0.9 * tokens[-1])]

@@ -20,6 +20,7 @@ from steelyard.posttrain.summary import summarise_posttrain
 from steelyard.posttrain.training import TrainLayout
 from steelyard.scenario import posttrain_from_dict
 from support.role_checks import in_two_roles
+from support.whole_record import WholeRecord, kept
 
 SCENARIO: dict[str, Any] = {
     "model": "qwen3-14b",
@@ -51,7 +52,7 @@ class Told:
 def run(
     changes: list[int], failing: Callable[[PoolCommand], str | None] = lambda _: None, setup: PosttrainSetup = ONLY
 ) -> tuple[Loop, PoolDriver]:
-    loop = Loop(setup, core_settings(setup).core())
+    loop = Loop(setup, core_settings(setup).core(), record=WholeRecord())
     hybrid = PoolDriver(loop, failing=failing)
     hybrid.pool._rule = Told(changes)
     loop.manager = loop.trainer.gate = hybrid
@@ -74,11 +75,11 @@ def test_a_lent_replica_trains_from_the_second_step_after_and_comes_back() -> No
 
 def test_rollouts_go_on_while_a_replica_is_on_its_way() -> None:
     lending, plain = run([1])[0], run([])[0]
-    ended = {each.trajectory.id for each in lending.record.samples}
-    assert ended == {each.trajectory.id for each in plain.record.samples}
+    ended = {each.trajectory.id for each in kept(lending.record).samples}
+    assert ended == {each.trajectory.id for each in kept(plain.record).samples}
     moved = lending.record.steps[1].synced
     joining = replica_to_training(ONLY.model, ONLY.topology, TrainLayout(tp=4, dp=2)).seconds
-    assert any(moved < each.ended < moved + joining for each in lending.record.samples)
+    assert any(moved < each.ended < moved + joining for each in kept(lending.record).samples)
 
 
 @pytest.mark.parametrize("kind", [Drain, Join, Sync, Activate, Leave])

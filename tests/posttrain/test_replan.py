@@ -36,6 +36,7 @@ from steelyard.posttrain.trial import Trial, loop_of
 from steelyard.report.posttrain import timeline_svg
 from steelyard.scenario import posttrain_from_dict
 from support.role_checks import in_two_roles
+from support.whole_record import WholeRecord, kept
 
 SMALL: dict[str, Any] = {
     "model": "qwen3-14b",
@@ -118,7 +119,7 @@ def test_seats_that_turns_want_are_counted_whatever_batches_are_under_way(stalen
     few = {"mode": "asynchronous", "staleness": staleness, "rollout": [{"tp": 1, "replicas": 1}], "steps": 16}
     more = {"engine": {"block_size": 64, "max_num_seqs": 32}, "trajectories": {"preset": "search", "prompts": 8}}
     setup = set_up_posttrain(posttrain_from_dict({**SMALL, **few, **more}))
-    loop = Loop(setup, core_settings(setup).core())
+    loop = Loop(setup, core_settings(setup).core(), record=WholeRecord())
     ended, found, now = EndedBatches(loop), list[float](), 0.0
     for version in range(setup.scenario.steps):
         step = loop.step(now, version)
@@ -128,7 +129,7 @@ def test_seats_that_turns_want_are_counted_whatever_batches_are_under_way(stalen
             found.append(latest.wanted)
     begin, end = (loop.record.steps[number].synced for number in (5, 12))
     wanted = 0.0
-    for each in loop.record.samples:
+    for each in kept(loop.record).samples:
         tools = float(Measured.of([each.trajectory]).tools[0]) / (each.ended - each.begun)
         wanted += (1 - tools) * max(0.0, min(each.ended, end) - max(each.begun, begin))
     assert np.mean(found) == pytest.approx(wanted / (end - begin) / 32, rel=0.15)
@@ -139,7 +140,7 @@ def test_seats_that_turns_want_are_counted_whatever_batches_are_under_way(stalen
 def test_no_gpu_is_ever_in_two_roles_and_nobody_is_lost(data: st.DataObject) -> None:
     """Random plans, carried out one after the other between steps, with trajectories under way."""
     setup = any_setup()
-    loop = Loop(setup, core_settings(setup).core())
+    loop = Loop(setup, core_settings(setup).core(), record=WholeRecord())
     simulator = PlanSimulator(setup)
     switch, now, plan = Switch(loop, simulator.training), 0.0, simulator.written
     options = [each for each in simulator.world.options if each.gpus < 16]

@@ -28,7 +28,7 @@ from steelyard.balance.route.plain import LeastOutstanding, RoundRobin, Sticky
 from steelyard.balance.route.rollout import TurnChoice, TurnRouter, rollout_router
 from steelyard.balance.route.rollout.plain import RequestTurns
 from steelyard.cli import app
-from steelyard.engine import BlockNames, Request
+from steelyard.engine import BlockNames, BriefLog, Request
 from steelyard.errors import UserError
 from steelyard.posttrain.attempt import Attempt
 from steelyard.posttrain.core import core_settings
@@ -36,13 +36,13 @@ from steelyard.posttrain.driver import Driver
 from steelyard.posttrain.engines import EngineKind
 from steelyard.posttrain.loop import Loop
 from steelyard.posttrain.planning import Training
-from steelyard.posttrain.record import LoopRecord
 from steelyard.posttrain.rollout import RolloutStage
 from steelyard.posttrain.setup import set_up_posttrain
 from steelyard.records import Trajectory, Turn
 from steelyard.scenario import posttrain_from_dict
 from steelyard.sim.prepared import prepare
 from support.paths import EXAMPLES
+from support.whole_record import WholeRecord, kept
 
 SIZE = 64
 
@@ -69,7 +69,7 @@ class NoRounds:
 
 def stage(*degrees: int, router: TurnRouter | None = None, rounds: NoRounds | None = None) -> RolloutStage:
     core = Core(Placement(router or rollout_router("sticky"), Blind()), rounds or NoRounds())
-    made = RolloutStage(Driver(core), kinds(), SIZE)
+    made = RolloutStage(Driver(core), kinds(), SIZE, WholeRecord())
     for number, tp in enumerate(degrees):
         made.add(number, tp, 0.0)
     return made
@@ -89,7 +89,7 @@ def trajectory(name: str, *turns: tuple[int, int, float], prompt: str = "p", tok
 
 def alone(prompt: int, output: int, given: int, clock: float) -> float:
     """When an idle engine is through with one request that it is asked for at ``clock``."""
-    engine = kinds()[1].engine(BlockNames(SIZE))
+    engine = kinds()[1].engine(BlockNames(SIZE), BriefLog())
     engine.clock = clock
     r = Request(0, clock, prompt, output, given=given)
     engine.submit(r, clock)
@@ -102,8 +102,8 @@ def test_one_that_is_given_up_over_its_last_tokens_is_stopped_and_not_done() -> 
     here = stage(1, rounds=NoRounds("a", Generated))
     begin(here, [trajectory("a", (40, 0, 0.0)), trajectory("b", (60, 0, 0.0))], 0.0, 0)
     here.run()
-    assert ids(here.record.dropped) == ["a"] and not here.running
-    assert ids(here.record.samples) == ["b"]
+    assert ids(kept(here.record).dropped) == ["a"] and not here.running
+    assert ids(kept(here.record).samples) == ["b"]
 
 
 class WithCaches(RequestTurns):
@@ -119,8 +119,8 @@ def test_one_that_is_given_up_when_its_cache_has_moved_is_not_run_there() -> Non
     here = stage(1, 1, 1, router=WithCaches(RoundRobin()), rounds=NoRounds("a", Moved))
     begin(here, [trajectory("a", (40, 10, 1.0), (9, 0, 0.0)), trajectory("b", (60, 10, 1.0), (9, 0, 0.0))], 0.0, 0)
     here.run()
-    assert ids(here.record.dropped) == ["a"] and not here.running
-    assert ids(here.record.samples) == ["b"] and here.moves.count == 2
+    assert ids(kept(here.record).dropped) == ["a"] and not here.running
+    assert ids(kept(here.record).samples) == ["b"] and here.moves.count == 2
 
 
 def test_turns_and_tools_of_one_trajectory_follow_each_other() -> None:
@@ -129,7 +129,7 @@ def test_turns_and_tools_of_one_trajectory_follow_each_other() -> None:
     here.run()
     first = alone(300, 50, 0, 0.0)
     cached = (300 + 50 - 1) // SIZE * SIZE  # the answer's last token is in no cache
-    assert here.record.samples[0].ended == pytest.approx(alone(550, 20, cached, first + 2.5), rel=1e-6)
+    assert kept(here.record).samples[0].ended == pytest.approx(alone(550, 20, cached, first + 2.5), rel=1e-6)
 
 
 def test_what_is_moved_needs_no_prompt_but_time() -> None:
@@ -138,7 +138,7 @@ def test_what_is_moved_needs_no_prompt_but_time() -> None:
     for each in (apart, together):
         begin(each, [long], 0.0, 0)
         each.run()
-    ends = [each.record.samples[0].ended for each in (apart, together)]
+    ends = [kept(each.record).samples[0].ended for each in (apart, together)]
     assert ends[0] > ends[1]  # without its cache it computes everything again
     assert not apart.running and not together.running
 
@@ -167,7 +167,7 @@ def test_what_is_in_one_hosts_memory_is_nowhere_else() -> None:
             if lost:
                 here.remove(0, 6.0)
             here.run()
-            ends.append(here.record.samples[0].ended)
+            ends.append(kept(here.record).samples[0].ended)
         assert ends[0] == ends[1] > alone(20_020, 5, 0, 8.5)
 
 
@@ -191,7 +191,7 @@ def test_what_was_cached_under_old_weights_is_worthless_in_a_hosts_memory_too() 
         assert here.running["a"].in_tool
         here.new_weights(6.0, 6.0)
         here.run()
-        ends.append(here.record.samples[0].ended)
+        ends.append(kept(here.record).samples[0].ended)
     assert ends[0] == ends[1] > alone(20_020, 5, 0, 8.5)
 
 
@@ -200,12 +200,12 @@ def test_an_engine_that_goes_in_a_turns_last_step_loses_that_step_alone() -> Non
     for each in (whole, here):
         begin(each, [trajectory("a", (100, 0, 0.0))], 0.0, 0)
     whole.run()
-    end = whole.record.samples[0].ended
+    end = kept(whole.record).samples[0].ended
     here.run(until=end - 0.001)
     here.remove(0, end - 0.001)
     assert here.running["a"].generated == 99
     here.run()
-    assert here.record.samples[0].versions == {0: 100} and here.record.samples[0].ended < 1.5 * end
+    assert kept(here.record).samples[0].versions == {0: 100} and kept(here.record).samples[0].ended < 1.5 * end
 
 
 class Never(RequestTurns):
@@ -225,7 +225,7 @@ def test_the_tool_of_one_that_was_stopped_returns_once() -> None:
     here.run(until=10.0)
     here.abort(["a"], 10.0)
     router.closed = True
-    begin(here, [here.record.dropped.pop()], 11.0, 0)  # as if its tool had returned by now
+    begin(here, [kept(here.record).dropped.pop()], 11.0, 0)  # as if its tool had returned by now
     here.run(until=90.0)
     assert here.running["a"].turns == 1
 
@@ -235,17 +235,17 @@ def test_stopped_trajectories_go_on_where_they_were() -> None:
     begin(here, [trajectory("a", (500, 100, 1.0), (100, 0, 0.0))], 0.0, 0)
     here.run(until=3.0)
     here.abort(["a"], 3.0)
-    (stopped,) = here.record.dropped
+    (stopped,) = kept(here.record).dropped
     assert 0 < stopped.tokens < 500 and stopped.context == 300 + stopped.tokens
     assert not here.running and not here.driver.core.placement.rollouts.running
     begin(here, [stopped], 10.0, 1)
     here.run()
-    (done,) = here.record.samples
+    (done,) = kept(here.record).samples
     assert done.context == 300 + 500 + 100 + 100 and done.version == 0
     whole = stage(1)
     begin(whole, [trajectory("a", (500, 100, 1.0), (100, 0, 0.0))], 0.0, 0)
     whole.run()
-    assert done.ended - 10.0 < whole.record.samples[0].ended < done.ended
+    assert done.ended - 10.0 < kept(whole.record).samples[0].ended < done.ended
 
 
 def test_engines_stand_still_while_weights_change() -> None:
@@ -257,7 +257,7 @@ def test_engines_stand_still_while_weights_change() -> None:
         if pause:
             here.new_weights(2.0, 2.0 + pause)
         here.run()
-        ends.append(here.record.samples[0].ended)
+        ends.append(kept(here.record).samples[0].ended)
     assert ends[1] - ends[0] == pytest.approx(5.0, abs=0.1)
 
 
@@ -303,15 +303,15 @@ def test_nobody_is_lost_or_served_twice(many: list[list[tuple[int, int, float]]]
         elif what == "abort" and here.running:
             name = sorted(here.running)[0]
             here.abort([name], at)
-            begin(here, [here.record.dropped.pop()], at, 1)
+            begin(here, [kept(here.record).dropped.pop()], at, 1)
         elif what == "weights":
             here.new_weights(at, at + 0.5)
     here.run()
-    assert sorted(ids(here.record.samples)) == sorted(each.id for each in asked)
-    for each in here.record.samples:
+    assert sorted(ids(kept(here.record).samples)) == sorted(each.id for each in asked)
+    for each in kept(here.record).samples:
         given_out = each.trajectory.prompt_tokens + each.trajectory.generated
         assert each.context == given_out + sum(turn.returned for turn in each.trajectory.turns[:-1])
-    ends = [each.ended for each in here.record.samples]
+    ends = [each.ended for each in kept(here.record).samples]
     core = here.driver.core
     rollouts = core.placement.rollouts
     assert ends == sorted(ends) and not here.running and not rollouts.running
@@ -319,7 +319,7 @@ def test_nobody_is_lost_or_served_twice(many: list[list[tuple[int, int, float]]]
     assert not core.dropped
 
 
-def loop(**more: object) -> LoopRecord:
+def loop(**more: object) -> WholeRecord:
     written = {
         "model": "qwen3-14b",
         "gpu": "a800",
@@ -330,9 +330,8 @@ def loop(**more: object) -> LoopRecord:
         "steps": 4,
     }
     setup = set_up_posttrain(posttrain_from_dict({**written, **more}))
-    return Loop(
-        setup, Core(Placement(rollout_router("sticky"), Blind()), BatchRounds(core_settings(setup).rounds))
-    ).run()
+    core = Core(Placement(rollout_router("sticky"), Blind()), BatchRounds(core_settings(setup).rounds))
+    return kept(Loop(setup, core, record=WholeRecord()).run())
 
 
 @pytest.mark.parametrize(("mode", "bound"), [("split", 0), ("one-step-off", 1), ("asynchronous", 2)])

@@ -49,6 +49,7 @@ from steelyard.scenario import posttrain_from_dict
 from steelyard.scenario.rollouts import trajectories_spec
 from steelyard.sim.prepared import prepare
 from steelyard.workload.trajectories import trajectories_of, write_trajectories
+from support.whole_record import WholeRecord, kept
 
 BLOCK = 64
 MODES = ("split", "one-step-off", "asynchronous")
@@ -118,7 +119,7 @@ class Ran:
         return sum(step.tokens for step in self.loop.record.steps) / self.seconds
 
     def samples(self, kind: str) -> list[str]:
-        record = self.loop.record
+        record = kept(self.loop.record)
         found = [each for batch in record.batches for each in batch] if kind == "trained" else record.dropped
         return [each.trajectory.id for each in found]
 
@@ -127,14 +128,14 @@ def ran(**more: Any) -> Ran:
     setup = set_up_posttrain(posttrain_from_dict(written(**more)))
     core = core_settings(setup).core()
     core.rounds = rounds = Overheard(core.rounds)
-    run = Ran(setup, Loop(setup, core), rounds)
+    run = Ran(setup, Loop(setup, core, record=WholeRecord()), rounds)
     run.loop.run()
     return run
 
 
 def check(run: Ran) -> None:
     """The books of a run that is over."""
-    scenario, record = run.setup.scenario, run.loop.record
+    scenario, record = run.setup.scenario, kept(run.loop.record)
     size = scenario.trajectories.group
     trained, thrown = run.samples("trained"), run.samples("thrown")
     assert len(record.steps) == len(record.batches) == scenario.steps
@@ -204,7 +205,7 @@ def test_partial_rollouts_train_on_tokens_of_two_versions_and_say_so() -> None:
     tail = summary["tail"]
     assert tail["policy"] == "partial" and tail["versions_per_sample"]["2"] > 0
     assert tail["staleness_by_oldest_token"]["1"] > 0
-    mixed = [each for batch in run.loop.record.batches for each in batch if len(each.versions) == 2]
+    mixed = [each for batch in kept(run.loop.record).batches for each in batch if len(each.versions) == 2]
     assert len(mixed) == tail["versions_per_sample"]["2"]
     assert all(0 < tokens < each.trajectory.generated for each in mixed for tokens in each.versions.values())
     assert sum(isinstance(event, Paused) for event in run.rounds.events) >= len(mixed)
@@ -215,7 +216,7 @@ def test_capped_trajectories_stop_where_they_should(mode: str) -> None:
     run = ran(mode=mode, tail={"kind": "divided", "chunk": 150})
     pauses = Counter(event.trajectory for event in run.rounds.events if isinstance(event, Paused))
     # One that pauses while its turn is over has one token more in the next, so chunks have 150 or 151.
-    for each in run.loop.record.samples:
+    for each in kept(run.loop.record).samples:
         made = each.trajectory.generated
         assert (made - 1) // 151 - 1 <= pauses[each.trajectory.id] <= (made - 1) // 150
 
@@ -223,7 +224,7 @@ def test_capped_trajectories_stop_where_they_should(mode: str) -> None:
 def test_tail_batching_begins_deferred_prompts_anew() -> None:
     run = ran(tail="tail-batching", trajectories=HEAVY, steps=8)
     drawn = Counter(each.prompt for each in run.begun)
-    trained = {each.trajectory.prompt for batch in run.loop.record.batches for each in batch}
+    trained = {each.trajectory.prompt for batch in kept(run.loop.record).batches for each in batch}
     assert all(count >= 4 for count in drawn.values())  # a quarter more of each than its group needs
     again = {prompt for prompt, count in drawn.items() if count > 4}
     assert again & trained, "nobody has come back"
@@ -257,7 +258,7 @@ def test_streaming_trains_while_others_are_still_rolled_out() -> None:
     plain, streamed = ran(), ran(streaming=True)
     assert streamed.seconds < plain.seconds
     assert all(len(step.spans) > 1 for step in streamed.loop.record.steps)
-    for before, after in zip(plain.loop.record.batches, streamed.loop.record.batches, strict=True):
+    for before, after in zip(kept(plain.loop.record).batches, kept(streamed.loop.record).batches, strict=True):
         assert {each.trajectory.id for each in before} == {each.trajectory.id for each in after}
 
 
@@ -276,7 +277,9 @@ def no_rounds() -> Rounds:
 
 
 def stage(*degrees: int) -> RolloutStage:
-    made = RolloutStage(Driver(Core(Placement(rollout_router("sticky"), Blind()), no_rounds())), kinds(), BLOCK)
+    made = RolloutStage(
+        Driver(Core(Placement(rollout_router("sticky"), Blind()), no_rounds())), kinds(), BLOCK, WholeRecord()
+    )
     for number, tp in enumerate(degrees):
         made.add(number, tp, 0.0)
     return made
@@ -304,8 +307,8 @@ def test_a_paused_trajectory_keeps_its_cache_until_weights_change() -> None:
                 here.new_weights(paused, paused)
             here.resume("a", paused)
             here.run()
-        ends.append(here.record.samples[0].ended)
-        assert here.record.samples[0].versions == ({0: 200, 1: 200} if weights else {0: 400})
+        ends.append(kept(here.record).samples[0].ended)
+        assert kept(here.record).samples[0].versions == ({0: 200, 1: 200} if weights else {0: 400})
     assert ends[0] <= ends[1] < ends[0] + 0.2 and ends[2] > ends[1] + 0.3
 
 
@@ -316,10 +319,12 @@ def test_a_tool_runs_on_while_its_trajectory_is_stopped() -> None:
     assert here.running["a"].in_tool
     here.pause(["a"], 2.0)
     here.run(until=20.0)
-    assert here.running["a"].returned and not here.record.samples
+    assert here.running["a"].returned and not kept(here.record).samples
     here.resume("a", 20.0)
     here.run()
-    assert 20.0 < here.record.samples[0].ended < 21.0 and here.record.samples[0].context == 300 + 20 + 50 + 10
+    assert (
+        20.0 < kept(here.record).samples[0].ended < 21.0 and kept(here.record).samples[0].context == 300 + 20 + 50 + 10
+    )
 
 
 def test_what_is_sent_elsewhere_goes_on_there() -> None:
@@ -331,8 +336,8 @@ def test_what_is_sent_elsewhere_goes_on_there() -> None:
     here.send(slow, 1, 2.0)
     here.close([0], 2.0)
     here.run()
-    assert sorted(each.trajectory.id for each in here.record.samples) == ["a", "b"]
-    assert all(each.replica == 1 for each in here.record.samples) and here.moves.count == 1
+    assert sorted(each.trajectory.id for each in kept(here.record).samples) == ["a", "b"]
+    assert all(each.replica == 1 for each in kept(here.record).samples) and here.moves.count == 1
     here.reopen(30.0)
     assert here.replicas.freed_gpu_seconds == 28.0 and set(here.driver.core.placement.rollouts.replicas) == {0, 1}
 
@@ -368,8 +373,8 @@ def test_tokens_are_kept_whatever_stops_and_goes_on(
         now = here.run()
         for name in list(here.running):
             here.resume(name, max(now, 9.0))
-    assert sorted(each.trajectory.id for each in here.record.samples) == sorted(each.id for each in asked)
-    for each in here.record.samples:
+    assert sorted(each.trajectory.id for each in kept(here.record).samples) == sorted(each.id for each in asked)
+    for each in kept(here.record).samples:
         assert each.generated == each.trajectory.generated
         assert max(each.versions) <= here.version
     rollouts = here.driver.core.placement.rollouts

@@ -134,5 +134,5 @@ def test_a_post_training_result_is_data(trained: PosttrainResult, tmp_path: Path
     assert loaded.summary == trained.summary and same(loaded.trajectories, table)
     assert same(loaded.step_table, trained.step_table)
     with pytest.raises(UserError, match="no held"):
-        timeline_svg(PosttrainResult(trained.scenario, {}, trained.steps, table, loaded.held))
+        timeline_svg(PosttrainResult(trained.scenario, {}, trained.steps, loaded.held, trained.table))
     assert trained.to_arrow().num_rows == len(table["id"]) and trained.to_arrow("steps").num_rows == 3

@@ -11,11 +11,15 @@ from typer.testing import CliRunner
 
 from steelyard.cli import app
 from steelyard.errors import UserError
+from steelyard.posttrain.core import core_settings
+from steelyard.posttrain.loop import Loop
 from steelyard.posttrain.run import drive
+from steelyard.posttrain.setup import set_up_posttrain
 from steelyard.records import Turn
 from steelyard.scenario import load_posttrain
 from steelyard.workload.trajectories import read_trajectories
 from support.paths import EXAMPLES
+from support.whole_record import WholeRecord, kept
 
 SEARCH = EXAMPLES / "posttrain" / "search-48.yaml"
 
@@ -91,7 +95,9 @@ def test_a_simulated_runs_log_is_a_workload(tmp_path: Path) -> None:
     ran = CliRunner().invoke(app, ["posttrain", str(SEARCH), "--out", str(tmp_path / "run"), "--log", *asked])
     assert ran.exit_code == 0, ran.output
     read = read_trajectories(tmp_path / "run" / "events.jsonl")
-    samples = [each.trajectory for each in drive(load_posttrain(SEARCH, changes)).loop.record.samples]
+    setup = set_up_posttrain(load_posttrain(SEARCH, changes))
+    record = kept(Loop(setup, core_settings(setup).core(), record=WholeRecord()).run())
+    samples = [each.trajectory for each in record.samples]
     assert [(each.id, each.prompt, each.prompt_tokens, each.turns) for each in read] == [
         (each.id, each.prompt, each.prompt_tokens, each.turns) for each in samples
     ]

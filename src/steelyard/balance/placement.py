@@ -92,7 +92,7 @@ class Placement:
             commands.append(Place(trajectory.name, event.replica, source=source, epoch=trajectory.epoch))
 
     def _ended(self, trajectory: Running, event: Ended, _: list[RolloutCommand]) -> None:
-        self._router.ended(trajectory)
+        self._leave(trajectory)
         history = trajectory.history
         done = Trajectory(
             history.trajectory, history.prompt, history.prompt, tuple(history.turns), history.prompt_tokens
@@ -101,7 +101,12 @@ class Placement:
         self._beginnings.learn(done)
 
     def _aborted(self, trajectory: Running, event: Aborted, _: list[RolloutCommand]) -> None:
+        self._leave(trajectory)
+
+    def _leave(self, trajectory: Running) -> None:
         self._router.ended(trajectory)
+        if self._truth is not None:
+            self._truth.forget(trajectory.name)
 
     def _serve(self, at: float, commands: list[RolloutCommand]) -> None:
         rollouts = self.rollouts

@@ -73,6 +73,7 @@ class BlockNames:
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
         self._chains: dict[tuple[int, int, int], int] = {}  # by previous chain, tokens of its last stream, and stream
+        self._count = 0  # chains so far
 
     def names(self, chain: Chain, tokens: int) -> Names:
         """Names of the full blocks among the first ``tokens`` tokens of a chain."""
@@ -86,7 +87,8 @@ class BlockNames:
             key = (number, before, stream)
             found = chains.get(key)
             if found is None:
-                found = chains[key] = len(chains)
+                found = chains[key] = self._count
+                self._count += 1
             number, before = found, length
             start += length
             full = (start if start < tokens else tokens) // size
@@ -97,6 +99,10 @@ class BlockNames:
             if start >= tokens:
                 break
         return Names(ranges, known)
+
+    def forget_before(self, stream: int) -> None:
+        """Drop the chains that end in an earlier stream, if no request has one of them any more."""
+        self._chains = {key: number for key, number in self._chains.items() if key[2] >= stream}
 
     def continued(self, names: Names, chain: Chain, blocks: int) -> Names:
         """Names of a chain's first blocks, given some of them: within its last stream they are consecutive."""

@@ -18,7 +18,7 @@ def lose_requests(engine: Engine, at: float) -> list[Request]:
     """
     scheduler, log = engine.scheduler, engine.log
     scheduler.ungroup(engine.step, engine.flight)
-    whole = bisect_right(log.ends, at)
+    whole = log.dropped + bisect_right(log.ends, at)
     if engine.flight is not None:
         whole = min(whole, engine.flight.step)
     undone = [r for r in engine.finished if r.status == FINISHED and r.last >= whole]
@@ -32,5 +32,5 @@ def lose_requests(engine: Engine, at: float) -> list[Request]:
         r.status = LOST
         log.done(r)
     for step in range(whole, engine.step):
-        log.ends[step] = at
+        log.ends[step - log.dropped] = at
     return lost

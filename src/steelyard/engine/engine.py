@@ -225,7 +225,7 @@ class Engine:
     def end_of(self, r: Request) -> float:
         """The second at which a request ended."""
         given_up = self.log.given_up.get(r.index)
-        return self.log.ends[r.last] if given_up is None else given_up[0]
+        return self.log.end_of(r.last) if given_up is None else given_up[0]
 
     def next_end_bound(self) -> float:
         """No request ends before this second, if nothing is submitted meanwhile (infinite when idle)."""

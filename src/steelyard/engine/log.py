@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -38,6 +38,8 @@ DECODES, PREFILLS = _FIELDS.index("n_decode"), _FIELDS.index("prefill_requests")
 _ENDED = ("index", "status", "first", "last", "hit", "preemptions", "scheduled")
 ENDED = len(_ENDED)
 
+_RECENT, _MOST = 512, 4096  # step ends that a brief log keeps at least, and before it drops some
+
 
 class EngineLog:
     """Append-only records of one engine.
@@ -49,6 +51,7 @@ class EngineLog:
     def __init__(self) -> None:
         self.stride = 1  # steps from one token of a request to the next, if it is never delayed
         self.ends = array("d")
+        self.dropped = 0  # steps before the first of these
         self.rows = array("q")  # _FIELDS, flat
         self.restarts: list[tuple[int, float]] = []  # (step, start) where the engine had been idle
         self.requests = array("d")  # _ENDED, flat
@@ -59,6 +62,14 @@ class EngineLog:
         """Pickled as its records, without the tables that were expanded from them."""
         records = (self.stride, self.ends, self.rows, self.restarts, self.requests, self.breaks, self.given_up)
         return _read_back, (type(self), *records)
+
+    def end_of(self, step: int) -> float:
+        """The second at which a step ended."""
+        return self.ends[step - self.dropped]
+
+    def restart(self, step: int, start: float) -> None:
+        """Record a step that runs after the engine was idle."""
+        self.restarts.append((step, start))
 
     def step(self, number: int, batch: Batch, scheduler: Policy) -> None:
         """Record a step and its batch, right after scheduling."""
@@ -198,7 +209,31 @@ class EngineLog:
 
 
 class BriefLog(EngineLog):
-    """Step ends and idle times, but no tables: for drivers that only look at each request when it ends."""
+    """Busy times and the latest step ends, but no tables: for drivers that only look at each request when it ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._busy_from = array("d")
+        self._busy_until = array("d")  # of all busy times but the last
+
+    def restart(self, step: int, start: float) -> None:
+        if self.ends:
+            self._busy_until.append(self.ends[-1])
+        self._busy_from.append(start)
+
+    def busy(self) -> tuple[Floats, Floats]:
+        """When the engine had something to run: from each restart to the last end before the next."""
+        until = np.array(self._busy_until)
+        return np.array(self._busy_from), np.append(until, self.ends[-1]) if self.ends else until
+
+    def seen(self, requests: Iterable[Request]) -> None:
+        """The driver has looked at these requests, which were all that had ended. Earlier steps are not needed."""
+        if self.given_up:
+            for r in requests:
+                self.given_up.pop(r.index, None)
+        if len(self.ends) > _MOST:
+            self.dropped += len(self.ends) - _RECENT
+            del self.ends[:-_RECENT]
 
     def step(self, number: int, batch: Batch, scheduler: Policy) -> None:
         pass

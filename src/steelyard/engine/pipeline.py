@@ -156,7 +156,7 @@ class Pipeline(Engine):
             self.step += 1
             return
         if not self._queue and (not log.ends or clock > log.ends[-1]):
-            log.restarts.append((self.step, clock))
+            log.restart(self.step, clock)
         self.clock, batch.end = self.stages.run(batch, clock, delay_of(self, batch), after)
         log.ends.append(batch.end)
         log.step(self.step, batch, scheduler)

@@ -105,7 +105,7 @@ def _launch(engine: Engine, batch: Batch, time: StepTime, delay: float) -> None:
         end = launched + time.tail
     if flight is None:
         if not log.ends or clock > log.ends[-1]:
-            log.restarts.append((engine.step, clock))
+            log.restart(engine.step, clock)
         if engine.limits.async_scheduling:
             engine.clock = launched
     elif launched > flight.end:

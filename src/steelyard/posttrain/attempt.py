@@ -41,6 +41,7 @@ class Attempt:
     priority: int | None = None  # instead of the router's
     sent: int = 0  # tokens of its cache that were sent to where it is now, while it was not generating
     arrives: float = 0.0  # when they arrive
+    row: int | None = None  # in the run's record, once it has ended
 
     @property
     def turn(self) -> Turn:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from steelyard.posttrain.record import StepRecord
-from steelyard.posttrain.result import Column, Held, PosttrainResult
+from steelyard.posttrain.result import Held, PosttrainResult
+from steelyard.posttrain.trajectory_table import Column
 from steelyard.sim.invariants import Invariants
 
 

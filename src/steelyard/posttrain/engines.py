@@ -35,7 +35,7 @@ class EngineKind:
         sources = sorted(set().union(*prepared.cost.families.values()))
         return cls(layout.tp, prepared.limits, prepared.step_cost, prepared.host, prepared.gpu, size, tuple(sources))
 
-    def engine(self, names: BlockNames) -> Engine:
+    def engine(self, names: BlockNames, log: BriefLog) -> Engine:
         """A new engine."""
         return Engine(
             self.limits,
@@ -45,7 +45,7 @@ class EngineKind:
             taking_in=self.host.taking_in,
             rested=RESTED,
             reactive=True,
-            log=BriefLog(),
+            log=log,
         )
 
     def move_seconds(self, source: EngineKind, tokens: int) -> float:

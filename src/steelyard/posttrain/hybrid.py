@@ -55,7 +55,13 @@ class PoolDriver:
     roll out: those that form none, or else the last hybrid replica.
     """
 
-    def __init__(self, loop: Loop, at: float = 0.0, failing: Failing = lambda _: None) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        at: float = 0.0,
+        failing: Failing = lambda _: None,
+        ended: EndedBatches | None = None,
+    ) -> None:
         self._loop, self._setup, self._failing = loop, loop.setup, failing
         self._stage, self._tell = loop.stage, loop.driver.tell
         self._own = loop.trainer.job.cost
@@ -71,7 +77,7 @@ class PoolDriver:
         self._lent: list[int] = []
         self._epochs: dict[int, int] = {}  # of the last command to each replica
         self._syncing: dict[int, Sync] = {}
-        self._ended = EndedBatches(loop)
+        self._ended = EndedBatches(loop) if ended is None else ended
         self._cost = cache(self._compile)
         for kind in (Drain, Join, Fetch, Sync, Activate, Reduce, Leave, RollBack):
             loop.driver.on(kind, self._do)

@@ -56,7 +56,7 @@ class PlanSimulator:
         self._watch, self._simulations = watch, 0
         self.training = Training(setup, scenario.gpus)
         self.world: World = world_of(setup, self.training, scenario.gpus, planner_mode(scenario))
-        self._rolled_out: dict[object, float] = {}
+        self._rolled_out: dict[tuple[object, object], float] = {}  # by engines and batch
         self._trials: dict[object, Trial] = {}  # on the batches that plans were last simulated with
         self._tried_on: object = None
         self._measured: dict[object, Measured] = {}
@@ -68,6 +68,12 @@ class PlanSimulator:
         if key not in self._measured:
             self._measured[key] = Measured.of(batch, self.setup.scenario.trajectories.group)
         return self._measured[key]
+
+    def forget_all_but(self, batches: Sequence[Batch]) -> None:
+        """Drop what is known of all other batches, which are not asked about again."""
+        kept = {_name(batch) for batch in batches}
+        self._measured = {name: found for name, found in self._measured.items() if name in kept}
+        self._rolled_out = {key: found for key, found in self._rolled_out.items() if key[1] in kept}
 
     def alike(self, batches: Sequence[Batch]) -> list[Batch]:
         """The newest batch, which comes first, and earlier ones back to the last change of lengths."""
@@ -161,7 +167,7 @@ def _rolled_out(setup: PosttrainSetup, tasks: Replay, known: Batch) -> float:
     once = setup.scenario.replace(steps=1, mode="split", staleness=None, streaming=False, pool="none")
     loop = loop_of(replace(setup, tasks=tasks, scenario=once), known)
     loop.step(0.0, 0)
-    return max(attempt.ended for attempt in loop.record.samples)
+    return loop.record.last_end
 
 
 def best_in_hindsight(setup: PosttrainSetup, watch: Callable[[int], None] = lambda made: None) -> list[PosttrainSetup]:

@@ -35,6 +35,7 @@ from steelyard.scenario.rollouts import TrajectorySpec
 # A coarse grid, since each layout is timed for every split of the GPUs; see `compare_cases.py` for a finer one.
 _STAGES = (1, 2, 4, 5, 8)
 _MICRO_BATCHES = (16384, 40960)  # tokens
+_MOST_SECONDS = 1 << 14  # times of steps that are kept: those of some dozens of batches with all layouts
 _RANKS = 12  # numbers of data-parallel ranks to try if any number works
 _BY_LENGTH = (
     "length-predicted",
@@ -137,6 +138,8 @@ class Training:
         """Seconds of a step. Computed once per layout and batch, since many plans share a layout."""
         key = option, packing, blake2b(lengths.tobytes(), digest_size=16).digest()
         if key not in self._seconds:
+            if len(self._seconds) == _MOST_SECONDS:
+                self._seconds.clear()
             self._seconds[key] = self._compiled(option, packing).step(lengths).seconds
         return self._seconds[key]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,7 +31,7 @@ class Recent:
 
 
 class EndedBatches:
-    """Finds the batches that have ended, after each step of a loop."""
+    """Watches a loop's trajectories end, and keeps those of the newest batches."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -39,37 +39,47 @@ class EndedBatches:
         self._size = self._asked.prompts * self._asked.group
         self._staleness_bound = loop.setup.scenario.staleness_bound
         self._ended: dict[float, list[Attempt]] = defaultdict(list)  # by when they began
-        self._looked = 0  # number of samples looked at so far
+        self._together: Counter[float] = Counter()  # how many began then and have ended
+        self._last: deque[Attempt] = deque(maxlen=self._size)
+        loop.record.watchers.append(self._end)
 
     def latest(self, step: StepRecord) -> Recent | None:
         """Batches whose trajectories have all ended; if none is complete when it should be, the last that ended.
 
         None if there is neither. A part of a batch would mislead, since short trajectories end first.
         """
-        samples = self._loop.record.samples
-        for attempt in samples[self._looked :]:
-            self._ended[attempt.begun].append(attempt)
-        self._looked = len(samples)
-        found = self._whole(self._ended)
+        found = self._whole()
         if not found and step.step >= self._staleness_bound:
-            found = [samples[-self._size :]]
-        return self._recent(found, len(self._ended[found[0][0].begun])) if found else None
+            found = [list(self._last)]
+        return self._recent(found) if found else None
 
-    def _whole(self, ended: dict[float, list[Attempt]]) -> list[list[Attempt]]:
+    def _end(self, attempt: Attempt) -> None:
+        self._ended[attempt.begun].append(attempt)
+        self._together[attempt.begun] += 1
+        self._last.append(attempt)
+
+    def _whole(self) -> list[list[Attempt]]:
+        """The newest whole batches. Older ones, and such as never will be whole, are dropped."""
         size, found = self._size, list[list[Attempt]]()
         running = {attempt.begun for attempt in self._loop.stage.running.values()}
-        for at in sorted(ended, reverse=True):
-            if at in running or len(ended[at]) < size:
-                continue
-            known = sorted(ended[at], key=lambda attempt: attempt.trajectory.prompt)
-            found += [known[first : first + size] for first in range(0, len(known) - size + 1, size)]
+        kept: dict[float, list[Attempt]] = defaultdict(list)
+        for at in sorted(self._ended, reverse=True):
             if len(found) >= _BATCHES:
                 break
+            ended = self._ended[at]
+            if at in running or len(ended) >= size:
+                kept[at] = ended
+            if at not in running and len(ended) >= size:
+                known = sorted(ended, key=lambda attempt: attempt.trajectory.prompt)
+                found += [known[first : first + size] for first in range(0, len(known) - size + 1, size)]
+        self._ended = kept
+        needed = running | kept.keys() | {attempt.begun for attempt in self._last}
+        self._together = Counter({at: count for at, count in self._together.items() if at in needed})
         return found[:_BATCHES]
 
-    def _recent(self, batches: list[list[Attempt]], together: int) -> Recent:
-        """``together`` trajectories began at the same time as the newest batch."""
+    def _recent(self, batches: list[list[Attempt]]) -> Recent:
         newest, stage = batches[0], self._loop.stage
+        together = self._together[newest[0].begun]
         spent = max(attempt.ended for attempt in newest) - min(attempt.begun for attempt in newest)
         trajectories = [[attempt.trajectory for attempt in batch] for batch in batches]
         tools = float(Measured.of(trajectories[0]).tools.sum())

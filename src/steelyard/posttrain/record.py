@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from steelyard.posttrain.attempt import Attempt
 from steelyard.posttrain.training import TrainingTime
+from steelyard.posttrain.trajectory_table import TrajectoryTable
 
 _ENDING = 2  # steps: at most as many batches are in flight
 _ROUND = 6  # steps: a multiple of two and three, the numbers of batches that may begin together
@@ -23,7 +26,7 @@ class StepRecord:
     time: TrainingTime
     samples: int
     tokens: int  # generated tokens of its samples
-    staleness: tuple[int, ...]  # of each sample, in versions
+    staleness: Sequence[int]  # of each sample, in versions
     spans: tuple[tuple[float, float], ...]  # when the job trained on it: one span per part
     handing_over: float  # seconds that co-located engines took to free their GPUs
     sync: float  # seconds from trained to synced
@@ -52,14 +55,50 @@ class RoleChange:
 
 
 @dataclass
+class TokenCounts:
+    """What happened to generated tokens, and which weights made those that were trained on."""
+
+    ended: int = 0  # tokens of all trajectories that have ended
+    trained: int = 0
+    dropped: int = 0
+    dropped_samples: int = 0
+    ages: Counter[int] = field(default_factory=Counter)  # trained samples by the age of their oldest token, in versions
+    versions: Counter[int] = field(default_factory=Counter)  # and by the number of versions that made them
+
+
+@dataclass
 class LoopRecord:
-    """The steps, samples and changes of a run."""
+    """What happened in a run. Trajectories are rows of a table; ``watchers`` see each one when it ends."""
 
     steps: list[StepRecord] = field(default_factory=list)
-    samples: list[Attempt] = field(default_factory=list)  # in the order in which they ended
-    batches: list[list[Attempt]] = field(default_factory=list)  # what each step was trained on
-    dropped: list[Attempt] = field(default_factory=list)  # aborted, or ended and not trained on
     reallocations: list[RoleChange] = field(default_factory=list)
+    trajectories: TrajectoryTable = field(default_factory=TrajectoryTable)
+    tokens: TokenCounts = field(default_factory=TokenCounts)
+    last_end: float = 0.0  # of a trajectory
+    watchers: list[Callable[[Attempt], object]] = field(default_factory=list)
+
+    def end(self, attempt: Attempt) -> None:
+        """A trajectory has ended."""
+        self.trajectories.end(attempt)
+        self.tokens.ended += attempt.generated
+        self.last_end = max(self.last_end, attempt.ended)
+        for watch in self.watchers:
+            watch(attempt)
+
+    def drop(self, attempt: Attempt) -> None:
+        """A trajectory was aborted, or has ended and is not trained on."""
+        self.trajectories.drop(attempt)
+        self.tokens.dropped += attempt.generated
+        self.tokens.dropped_samples += 1
+
+    def train(self, step: int, batch: Sequence[Attempt]) -> None:
+        """A step was trained on trajectories that had ended."""
+        tokens = self.tokens
+        for attempt in batch:
+            self.trajectories.train(step, attempt)
+            tokens.trained += attempt.generated
+            tokens.ages[step - attempt.oldest] += 1
+            tokens.versions[len(attempt.versions)] += 1
 
     def seconds(self, step: int) -> float:
         """From the end of the step before to the end of this one."""

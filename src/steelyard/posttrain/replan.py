@@ -62,6 +62,7 @@ class Replanner:
             return step.synced
         self._recent = self._simulator.alike(latest.batches)
         self._look(step.step, latest.measured(0))
+        self._simulator.forget_all_but([*latest.batches, *self._tried_on])
         self._loop.driver.tell(
             PlanWanted(
                 step.synced,
@@ -97,7 +98,7 @@ class Replanner:
         return ready
 
     def _form_pool(self, _: FormPool, at: float) -> None:
-        self._pool = self._loop.trainer.gate = PoolDriver(self._loop, at)
+        self._pool = self._loop.trainer.gate = PoolDriver(self._loop, at, ended=self._ended)
 
     def _simulate(self, command: Simulate, at: float) -> None:
         """Answer the planner's questions, in no virtual time."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import inf, nextafter
 
 from steelyard.balance.events import ReplicaUp
-from steelyard.engine import ABORTED, FINISHED, REJECTED, BlockNames, Engine, Request
+from steelyard.engine import ABORTED, FINISHED, REJECTED, BlockNames, BriefLog, Engine, Request
 from steelyard.errors import UserError
 from steelyard.fleet.environment import Environment
 from steelyard.posttrain.attempt import Attempt
@@ -26,6 +26,7 @@ class Replicas:
     def __init__(self, kinds: Mapping[int, EngineKind], names: BlockNames, clock: Environment[Happening]) -> None:
         self.kinds = kinds
         self.engines: dict[int, Engine] = {}
+        self.logs: dict[int, BriefLog] = {}
         self.tp: dict[int, int] = {}
         self.requests: dict[int, Attempt] = {}  # by request: its trajectory
         self._names = names
@@ -45,7 +46,8 @@ class Replicas:
 
     def add(self, number: int, tp: int, at: float) -> ReplicaUp:
         """Start an engine."""
-        engine = self.kinds[tp].engine(self._names)
+        log = self.logs[number] = BriefLog()
+        engine = self.kinds[tp].engine(self._names, log)
         engine.clock = at
         self.engines[number], self.tp[number] = engine, tp
         self.wakes[number] = self.wakes.get(number, 0) + 1
@@ -54,7 +56,7 @@ class Replicas:
     def remove(self, number: int, at: float) -> tuple[list[tuple[Attempt, Request]], int | None]:
         """Remove an engine. Returns its unfinished requests with their trajectories, and its epoch if it was open."""
         lost = [r for r in self.run_to(number, at).crash(at) if r.index in self.requests]
-        del self.engines[number], self.tp[number]
+        del self.engines[number], self.logs[number], self.tp[number]
         self._bounds.pop(number, None)
         self.wakes[number] += 1
         epoch = self._epochs[number] if self._closed.pop(number, None) is None else None
@@ -85,6 +87,7 @@ class Replicas:
         if r.status < FINISHED:
             engine.abort(r, at)
             engine.finished.remove(r)
+            self.logs[number].seen((r,))
             self.sleep(number)
 
     def run_to(self, number: int, now: float) -> Engine:
@@ -132,6 +135,7 @@ class Replicas:
                 )
             if r.status in (FINISHED, ABORTED):
                 self._clock.schedule((engine.end_of(r), END, number, attempt.trajectory.id, r.index))
+        self.logs[number].seen(engine.finished)
         engine.finished.clear()
 
     def _up(self, number: int, at: float) -> ReplicaUp:

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from steelyard.files.folder import SUMMARY, result_folder
 from steelyard.files.jsontext import json_object
 from steelyard.files.tables import read_columns
 from steelyard.files.writing import written_text
-from steelyard.posttrain.attempt import Attempt
 from steelyard.posttrain.loop import Loop
-from steelyard.posttrain.record import LoopRecord, StepRecord
-from steelyard.posttrain.role_figures import Floats, busy_intervals
+from steelyard.posttrain.record import StepRecord
+from steelyard.posttrain.role_figures import Floats
 from steelyard.posttrain.roles import Role
+from steelyard.posttrain.trajectory_table import Column, TrajectoryTable
 from steelyard.records.tables import to_arrow, to_pandas, write_table
 from steelyard.scenario.posttrain import PosttrainScenario
 from steelyard.sim.result import NotKept
@@ -28,7 +26,6 @@ from steelyard.sim.result import NotKept
 if TYPE_CHECKING:
     import pyarrow
 
-Column = NDArray[Any]
 TRAJECTORIES, STEPS = "trajectories.parquet", "steps.parquet"
 _NUMBERS = tuple(each.name for each in fields(StepRecord) if each.type in ("int", "float"))
 
@@ -52,8 +49,8 @@ class PosttrainResult:
     scenario: PosttrainScenario
     summary: dict[str, Any]
     steps: tuple[StepRecord, ...]
-    trajectories: dict[str, Column]  # ended or aborted; ``step`` is -1 for those not trained on
     held: tuple[Held, ...]
+    table: TrajectoryTable
 
     @classmethod
     def of(cls, scenario: PosttrainScenario, summary: dict[str, Any], loop: Loop) -> PosttrainResult:
@@ -61,9 +58,9 @@ class PosttrainResult:
         record = loop.record
         held = []
         for each in loop.roles.tenures:
-            busy = (np.empty(0), np.empty(0)) if each.engine is None else busy_intervals(each.engine)
+            busy = (np.empty(0), np.empty(0)) if each.log is None else each.log.busy()
             held.append(Held(each.role, len(each.gpus), each.since, each.until, *busy))
-        return cls(scenario, summary, tuple(record.steps), _trajectories(record), tuple(held))
+        return cls(scenario, summary, tuple(record.steps), tuple(held), record.trajectories)
 
     @classmethod
     def load(cls, folder: str | Path) -> PosttrainResult:
@@ -88,6 +85,11 @@ class PosttrainResult:
         return json.dumps(self.summary, indent=2, allow_nan=False) + "\n"
 
     @cached_property
+    def trajectories(self) -> dict[str, Column]:
+        """One row per trajectory that ended or was aborted; ``step`` is -1 for those not trained on."""
+        return self.table.columns()
+
+    @cached_property
     def step_table(self) -> dict[str, Column]:
         """One row per training step."""
         return {name: np.array([getattr(step, name) for step in self.steps]) for name in _NUMBERS}
@@ -105,26 +107,6 @@ class PosttrainResult:
         return f"<PosttrainResult {got['name']}: {got['steps']} steps, {got['tokens_per_second']:,.0f} tokens/s>"
 
     def __getattr__(self, name: str) -> Any:
-        if name in {each.name for each in fields(PosttrainResult)}:
+        if name in {"trajectories", *(each.name for each in fields(PosttrainResult))}:
             raise NotKept(f"the result has no {name}: a folder does not hold it; run the scenario again")
         raise AttributeError(name)
-
-
-def _trajectories(record: LoopRecord) -> dict[str, Column]:
-    """In the order in which they ended; aborted ones come last."""
-    step_of = {id(each): step for step, batch in enumerate(record.batches) for each in batch}
-    ended = {id(each) for each in record.samples}
-    rows: Sequence[Attempt] = [*record.samples, *(each for each in record.dropped if id(each) not in ended)]
-    dropped = {id(each) for each in record.dropped}
-    return {
-        "id": np.array([each.trajectory.id for each in rows], dtype=object),
-        "prompt": np.array([each.trajectory.prompt for each in rows], dtype=object),
-        "step": np.array([step_of.get(id(each), -1) for each in rows], dtype=np.int64),
-        "given_up": np.array([id(each) in dropped for each in rows], dtype=bool),
-        "version": np.array([each.version for each in rows], dtype=np.int64),
-        "versions": np.array([len(each.versions) for each in rows], dtype=np.int64),
-        "turns": np.array([each.turns for each in rows], dtype=np.int64),
-        "generated": np.array([each.generated for each in rows], dtype=np.int64),
-        "begun": np.array([each.begun for each in rows], dtype=np.float64),
-        "ended": np.array([each.ended for each in rows], dtype=np.float64),
-    }

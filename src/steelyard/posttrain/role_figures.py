@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.engine import Engine
+from steelyard.engine import BriefLog
 from steelyard.posttrain.loop import Loop
 from steelyard.posttrain.roles import Role
 
@@ -19,7 +19,7 @@ def gpu_time(loop: Loop, seconds: float) -> dict[str, dict[str, float]]:
     """Shares of each stage's GPU time: busy, in a bubble (training only), idle."""
     scenario = loop.setup.scenario
     rolled = sum(
-        len(each.gpus) * busy_seconds(each.engine, seconds) for each in loop.roles.tenures if each.engine is not None
+        len(each.gpus) * busy_seconds(each.log, seconds) for each in loop.roles.tenures if each.log is not None
     )
     busy = rolled / role_seconds(loop, "rollout", seconds)
     usual = scenario.training.gpus
@@ -69,17 +69,7 @@ def role_figures(loop: Loop, seconds: float) -> dict[str, Any]:
     }
 
 
-def busy_intervals(engine: Engine) -> tuple[Floats, Floats]:
-    """When an engine was busy: from each restart to the last end before the next."""
-    log = engine.log
-    if not log.restarts:
-        return np.empty(0), np.empty(0)
-    first, start = (np.array(column) for column in zip(*log.restarts, strict=True))
-    last = np.append(first[1:].astype(int) - 1, len(log.ends) - 1)
-    return start, np.array(log.ends)[last]
-
-
-def busy_seconds(engine: Engine, until: float) -> float:
+def busy_seconds(log: BriefLog, until: float) -> float:
     """Busy seconds of an engine up to ``until``."""
-    start, end = busy_intervals(engine)
+    start, end = log.busy()
     return float(np.maximum(np.minimum(end, until) - np.minimum(start, until), 0.0).sum())

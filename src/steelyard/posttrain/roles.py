@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
-from steelyard.engine import Engine
+from steelyard.engine import BriefLog
 from steelyard.posttrain.rollout import RolloutStage
 
 Role = Literal["rollout", "training"]
@@ -26,7 +26,7 @@ class Tenure:
     gpus: Gpus
     since: float
     until: float = inf
-    engine: Engine | None = None
+    log: BriefLog | None = None  # of the engine
 
 
 class Roles:
@@ -47,7 +47,7 @@ class Roles:
         """Start an engine on these GPUs. Returns its number."""
         number, self._started = self._started, self._started + 1
         self._stage.add(number, len(gpus), at)
-        self.engines[number] = self._enter(Tenure("rollout", gpus, at, engine=self._stage.engines[number]))
+        self.engines[number] = self._enter(Tenure("rollout", gpus, at, log=self._stage.replicas.logs[number]))
         self.known.add(gpus)
         return number
 

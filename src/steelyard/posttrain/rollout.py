@@ -131,13 +131,13 @@ class RolloutStage:
         for name in list(names):
             ended = self.ended.pop(name, None)
             if ended is not None:
-                self.record.dropped.append(ended)
+                self.record.drop(ended)
             if name not in self.running:
                 continue
             attempt = self.running.pop(name)
             self._stop(attempt, at)
             attempt.ticket = -1  # its tool is ignored
-            self.record.dropped.append(attempt)
+            self.record.drop(attempt)
             self._tell(Aborted(at, name, attempt.epoch))
 
     def pause(self, names: Iterable[str], at: float) -> None:
@@ -198,6 +198,7 @@ class RolloutStage:
                 self._count(attempt, min(self.replicas.outputs(attempt.replica, r), r.output - 1), at)
             self._turns.forget(attempt)
             attempt.cache, attempt.sent = "drop", 0
+        self._turns.new_weights(self.running.values())
         self.version += 1
 
     def later(self, at: float, action: Callable[[float], object], last: bool = False) -> None:
@@ -284,7 +285,7 @@ class RolloutStage:
         elsewhere = command.source is not None and command.source != command.replica
         if attempt.cache == "drop" or (elsewhere and command.cache == "drop"):
             self._turns.forget(attempt)
-        r = self._turns.request(attempt, next(self._indices), at, command.priority, self.version, self.cap)
+        r = self._turns.request(attempt, next(self._indices), at, command.priority, self.cap)
         attempt.request, attempt.replica, attempt.submitted, attempt.counted = r, command.replica, False, 0
         self.replicas.requests[r.index] = attempt
         ready, event = self.moves.bring(attempt, command, at)
@@ -323,7 +324,7 @@ class RolloutStage:
             self._turns.forget(attempt)
             del self.running[name]
             self.ended[name] = attempt
-            self.record.samples.append(attempt)
+            self.record.end(attempt)
             self._tell(Ended(now, name, attempt.epoch, turn))
             return
         attempt.ticket = next(self._indices)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from array import array
+from dataclasses import replace
 
 from steelyard.balance.commands import Start
 from steelyard.posttrain.learnt import learnt
@@ -12,22 +13,15 @@ from steelyard.posttrain.setup import PosttrainSetup
 from steelyard.records import Trajectory
 
 
-@dataclass(slots=True)
-class _Prompt:
-    """A prompt by its index in the run. No sample of it is drawn twice."""
-
-    place: int
-    drawn: int = 0
-
-
 class Starts:
-    """Carries out `Start`. No two samples have the same name."""
+    """Carries out `Start`. No sample of a prompt is drawn twice, and no two samples have the same name."""
 
     def __init__(self, setup: PosttrainSetup, stage: RolloutStage, record: LoopRecord) -> None:
         self._tasks, self._learning = setup.tasks, setup.scenario.trajectories.learning
         self._stage, self._record = stage, record
-        self._prompts: dict[str, _Prompt] = {}  # by group
-        self._names: set[str] = set()
+        self._drawn = array("i")  # samples of each prompt, by its place in the run
+        self._names: dict[int, set[str]] = {}  # of samples, by the step that they are for
+        self._steps = setup.scenario.staleness_bound + 2  # that may be under way, and one more
         stage.driver.on(Start, self.start)
 
     def start(self, command: Start, at: float) -> None:
@@ -40,20 +34,30 @@ class Starts:
 
     def samples(self, command: Start) -> list[tuple[Trajectory, str]]:
         """Samples and their groups, group by group. All these groups must have equally many samples so far."""
-        prompts = [self._prompts.setdefault(name, _Prompt(int(name))) for name in command.groups]
-        which = range(prompts[0].drawn, prompts[0].drawn + command.samples)
+        places = [int(name) for name in command.groups]
+        self._drawn.extend([0] * (max(places) + 1 - len(self._drawn)))
+        which = range(self._drawn[places[0]], self._drawn[places[0]] + command.samples)
         trained = learnt(self._learning, self._record)
-        drawn = iter(self._tasks.draw([prompt.place for prompt in prompts], command.step, trained, which))
+        drawn = iter(self._tasks.draw(places, command.step, trained, which))
+        names = self._names_of(command.step)
         made = []
-        for name, prompt in zip(command.groups, prompts, strict=True):
-            assert prompt.drawn == which.start, "samples are numbered"
-            prompt.drawn += command.samples
-            made += [(self._named(next(drawn), name), name) for _ in which]
+        for group, place in zip(command.groups, places, strict=True):
+            assert self._drawn[place] == which.start, "samples are numbered"
+            self._drawn[place] = which.stop
+            made += [(_named(next(drawn), group, names), group) for _ in which]
         return made
 
-    def _named(self, sample: Trajectory, group: str) -> Trajectory:
-        """A sample with a unique name: a task can occur twice in a step, at the end of one epoch and in the next."""
-        if sample.id in self._names:
-            sample = replace(sample, id=f"{sample.id}@{group}")
-        self._names.add(sample.id)
-        return sample
+    def _names_of(self, step: int) -> set[str]:
+        """The names of a step's samples so far. Names say the step, so those of steps long past cannot come again."""
+        if step not in self._names:
+            oldest = step - self._steps
+            self._names = {each: names for each, names in self._names.items() if each >= oldest} | {step: set()}
+        return self._names[step]
+
+
+def _named(sample: Trajectory, group: str, names: set[str]) -> Trajectory:
+    """A sample with a unique name: a task can occur twice in a step, at the end of one epoch and in the next."""
+    if sample.id in names:
+        sample = replace(sample, id=f"{sample.id}@{group}")
+    names.add(sample.id)
+    return sample

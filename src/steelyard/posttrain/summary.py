@@ -23,6 +23,8 @@ def summarise_posttrain(setup: PosttrainSetup, loop: Loop) -> dict[str, Any]:
     """The headline figures, ready for JSON."""
     record, scenario = loop.record, setup.scenario
     seconds = record.steps[-1].synced
+    over = record.trajectories.ended()
+    begun, ended = over["begun"], over["ended"]
     samples = sum(step.samples for step in record.steps)
     tokens = sum(step.tokens for step in record.steps)
     return {
@@ -40,8 +42,8 @@ def summarise_posttrain(setup: PosttrainSetup, loop: Loop) -> dict[str, Any]:
         "step_seconds": _step_seconds(setup, record),
         "training": _training(record),
         "gpu_time": gpu_time(loop, seconds),
-        "trajectory_seconds": _spread(np.array([each.ended - each.begun for each in record.samples])),
-        "tail_share": _tail(record),
+        "trajectory_seconds": _spread(ended - begun),
+        "tail_share": _tail(begun, ended),
         "staleness": {str(age): count for age, count in sorted(_ages(record).items())},
         "moves": loop.stage.moves.count,
         "moved_tokens": loop.stage.moves.tokens,
@@ -80,13 +82,15 @@ def _spread(values: Floats) -> dict[str, float]:
     return {"mean": float(values.mean()), "p50": p50, "p90": p90, "p99": p99, "max": float(values.max())}
 
 
-def _tail(record: LoopRecord) -> float:
+def _tail(begun: Floats, ended: Floats) -> float:
     """The mean share of a batch's rollout in which its last tenth was still running."""
-    batches: dict[float, list[float]] = {}
-    for each in record.samples:
-        batches.setdefault(each.begun, []).append(each.ended)
-    shares = [(max(ends) - float(np.percentile(ends, 90))) / (max(ends) - begun) for begun, ends in batches.items()]
-    return float(np.mean(shares))
+    starts, first, batch, sizes = np.unique(begun, return_index=True, return_inverse=True, return_counts=True)
+    batches = np.split(ended[np.argsort(batch, kind="stable")], np.cumsum(sizes)[:-1])
+    shares = [
+        (ends.max() - np.percentile(ends, 90)) / (ends.max() - start)
+        for start, ends in zip(starts, batches, strict=True)
+    ]
+    return float(np.mean([shares[place] for place in np.argsort(first)]))  # in the order of their first ends
 
 
 def _ages(record: LoopRecord) -> Counter[int]:

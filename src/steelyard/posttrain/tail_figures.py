@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from typing import Any
 
 from steelyard.posttrain.loop import Loop
@@ -17,22 +16,20 @@ def tail_figures(loop: Loop) -> dict[str, Any]:
         found["parts_per_step"] = sum(len(step.spans) for step in record.steps) / len(record.steps)
     if scenario.tail.kind == "none":
         return found
-    trained = [(step, attempt) for step, batch in enumerate(record.batches) for attempt in batch]
-    dropped = sum(attempt.generated for attempt in record.dropped)
-    kept = sum(attempt.generated for _, attempt in trained)
+    tokens = record.tokens
     found["tail"] = {
         "policy": scenario.tail.kind,
         "thrown_away": {
-            "samples": len(record.dropped),
-            "tokens": dropped,
-            "share": dropped / (dropped + kept),
+            "samples": tokens.dropped_samples,
+            "tokens": tokens.dropped,
+            "share": tokens.dropped / (tokens.dropped + tokens.trained),
         },
-        "staleness_by_oldest_token": _counted(step - attempt.oldest for step, attempt in trained),
-        "versions_per_sample": _counted(len(attempt.versions) for _, attempt in trained),
+        "staleness_by_oldest_token": _sorted(tokens.ages),
+        "versions_per_sample": _sorted(tokens.versions),
         "freed_gpu_seconds": loop.stage.replicas.freed_gpu_seconds,
     }
     return found
 
 
-def _counted(values: Iterable[int]) -> dict[str, int]:
-    return {str(value): count for value, count in sorted(Counter(values).items())}
+def _sorted(counts: Counter[int]) -> dict[str, int]:
+    return {str(value): count for value, count in sorted(counts.items())}

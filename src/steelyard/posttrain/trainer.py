@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -83,7 +84,7 @@ class Trainer:
     def _end(self, at: float) -> None:
         """The update is done. Engines have its weights after the sync."""
         job, stage, version = self.job, self._stage, self._step.step
-        self._record.batches.append(self._step.batch)
+        self._record.train(version, self._step.batch)
         synced = at + job.sync
         if self.gate is not None:
             self.gate.ends(at, version)
@@ -104,7 +105,7 @@ class Trainer:
                 time=TrainingTime.together(step.times),
                 samples=len(step.batch),
                 tokens=sum(attempt.trajectory.generated for attempt in step.batch),
-                staleness=tuple(step.step - attempt.version for attempt in step.batch),
+                staleness=array("i", [step.step - attempt.version for attempt in step.batch]),
                 spans=tuple(step.spans),
                 handing_over=before,
                 sync=sync,

@@ -51,6 +51,5 @@ class Trial:
 def _tokens(loop: Loop) -> tuple[int, int]:
     """Tokens of all trajectories begun so far, and tokens that running ones have left."""
     under_way = loop.stage.running.values()
-    ended = sum(attempt.generated for attempt in loop.record.samples)
     made = sum(attempt.generated for attempt in under_way)
-    return ended + made, sum(attempt.trajectory.generated for attempt in under_way) - made
+    return loop.record.tokens.ended + made, sum(attempt.trajectory.generated for attempt in under_way) - made

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import count
 
 from steelyard.engine import BlockNames, Limits, Request
@@ -22,16 +22,14 @@ class Turns:
         self.names = BlockNames(block_size)
         self._limits = limits  # of engines, by tensor-parallel degree
         self._fits = min(each.longest() for each in limits.values())  # tokens for which every engine has the blocks
-        self._prompts: dict[tuple[str, int], int] = {}
+        self._prompts: dict[str, int] = {}  # their streams with the current weights
         self._streams = count()
 
     def forget(self, attempt: Attempt) -> None:
         """Forget the cache of a trajectory: it is invalid, empty or no longer needed."""
         attempt.chain, attempt.names = (), NO_NAMES
 
-    def request(
-        self, attempt: Attempt, index: int, at: float, priority: int, version: int, cap: int | None = None
-    ) -> Request:
+    def request(self, attempt: Attempt, index: int, at: float, priority: int, cap: int | None = None) -> Request:
         """The rest of a turn as a request, or as many tokens as the cap allows; at least one."""
         output = attempt.trajectory.turns[attempt.turns].generated - attempt.tokens
         if cap is not None:
@@ -39,17 +37,23 @@ class Turns:
         if attempt.priority is not None:
             priority = attempt.priority
         context = attempt.context
-        chain = attempt.chain or self._begin_chain(attempt, version)
+        chain = attempt.chain or self._begin_chain(attempt)
         names = attempt.names = self.names.continued(attempt.names, chain, context // self.names.block_size)
         return Request(index, at, context, output, priority, names, chain)
 
-    def _begin_chain(self, attempt: Attempt, version: int) -> Chain:
+    def new_weights(self, running: Iterable[Attempt]) -> None:
+        """Caches of the old weights are invalid. Their names are only needed for turns that go on."""
+        self._prompts.clear()
+        going_on = [attempt.request.chain for attempt in running if attempt.request is not None]
+        first = next(self._streams)  # of the new weights
+        self.names.forget_before(min([first, *(chain[0][0] for chain in going_on if chain)]))
+
+    def _begin_chain(self, attempt: Attempt) -> Chain:
         """The streams of its prompt and of its own tokens, until `forget`."""
         trajectory = attempt.trajectory
-        key = (trajectory.prompt, version)
-        prompt = self._prompts.get(key)
+        prompt = self._prompts.get(trajectory.prompt)
         if prompt is None:
-            prompt = self._prompts[key] = next(self._streams)
+            prompt = self._prompts[trajectory.prompt] = next(self._streams)
         chain = attempt.chain = ((prompt, trajectory.prompt_tokens), (next(self._streams), _ENDLESS))
         return chain
 

@@ -41,11 +41,14 @@ class PaperTrie:
     prompts.
 
     If neither has the first signal, it predicts the mean over recent tool returns. ``rebuild``, which the
-    paper does every 50 steps, forgets all but the last ``keep`` trajectories.
+    paper does every 50 steps, forgets all but the last ``keep`` trajectories. Here it is done whenever ``most`` have
+    been learnt since, as the tries would grow without end.
     """
 
-    def __init__(self, keep: int = 5_000) -> None:
+    def __init__(self, keep: int = 5_000, most: int = 50_000) -> None:
         self._kept: deque[tuple[str, list[Signal], list[int]]] = deque(maxlen=keep)
+        self._most = most
+        self._learnt = 0  # since the tries were last built
         self._all = _Node()
         self._prompts: dict[str, _Node] = {}
 
@@ -61,11 +64,15 @@ class PaperTrie:
         left = [sample for _, sample in tool_returns(done)]
         self._kept.append((done.prompt, signals, left))
         self._insert(done.prompt, signals, left)
+        self._learnt += 1
+        if self._learnt >= self._most:
+            self.rebuild()
 
     def rebuild(self) -> None:
         """Forget all but the last trajectories."""
         self._all = _Node()
         self._prompts = {}
+        self._learnt = 0
         for prompt, signals, left in self._kept:
             self._insert(prompt, signals, left)
 

@@ -22,6 +22,11 @@ class Oracle:
         """Add trajectories."""
         self._unasked.update((each.id, each) for each in trajectories)
 
+    def forget(self, trajectory: str) -> None:
+        """It is over."""
+        self._left.pop(trajectory, None)
+        self._unasked.pop(trajectory, None)
+
     def observe(self, history: History) -> Left:
         name = history.trajectory
         if name in self._unasked:
