@@ -1,0 +1,1 @@
+"""The decision core on a real cluster."""

@@ -1,0 +1,148 @@
+"""The controller's memory on disk: what was reported, and what was done about it.
+
+One SQLite file in WAL mode. A transaction is on disk before it returns (``synchronous=FULL``), so events are durable
+before they are decided. Commands are written after they were carried out, together with the next events: events without
+them are decided again after a crash.
+
+A store has one writer at a time. Opening it as controller gives the next *fence*, a number that rises with every
+opening. Each transaction checks it: a controller that was replaced, and does not know yet, can write no more. Commands
+carry the fence, so that agents can refuse those of a controller that was replaced.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+from steelyard.balance.inbox import Envelope
+from steelyard.balance.kinds import Command
+from steelyard.balance.log import SCHEMA, Header, command_line, event_line, header_line
+from steelyard.balance.settings import CoreSettings
+from steelyard.errors import UserError
+
+_TABLES = """
+CREATE TABLE header (line TEXT NOT NULL);
+CREATE TABLE fence (number INTEGER NOT NULL, carried_out INTEGER NOT NULL);
+CREATE TABLE events (place INTEGER PRIMARY KEY, line TEXT NOT NULL);
+CREATE TABLE commands (event INTEGER, place INTEGER, line TEXT NOT NULL, PRIMARY KEY (event, place)) WITHOUT ROWID;
+CREATE TABLE snapshots (events INTEGER PRIMARY KEY, state BLOB NOT NULL);
+INSERT INTO fence VALUES (0, 0);
+"""
+_WAIT_SECONDS = 10.0  # for another process to end its transaction
+_KEPT_SNAPSHOTS = 2
+
+
+class Fenced(RuntimeError):
+    """Another controller has taken over. This one must do nothing more."""
+
+
+class Store:
+    """One controller's view of the file. Places of events count from 0."""
+
+    def __init__(self, path: Path, settings: CoreSettings | None = None) -> None:
+        """Open the store of a run, or begin one with ``settings``. Takes over from any other controller."""
+        self._db = _connect(path, create=settings is not None)
+        with self._transaction(check=False):
+            if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'fence'").fetchone():
+                assert settings is not None
+                for statement in _TABLES.split(";\n"):
+                    self._db.execute(statement)
+                line = header_line(Header(SCHEMA, version("steelyard"), settings))
+                self._db.execute("INSERT INTO header VALUES (?)", (line,))
+            self._db.execute("UPDATE fence SET number = number + 1")
+            self.fence = self._number("SELECT number FROM fence")
+        self.events = self._number("SELECT COALESCE(MAX(place) + 1, 0) FROM events")
+        self.carried_out = self._number("SELECT carried_out FROM fence")  # events whose commands were written
+
+    def close(self) -> None:
+        self._db.close()
+
+    @property
+    def header(self) -> str:
+        """The first line of the log."""
+        found: str = self._db.execute("SELECT line FROM header").fetchone()[0]
+        return found
+
+    def append(self, envelopes: Sequence[Envelope], carried_out: Sequence[Sequence[Command]] = ()) -> None:
+        """Write events that are about to be decided, and commands of the events before them."""
+        rows = [(self.events + index, event_line(each)) for index, each in enumerate(envelopes)]
+        with self._transaction():
+            if carried_out:
+                self._db.executemany("INSERT INTO commands VALUES (?, ?, ?)", self._lines(carried_out))
+                self._db.execute("UPDATE fence SET carried_out = ?", (self.carried_out + len(carried_out),))
+            self._db.executemany("INSERT INTO events VALUES (?, ?)", rows)
+        self.events += len(rows)
+        self.carried_out += len(carried_out)
+
+    def _lines(self, carried_out: Sequence[Sequence[Command]]) -> Iterator[tuple[int, int, str]]:
+        for event, commands in enumerate(carried_out, self.carried_out):
+            for place, command in enumerate(commands):
+                yield event, place, command_line(command)
+
+    def save(self, state: bytes) -> None:
+        """Keep a snapshot of the core after all events so far."""
+        with self._transaction():
+            self._db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?)", (self.events, state))
+            self._db.execute(
+                "DELETE FROM snapshots WHERE events NOT IN (SELECT events FROM snapshots ORDER BY events DESC LIMIT ?)",
+                (_KEPT_SNAPSHOTS,),
+            )
+
+    def snapshot(self) -> tuple[int, bytes] | None:
+        """The newest snapshot, and the number of events before it."""
+        found: tuple[int, bytes] | None = self._db.execute(
+            "SELECT events, state FROM snapshots ORDER BY events DESC LIMIT 1"
+        ).fetchone()
+        return found
+
+    def rows(self, first: int = 0) -> Iterator[tuple[int, str, list[str]]]:
+        """Events from ``first`` on, each with its commands that were written."""
+        for place, line in self._db.execute("SELECT place, line FROM events WHERE place >= ? ORDER BY place", (first,)):
+            commands = self._db.execute("SELECT line FROM commands WHERE event = ? ORDER BY place", (place,))
+            yield place, line, [row[0] for row in commands]
+
+    @contextmanager
+    def _transaction(self, check: bool = True) -> Iterator[None]:
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            if check and self._number("SELECT number FROM fence") != self.fence:
+                raise Fenced("another controller has taken over this run")
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+
+    def _number(self, query: str) -> int:
+        found: int = self._db.execute(query).fetchone()[0]
+        return found
+
+
+def log_lines(path: Path) -> Iterator[str]:
+    """A store as lines of a log, for replays. Does not take over."""
+    db = _connect(path, create=False)
+    try:
+        yield db.execute("SELECT line FROM header").fetchone()[0]
+        query = "SELECT place, -1, line FROM events UNION ALL SELECT event, place, line FROM commands ORDER BY 1, 2"
+        for _, _, line in db.execute(query):
+            yield line
+    except (sqlite3.DatabaseError, TypeError) as problem:
+        raise UserError(f"{path}: not a store of a controller: {problem}") from None
+    finally:
+        db.close()
+
+
+def _connect(path: Path, create: bool) -> sqlite3.Connection:
+    if not create and not path.is_file():
+        raise UserError(f"{path}: no such file; give the store of a controller")
+    try:
+        db = sqlite3.connect(path, timeout=_WAIT_SECONDS, isolation_level=None)
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+    except sqlite3.Error as problem:
+        raise UserError(f"{path}: cannot be opened as a controller's store: {problem}") from None
+    return db
