@@ -6,6 +6,7 @@ import io
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -15,10 +16,12 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from steelyard.balance.kinds import Command, Event
 from steelyard.balance.log import Journal, command_line, is_event, read_event, read_header
 from steelyard.balance.settings import CoreSettings
+from steelyard.cli import app
 from steelyard.errors import UserError
 from steelyard.live.controller import CommandId, Controller
 from steelyard.live.store import Fenced, log_lines
@@ -179,3 +182,20 @@ def test_kill_9_loses_and_changes_nothing(tmp_path: Path) -> None:
     assert [done[each] for each in sorted(done)] == logged_commands()
     _, *lines = log_lines(path)
     assert tuple(lines) == recorded()[2]
+
+
+def test_stores_are_replayed_like_logs(tmp_path: Path) -> None:
+    made, events, _, _ = recorded()
+    path = tmp_path / "run.sqlite"
+    controller = Controller.begin(path, made, Cluster().carry_out)
+    controller.tell(events[:400])
+    controller.tell(events[400:500])  # as if it were killed here: commands of these were not written
+    answer = CliRunner().invoke(app, ["replay", str(path)])
+    assert (answer.exit_code, answer.output.splitlines()[-1]) == (0, "identical")
+    assert answer.output.startswith("400 events")
+    db = sqlite3.connect(path)
+    db.execute("UPDATE commands SET line = replace(line, '\"replica\":0', '\"replica\":1') WHERE line LIKE '%Place%'")
+    db.commit()
+    db.close()
+    answer = CliRunner().invoke(app, ["replay", str(path)])
+    assert answer.exit_code == 1 and "decided otherwise" in answer.output

@@ -8,15 +8,19 @@ from typing import Annotated
 import typer
 
 from steelyard.cli.console import LateProgress, say
-from steelyard.posttrain.replay import ReplayVerdict, replay_log
+from steelyard.live.store import is_store, log_rows
+from steelyard.posttrain.replay import ReplayVerdict, replay_log, replay_rows
 
 
 def command(
-    log: Annotated[Path, typer.Argument(help="Log of the decision core: events.jsonl of `posttrain --log`.")],
+    log: Annotated[
+        Path,
+        typer.Argument(help="Log of the decision core: events.jsonl of `posttrain --log`, or a controller's store."),
+    ],
 ) -> None:
     """Decide every event of a log again and compare the commands, byte for byte."""
     with LateProgress("replaying") as progress:
-        verdict = replay_log(log, progress)
+        verdict = replay_rows(log_rows(log), log, progress) if is_store(log) else replay_log(log, progress)
     say(said(verdict))
     raise typer.Exit(0 if verdict.difference is None else 1)
 

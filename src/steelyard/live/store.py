@@ -11,6 +11,7 @@ carry the fence, so that agents can refuse those of a controller that was replac
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,9 +20,10 @@ from pathlib import Path
 
 from steelyard.balance.inbox import Envelope
 from steelyard.balance.kinds import Command
-from steelyard.balance.log import SCHEMA, Header, command_line, event_line, header_line
+from steelyard.balance.log import SCHEMA, Header, Row, command_line, event_line, header_line
 from steelyard.balance.settings import CoreSettings
 from steelyard.errors import UserError
+from steelyard.files.reading import opened
 
 _TABLES = """
 CREATE TABLE header (line TEXT NOT NULL);
@@ -31,6 +33,7 @@ CREATE TABLE commands (event INTEGER, place INTEGER, line TEXT NOT NULL, PRIMARY
 CREATE TABLE snapshots (events INTEGER PRIMARY KEY, state BLOB NOT NULL);
 INSERT INTO fence VALUES (0, 0);
 """
+_MAGIC = b"SQLite format 3\0"
 _WAIT_SECONDS = 10.0  # for another process to end its transaction
 _KEPT_SNAPSHOTS = 2
 
@@ -122,12 +125,27 @@ class Store:
         return found
 
 
+def is_store(path: Path) -> bool:
+    """Whether a file is a controller's store, and not lines of a log."""
+    with opened(path) as file:
+        return file.read(len(_MAGIC)) == _MAGIC
+
+
+def log_rows(path: Path) -> Iterator[Row]:
+    """A store as rows of a log."""
+    for number, line in enumerate(log_lines(path), 1):
+        yield f"{path}: row {number}", json.loads(line)
+
+
 def log_lines(path: Path) -> Iterator[str]:
-    """A store as lines of a log, for replays. Does not take over."""
+    """A store as lines of a log, up to the last event whose commands were carried out. Does not take over."""
     db = _connect(path, create=False)
     try:
         yield db.execute("SELECT line FROM header").fetchone()[0]
-        query = "SELECT place, -1, line FROM events UNION ALL SELECT event, place, line FROM commands ORDER BY 1, 2"
+        query = (
+            "SELECT place, -1, line FROM events WHERE place < (SELECT carried_out FROM fence) "
+            "UNION ALL SELECT event, place, line FROM commands ORDER BY 1, 2"
+        )
         for _, _, line in db.execute(query):
             yield line
     except (sqlite3.DatabaseError, TypeError) as problem:

@@ -29,7 +29,13 @@ class ReplayVerdict:
 
 def replay_log(path: Path, progress: Callable[[int], None] = lambda events: None) -> ReplayVerdict:
     """Decide every event of a log again, up to the first difference."""
-    rows = _rows(path)
+    return replay_rows(_rows(path), path, progress)
+
+
+def replay_rows(
+    rows: Iterator[Row], path: Path, progress: Callable[[int], None] = lambda events: None
+) -> ReplayVerdict:
+    """The same for the rows of a log, wherever they are kept."""
     first = next(rows, None)
     if first is None:
         raise UserError(f"{path}: an empty file; a log begins with a header")
