@@ -11,8 +11,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from steelyard import __version__
+from steelyard.cli.edge import one_line
 from steelyard.collector import collector_off
-from steelyard.quoting import message
 
 COMMANDS = {
     "simulate": "Simulate a scenario and write its result folder.",
@@ -43,7 +43,7 @@ def _misuse_printable() -> Iterator[None]:
     try:
         yield
     except _MISUSE as error:
-        error.message = message(str(error.message))
+        error.message = one_line(str(error.message))
         raise
 
 

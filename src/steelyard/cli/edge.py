@@ -73,11 +73,11 @@ def _code_of(run: Callable[[list[str]], None], arguments: list[str], debug: bool
 def _say(*lines: str) -> int:
     """Tell a mistake. A standard error that cannot be written is no reason to fail otherwise."""
     with suppress(OSError, ValueError):
-        print("error: " + "\n".join(map(_line, lines)), file=sys.stderr, flush=True)
+        print("error: " + "\n".join(map(one_line, lines)), file=sys.stderr, flush=True)
     return MISTAKE
 
 
-def _line(text: str) -> str:
+def one_line(text: str) -> str:
     """A line for the terminal. It quotes arguments in part if they are long, even those of many words."""
     for each in map(printable, sys.argv):
         text = text.replace(each, shortened(each))

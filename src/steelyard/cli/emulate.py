@@ -22,9 +22,10 @@ def command(
     name: Annotated[str | None, typer.Option(help="Model name that clients use [default: the scenario's].")] = None,
     set_: Set = None,
 ) -> None:
-    """Serve a scenario's engines over HTTP without a GPU, in real time: OpenAI's interface, the simulator's times.
+    """Serve a scenario's engines over HTTP without a GPU, in real time.
 
-    Each replica listens at a port of its own, from the first one on. An interrupt (Ctrl-C) ends them.
+    The interface is OpenAI's, and times are the simulator's. Each replica listens at a port of its own, from the first
+    one on. An interrupt (Ctrl-C) ends them.
     """
     try:
         from steelyard.emulate.serve import replicas_of, serve

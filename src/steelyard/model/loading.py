@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from functools import cache
 from pathlib import Path
 
 from steelyard.errors import UserError, did_you_mean
+from steelyard.files.paths import absolute
 from steelyard.model.config import read_json
 from steelyard.model.reading import model_from_config
 from steelyard.model.size import parameters
@@ -26,10 +28,10 @@ def load_model(name: str, *, base_dir: Path | None = None) -> ModelSpec:
     if entry is not None:
         return _catalog_model(entry)
     for base in (base_dir or Path.cwd(), Path.cwd()):
-        path = (base / Path(name).expanduser()).resolve()
-        if path.is_dir():
+        path = absolute(Path(name) if name.startswith("~") else base / name)
+        if os.path.isdir(path):  # not Path.is_dir, which fails at a name of many letters
             return _from_folder(path)
-        if path.is_file():
+        if os.path.isfile(path):
             return model_from_config(read_json(path), _name_of(path))
     if name.startswith((".", "/", "~")) or name.endswith(".json"):
         raise UserError(f"model: {name!r}: no such file or folder")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 
 _MOST, _MOST_BYTES = 80, 200  # characters, and bytes
 
 
 def file_name(name: str) -> str:
-    """A name that every file system takes, without folders in it; in UTF-8, also where the locale is another."""
+    """A name that every file system takes, without folders in it."""
     stem = re.sub(r"[^\w.+-]+", "-", name).strip("-.")[:_MOST] or "run"
-    return os.fsdecode(stem.encode()[:_MOST_BYTES].decode(errors="ignore").encode())
+    return stem.encode()[:_MOST_BYTES].decode(errors="ignore")

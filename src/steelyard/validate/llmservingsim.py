@@ -19,6 +19,7 @@ from steelyard.cost.csvrows import number, whole
 from steelyard.errors import UserError
 from steelyard.files.csvtext import csv_rows
 from steelyard.files.jsontext import json_lines, json_object, required
+from steelyard.files.paths import absolute
 from steelyard.hardware import find_gpu
 from steelyard.scenario import Scenario, scenario_from_dict
 from steelyard.sim import simulate
@@ -51,7 +52,7 @@ def validate_bench(
     name = _gpu(capture) if gpu is None else find_gpu(gpu).name
     run = capture.runs[0]
     files = {"profile": profile, "calibration": calibration}
-    cost = {key: str(path.resolve()) for key, path in files.items() if path is not None}
+    cost = {key: str(absolute(path)) for key, path in files.items() if path is not None}
     result = simulate(bench_scenario(capture, run, name, cost))
     return Validation(folder, name, (compare_run(capture, run, result, intervals(result)),))
 

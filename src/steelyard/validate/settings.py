@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from steelyard.errors import UserError
+from steelyard.files.paths import absolute
 from steelyard.hardware import find_gpu
 from steelyard.scenario import CostSpec, Scenario, scenario_from_dict
 from steelyard.validate.capture import Capture, CapturedRun
@@ -86,7 +87,7 @@ def scenario_of(
 def _absolute(cost: CostSpec) -> dict[str, Any]:
     """A cost with absolute paths."""
     given = cost.model_dump()
-    files = {key: str(Path(given[key]).resolve()) for key in ("profile", "calibration") if given[key] is not None}
+    files = {key: str(absolute(Path(given[key]))) for key in ("profile", "calibration") if given[key] is not None}
     return given | files
 
 
