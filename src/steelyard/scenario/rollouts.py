@@ -49,7 +49,7 @@ class ToolSpec(Spec):
     name: str = Field(min_length=1, description="Name of the tool, which estimators see.")
     share: Annotated[
         tuple[WeightOrZero, WeightOrZero],
-        BeforeValidator(_both_ends, json_schema_input_type=WeightOrZero | list[WeightOrZero]),
+        BeforeValidator(_both_ends, json_schema_input_type=WeightOrZero | tuple[WeightOrZero, WeightOrZero]),
     ] = Field(
         default=(1.0, 1.0),
         description="Relative frequency among the tools: one number, or [at the start of the work, at its end], linear "
