@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
@@ -13,37 +12,10 @@ import openai
 import pytest
 
 from steelyard.emulate.replica import EmulatedReplica
-from steelyard.emulate.serve import replicas_of, serve
+from steelyard.emulate.serve import replicas_of
 from steelyard.errors import UserError
 from steelyard.scenario import scenario_from_dict
-
-SCENARIO: dict[str, Any] = {
-    "name": "emulated",
-    "model": "llama-3.1-8b",
-    "fleet": {"gpu": "h200"},
-    "workload": {"arrivals": {"kind": "burst"}, "requests": 4, "prompt": 100, "output": 30},
-}
-
-
-@asynccontextmanager
-async def served(
-    speed: float = 50.0, **fleet: Any
-) -> AsyncIterator[tuple[list[httpx.AsyncClient], list[EmulatedReplica]]]:
-    """Clients of the replicas of a small fleet."""
-    replicas = replicas_of(scenario_from_dict({**SCENARIO, "fleet": {**SCENARIO["fleet"], **fleet}}), speed)
-    ports: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
-    server = asyncio.ensure_future(serve(replicas, "127.0.0.1", 0, ports.set_result))
-    clients = [httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) for port in await ports]
-    try:
-        for client in clients:
-            assert (await client.get("/health")).status_code == 200
-        yield clients, replicas
-    finally:
-        for client in clients:
-            await client.aclose()
-        for replica in replicas:
-            replica.crash()
-        await server
+from support.emulated import SCENARIO, served
 
 
 def in_server(test: Callable[[httpx.AsyncClient, EmulatedReplica], Awaitable[None]], speed: float = 50.0) -> None:
@@ -236,6 +208,21 @@ def test_a_crash_drops_connections_of_one_replica_alone() -> None:
             with pytest.raises(httpx.ConnectError):
                 await clients[0].get("/health")
             assert (await clients[1].get("/health")).status_code == 200
+
+    asyncio.run(run())
+
+
+def test_replicas_share_nothing() -> None:
+    async def run() -> None:
+        async with served(2.0, replicas=2) as (clients, replicas):
+            body = {"prompt": list(range(100)), "max_tokens": 1000, "ignore_eos": True}
+            waiting = [asyncio.ensure_future(client.post("/v1/completions", json=body)) for client in clients]
+            while not all(replica.engine.running for replica in replicas):
+                await asyncio.sleep(0.002)
+            for replica in replicas:
+                replica.abort(replica.choices)
+            for answer in await asyncio.gather(*waiting):
+                assert answer.json()["choices"][0]["finish_reason"] == "abort"
 
     asyncio.run(run())
 

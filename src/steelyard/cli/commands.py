@@ -17,6 +17,7 @@ from steelyard.collector import collector_off
 COMMANDS = {
     "simulate": "Simulate a scenario and write its result folder.",
     "emulate": "Serve a scenario's engines over HTTP without a GPU, in real time.",
+    "gateway": "Put one address in front of OpenAI-compatible engines, with the routers of a simulated fleet.",
     "parity": "Replay decisions of vLLM's own scheduler and compare every step.",
     "validate": "Replay the requests of a captured engine, and compare with its measurements.",
     "calibrate": "Fit the host's times to captures, and test them on held-out captures.",

@@ -98,10 +98,10 @@ async def _answer(replica: EmulatedReplica, body: Body, request: Request) -> Res
         for _ in range(body.n)
     ]
     rendering = Rendering(body, replica.name, choices, logprob_of(replica.weights.answers))
-    return Answer(replica, choices, mailbox, rendering, stream=body.stream)
+    return DeliveredResponse(replica, choices, mailbox, rendering, stream=body.stream)
 
 
-class Answer(Response):
+class DeliveredResponse(Response):
     """Sends what is delivered, and aborts the request if its client leaves."""
 
     def __init__(

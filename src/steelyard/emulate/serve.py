@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import uvicorn
 
@@ -34,10 +35,12 @@ def replicas_of(scenario: Scenario, speed: float, name: str | None = None) -> li
     outputs = draw_workload(setup).output.tolist()
     found: list[EmulatedReplica] = []
     for pool in setup.pools:
-        names = ContentNames(pool.limits.block_size, _REMEMBERED * pool.limits.blocks)
-        alone = FleetSetup(setup.scenario, setup.model, setup.host, (pool,))
-        for engine in make_engines(alone, names):
-            served = name or pool.serves or pool.model.name
+        served = name or pool.serves or pool.model.name
+        single = replace(pool, pool=pool.pool.replace(replicas=1))
+        alone = FleetSetup(setup.scenario, setup.model, setup.host, (single,))
+        for _ in range(pool.pool.replicas):
+            names = ContentNames(pool.limits.block_size, _REMEMBERED * pool.limits.blocks)
+            (engine,) = make_engines(alone, names)
             found.append(
                 EmulatedReplica(
                     served,

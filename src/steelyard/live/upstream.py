@@ -1,0 +1,205 @@
+"""HTTP to engines: keep-alive connections, and answers passed on as they come.
+
+A library would do, but takes as long for a token as an engine's step: a token here costs one callback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+import httptools
+
+from steelyard.errors import UserError
+
+_CONNECT_SECONDS = 5.0
+_MOST_IDLE = 1024  # connections kept open to one engine
+
+
+class UpstreamFailure(Exception):
+    """An engine cannot be reached, or broke off. ``begun`` says whether any part of an answer had come."""
+
+    def __init__(self, why: str, begun: bool = False) -> None:
+        super().__init__(why)
+        self.begun = begun
+
+
+@dataclass
+class Upstream:
+    """One engine's server."""
+
+    host: str
+    port: int
+    idle: deque[_Connection] = field(default_factory=deque)
+
+    @classmethod
+    def of(cls, url: str) -> Upstream:
+        """The server at a URL such as http://127.0.0.1:8000."""
+        parts = urlsplit(url)
+        try:
+            port = parts.port
+        except ValueError:
+            port = None
+        if parts.scheme != "http" or not parts.hostname or port is None or parts.path not in ("", "/", "/v1"):
+            raise UserError(f"{url}: must be the URL of an engine, such as http://127.0.0.1:8000")
+        return cls(parts.hostname, port)
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    async def ask(self, method: str, target: str, headers: Mapping[str, str], body: bytes = b"") -> UpstreamAnswer:
+        """Send a request. Returns when the head of the answer is there."""
+        lines = [f"{method} {target} HTTP/1.1", f"host: {self}", f"content-length: {len(body)}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        data = "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+        while self.idle:
+            connection = self.idle.pop()
+            if connection.open:
+                try:
+                    return await connection.send(data)
+                except UpstreamFailure as failure:
+                    if failure.begun:
+                        raise
+                    # the engine closed it while it was idle: try another
+        return await (await self._connect()).send(data)
+
+    def close(self) -> None:
+        """Close idle connections."""
+        while self.idle:
+            self.idle.pop().close()
+
+    async def _connect(self) -> _Connection:
+        loop = asyncio.get_running_loop()
+        try:
+            making = loop.create_connection(lambda: _Connection(self), self.host, self.port)
+            _, connection = await asyncio.wait_for(making, _CONNECT_SECONDS)
+        except (OSError, TimeoutError) as problem:
+            raise UpstreamFailure(f"{self}: {str(problem) or 'no connection in time'}") from None
+        return connection
+
+
+class UpstreamAnswer:
+    """An answer as it comes. `take` gives its next part, and None at its end."""
+
+    def __init__(self, connection: _Connection) -> None:
+        self._connection = connection
+        self._parts: list[bytes] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.headed = self.over = False
+        self.failure = ""
+
+    async def take(self) -> bytes | None:
+        """All that has come since the last time, at least a byte."""
+        while not self._parts:
+            if self.failure:
+                raise UpstreamFailure(self.failure, begun=True)
+            if self.over:
+                return None
+            await self.wait()
+        parts, self._parts = self._parts, []
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def whole(self) -> bytes:
+        """All of it."""
+        found = []
+        while (part := await self.take()) is not None:
+            found.append(part)
+        return b"".join(found)
+
+    def abandon(self) -> None:
+        """Nobody wants the rest: tell the engine by closing the connection."""
+        if not self.over:
+            self._connection.close()
+
+    def add(self, data: bytes) -> None:
+        self._parts.append(data)
+        self.wake()
+
+    async def wait(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        await self._waiter
+
+    def wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class _Connection(asyncio.Protocol):
+    """One connection; it carries one request at a time."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._answer: UpstreamAnswer | None = None
+        self.open = True
+
+    async def send(self, data: bytes) -> UpstreamAnswer:
+        answer = self._answer = UpstreamAnswer(self)
+        self._parser = httptools.HttpResponseParser(self)
+        assert self._transport is not None
+        self._transport.write(data)
+        while not answer.headed:
+            if answer.failure:
+                raise UpstreamFailure(answer.failure)
+            await answer.wait()
+        return answer
+
+    def close(self) -> None:
+        self.open = False
+        if self._transport is not None:
+            self._transport.close()
+
+    # -- called by the event loop -------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as problem:
+            self._fail(f"{self._upstream}: not an HTTP answer: {problem}")
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.open = False
+        self._fail(f"{self._upstream}: the connection broke off")
+
+    def _fail(self, why: str) -> None:
+        answer = self._answer
+        if answer is not None and not answer.over:
+            answer.failure = why
+            answer.wake()
+
+    # -- called by the parser -----------------------------------------------------------------------------------
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        assert self._answer is not None
+        self._answer.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        assert self._answer is not None
+        self._answer.status = self._parser.get_status_code()
+        self._answer.headed = True
+        self._answer.wake()
+
+    def on_body(self, data: bytes) -> None:
+        assert self._answer is not None
+        self._answer.add(data)
+
+    def on_message_complete(self) -> None:
+        answer, self._answer = self._answer, None
+        assert answer is not None
+        answer.over = True
+        answer.wake()
+        if self.open and self._parser.should_keep_alive() and len(self._upstream.idle) < _MOST_IDLE:
+            self._upstream.idle.append(self)
+        else:
+            self.close()
