@@ -18,6 +18,7 @@ from steelyard.cost.csvrows import number, whole
 from steelyard.cost.tabulated import ExpertTimes, Tabulated, TabulatedAttention, TimeCurve
 from steelyard.errors import UserError, quoted
 from steelyard.files.csvtext import CsvRow, csv_columns, csv_rows
+from steelyard.files.finding import is_file, is_folder
 from steelyard.files.yamltext import read_yaml
 from steelyard.model import Layout, as_layout
 
@@ -60,12 +61,12 @@ def read_variant(folder: Path, layout: int | Layout) -> Tabulated:
     """The profile of one tensor-parallel degree. Experts are sliced by that degree, or whole if expert parallel."""
     layout = as_layout(layout)
     tables = folder / f"tp{layout.tp}"
-    if not tables.is_dir():
+    if not is_folder(tables):
         there = sorted(each.name for each in folder.glob("tp*"))
         raise UserError(f"{folder}: profiled for {', '.join(there) or 'no degree'}, not for tp{layout.tp}")
     meta = read_meta(folder)
     sliced = folder / f"tp{layout.expert_slices}" / "moe.csv"
-    experts = _experts(sliced) if sliced.is_file() else None
+    experts = _experts(sliced) if is_file(sliced) else None
     weights, _, cache = str(meta.get("variant", folder.name)).partition("-kv")
     return Tabulated(
         name=f"LLMServingSim profile of {meta.get('model', folder.parent.name)} on {meta.get('hardware', 'its GPU')}",
@@ -132,7 +133,7 @@ def _skew(path: Path) -> dict[int, dict[int, float]]:
 
     Nearly even batches are skipped: there alpha is a ratio of two small differences.
     """
-    if not path.is_file():
+    if not is_file(path):
         return {}
     fits: dict[tuple[int, int], list[tuple[float, int]]] = defaultdict(list)
     for where, row in csv_rows(path, ("pc", "n_label", "skew_rate_label", "alpha", "n_samples")):

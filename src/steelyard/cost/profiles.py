@@ -12,6 +12,8 @@ from steelyard.cost.measured import MeasuredSource
 from steelyard.cost.source import CostSource
 from steelyard.cost.vidur import is_compute_folder, read_compute_folder
 from steelyard.errors import UserError, blaming, quoted
+from steelyard.files.finding import files_below, is_folder, is_there
+from steelyard.files.paths import absolute
 from steelyard.hardware import Gpu, find_gpu
 from steelyard.model import Layout, ModelSpec, as_layout
 
@@ -30,9 +32,9 @@ def open_profile(path: Path, gpu: Gpu, model: ModelSpec, layout: int | Layout) -
     A file is a bundle of our own. A folder is a profile of LLMServingSim, Vidur or Frontier, or contains several of
     them, of which the one for this GPU and model is used.
     """
-    if not path.exists():
+    if not is_there(path):
         raise UserError(f"{path}: no such file or folder; {_WOULD_DO}")
-    if not path.is_dir():
+    if not is_folder(path):
         return _bundle(path, gpu)
     variants = _folders(path, "tp*/dense.csv", is_variant)
     if variants:
@@ -63,7 +65,8 @@ def _bundle(path: Path, gpu: Gpu) -> MeasuredSource:
 def _folders(root: Path, marker: str, fits: Callable[[Path], bool]) -> list[Path]:
     """Profile folders at or below a root, recognised by a marker file."""
     depth = marker.count("/")
-    return sorted(folder for folder in {file.parents[depth] for file in root.glob(f"**/{marker}")} if fits(folder))
+    files = files_below(root, marker, "the folder of the profile")
+    return sorted(folder for folder in {file.parents[depth] for file in files} if fits(folder))
 
 
 def _by_meta(folder: Path) -> tuple[set[str], str]:
@@ -73,7 +76,7 @@ def _by_meta(folder: Path) -> tuple[set[str], str]:
 
 def _by_path(folder: Path) -> tuple[set[str], str]:
     """GPU and model from the path, since the files do not name them; a model's name may include its maker's."""
-    parts = folder.resolve().parts
+    parts = absolute(folder).parts
     return set(parts[-3:-1]), parts[-1]
 
 

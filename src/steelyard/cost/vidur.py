@@ -16,6 +16,7 @@ from steelyard.cost.csvrows import number, whole
 from steelyard.cost.tabulated import Tabulated, TabulatedAttention, TimeCurve
 from steelyard.errors import UserError
 from steelyard.files.csvtext import CsvRow, csv_columns, csv_rows
+from steelyard.files.finding import is_file
 from steelyard.model import DenseFfn, ModelSpec, MoeFfn
 
 _LAYERS = ("linear_op_kernel_only.csv", "linear_op.csv", "mlp.csv")
@@ -157,7 +158,7 @@ def _weight_bytes(path: Path) -> float:
 
 
 def _first(folder: Path, names: tuple[str, ...]) -> Path | None:
-    return next((folder / name for name in names if (folder / name).is_file()), None)
+    return next((folder / name for name in names if is_file(folder / name)), None)
 
 
 def _present(folder: Path, names: tuple[str, ...]) -> Path:

@@ -13,3 +13,4 @@ MOST_VALUES = 200_000  # of a YAML file, aliases counted as often as they are us
 MOST_DEPTH = 64  # levels of nesting; ours have 10
 MOST_DIGITS = 40  # of a whole number: 128 bits have 39
 MOST_CELLS = 1 << 30  # rows times columns of a Parquet file: ten million requests with 40 columns are 400 million
+MOST_FOLDERS = 10_000  # that are searched for profiles or captures; a profile of 50 models has 400

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from functools import cache
 from pathlib import Path
 
 from steelyard.errors import UserError, did_you_mean
+from steelyard.files.finding import is_file, is_folder
 from steelyard.files.paths import absolute
 from steelyard.model.config import read_json
 from steelyard.model.reading import model_from_config
@@ -29,9 +29,9 @@ def load_model(name: str, *, base_dir: Path | None = None) -> ModelSpec:
         return _catalog_model(entry)
     for base in (base_dir or Path.cwd(), Path.cwd()):
         path = absolute(Path(name) if name.startswith("~") else base / name)
-        if os.path.isdir(path):  # not Path.is_dir, which fails at a name of many letters
+        if is_folder(path):
             return _from_folder(path)
-        if os.path.isfile(path):
+        if is_file(path):
             return model_from_config(read_json(path), _name_of(path))
     if name.startswith((".", "/", "~")) or name.endswith(".json"):
         raise UserError(f"model: {name!r}: no such file or folder")
@@ -85,7 +85,7 @@ def _names() -> dict[str, str]:
 
 def _from_folder(folder: Path) -> ModelSpec:
     path = folder / "config.json"
-    if not path.is_file():
+    if not is_file(path):
         raise UserError(f"model: the folder {folder} has no config.json")
     return model_from_config(read_json(path), _name_of(path))
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from steelyard.balance.log import Header, Replayed, Row, read_header, replay
 from steelyard.errors import UserError
+from steelyard.files.jsontext import json_lines
 
 _EVERY = 1000  # events between two reports of progress
 
@@ -29,7 +28,7 @@ class ReplayVerdict:
 
 def replay_log(path: Path, progress: Callable[[int], None] = lambda events: None) -> ReplayVerdict:
     """Decide every event of a log again, up to the first difference."""
-    return replay_rows(_rows(path), path, progress)
+    return replay_rows(json_lines(path, torn=True, wanted="a log of the decision core"), path, progress)
 
 
 def replay_rows(
@@ -52,40 +51,3 @@ def replay_rows(
     same = last is None or last.logged == last.decided
     cut = not same and last is not None and last.decided[: len(last.logged)] == last.logged
     return ReplayVerdict(header, events, commands, dict(core.dropped), None if same or cut else last, cut)
-
-
-def _rows(path: Path) -> Iterator[Row]:
-    """Rows of a log, read one at a time since logs are large. An incomplete last line is left out."""
-    broken: UserError | None = None
-    number = 0
-    for number, text in _lines(path):
-        if broken is not None:
-            raise broken
-        where = f"{path}:{number}"
-        try:
-            row = json.loads(text)
-        except json.JSONDecodeError as error:
-            broken = UserError(f"{where}: not valid JSON: {error.msg} at column {error.colno}")
-            continue
-        if not isinstance(row, dict):
-            raise UserError(f"{where}: must be a JSON object (found {text[:40]!r})")
-        yield where, row
-    if broken is not None and number == 1:
-        raise broken
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Lines that are not blank, with their numbers."""
-    try:
-        with path.open("rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"
-        with gzip.open(path, "rt", encoding="utf-8") if packed else path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                if text := line.strip():
-                    yield number, text
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: not UTF-8 text; a log of the decision core is JSON lines") from None
-    except (OSError, EOFError) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from None

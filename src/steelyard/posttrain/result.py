@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from steelyard.files.finding import is_file
 from steelyard.files.folder import SUMMARY, result_folder
 from steelyard.files.jsontext import json_object
 from steelyard.files.tables import read_columns
@@ -68,7 +69,7 @@ class PosttrainResult:
         folder, made = Path(folder), cls.__new__(cls)
         made.__dict__["summary"] = json_object(folder / SUMMARY, "a result folder")
         for name, file in (("trajectories", TRAJECTORIES), ("step_table", STEPS)):
-            if (folder / file).is_file():
+            if is_file(folder / file):
                 made.__dict__[name] = read_columns(folder / file)
         return made
 

@@ -10,6 +10,7 @@ from typing import Any
 from steelyard.cost import CostSource, HostTerms
 from steelyard.cost.profiles import open_profile
 from steelyard.errors import UserError, blaming
+from steelyard.files.finding import is_file
 from steelyard.hardware import Gpu, Topology, find_gpu, topology_of
 from steelyard.model import Layout, ModelSpec, weight_bytes
 from steelyard.posttrain.engines import EngineKind
@@ -111,7 +112,7 @@ def _training_sources(
     serving engine."""
     own: tuple[CostSource, ...] = ()
     named = scenario.cost.profile
-    if named is not None and (scenario.base_dir / named).is_file():
+    if named is not None and is_file(scenario.base_dir / named):
         own = (open_profile(scenario.base_dir / named, gpu, model, Layout()),)
     return (*own, *measured_sources(scenario.cost, gpu, topology))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from steelyard.cost.bundle_lines import bundle_lines
 from steelyard.errors import UserError, quoted
+from steelyard.files.finding import is_there
 from steelyard.files.reading import read_bytes
 from steelyard.files.writing import replacing, write_text
 
@@ -26,7 +27,7 @@ def points_done(out: Path, about: dict[str, Any]) -> set[str]:
 
     A last line that was only written in part is removed. A file of another GPU is refused.
     """
-    if not out.exists():
+    if not is_there(out):
         write_text(out, json.dumps({"about": about}) + "\n")
     data = read_bytes(out)
     if data.startswith(_GZIP):

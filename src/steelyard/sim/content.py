@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import sys
 from collections.abc import Iterator, Mapping, Set
@@ -14,6 +13,8 @@ from typing import Any
 
 import numpy as np
 from pydantic import BaseModel
+
+from steelyard.files.finding import is_file, walked
 
 _PACKAGE = Path(__file__).parents[1]
 _MATTERS = (
@@ -79,14 +80,14 @@ def package_fingerprint() -> str:
 
 def files_under(path: Path) -> list[tuple[str, int, int]]:
     """(name, size, modification time) of a file, or of all files in a folder."""
-    if path.is_file():
+    if is_file(path):
         stat = path.stat()
         return [(path.name, stat.st_size, stat.st_mtime_ns)]
     found = []
-    for folder, _, names in os.walk(path):
+    for folder, names in walked(path, "the folder of a profile"):
         for name in names:
-            file = Path(folder, name)
+            file = folder / name
             if file.suffix not in _NOT_CODE:
-                stat = file.stat()
+                stat = file.lstat()
                 found.append((file.relative_to(path).as_posix(), stat.st_size, stat.st_mtime_ns))
     return sorted(found)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from steelyard.engine import EngineLog
 from steelyard.errors import UserError
+from steelyard.files.finding import is_file
 from steelyard.files.folder import SUMMARY, result_folder
 from steelyard.files.jsontext import json_object
 from steelyard.files.tables import read_columns
@@ -70,7 +71,7 @@ class Result:
         except (KeyError, TypeError) as error:
             raise UserError(f"{folder / SUMMARY}: not a summary of this version of steelyard ({error})") from None
         for name, file in (("requests", REQUESTS), ("steps", STEPS)):
-            if (folder / file).is_file():
+            if is_file(folder / file):
                 parts[name] = read_columns(folder / file)
         return cls.of(**parts)
 

@@ -11,6 +11,8 @@ from steelyard.cost import CostSource, MeasuredSource, Roofline, shipped_bundle
 from steelyard.cost.scaled import Scaled
 from steelyard.cost.silicon import find_database, find_silicon
 from steelyard.errors import UserError, blaming
+from steelyard.files.finding import is_folder
+from steelyard.files.paths import absolute
 from steelyard.files.reading import read_bytes
 from steelyard.hardware import Gpu, Topology, find_gpu
 from steelyard.model import Layout, ModelSpec
@@ -65,9 +67,9 @@ class Sources:
 
 def _profile_contents(path: Path) -> tuple[object, ...]:
     """A file's bytes; for a folder, which may be large, its path and its files' names, sizes and times."""
-    if path.is_file():
-        return (read_bytes(path),)
-    return str(path.resolve()), files_under(path)
+    if is_folder(path):
+        return str(absolute(path)), files_under(path)
+    return (read_bytes(path),)
 
 
 @cache

@@ -12,7 +12,7 @@ it, the engine counts as fresh if the first workload is in the folder.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.errors import UserError
+from steelyard.errors import UserError, quoted
+from steelyard.files.finding import is_file, is_folder, is_there
 from steelyard.files.jsontext import json_lines, json_object, required
 from steelyard.workload.traces.lines import seconds, tokens
 
@@ -100,12 +101,12 @@ class Capture:
 
 def read_capture_folder(folder: Path) -> Capture:
     """Everything in a capture folder; refuses an incomplete one."""
-    if not folder.is_dir():
-        raise UserError(f"{folder}: {'not a folder' if folder.exists() else 'no such folder'}; give a capture folder")
-    if not (folder / "meta.json").is_file():
+    if not is_folder(folder):
+        raise UserError(f"{folder}: {'not a folder' if is_there(folder) else 'no such folder'}; give a capture folder")
+    if not is_file(folder / "meta.json"):
         raise UserError(f"{folder}: no meta.json in it, so it is not a capture folder{_nested(folder)}")
     meta = json_object(folder / "meta.json")
-    if not (folder / "config.json").is_file():
+    if not is_file(folder / "config.json"):
         raise UserError(f"{folder}: no config.json in it; a capture folder needs the model's configuration")
     names = sorted({path.name.removesuffix(ASKED) for path in folder.glob(f"*{ASKED}")} | _recorded(folder))
     if not names:
@@ -139,7 +140,7 @@ def _nested(folder: Path) -> str:
 def _run(folder: Path, name: str) -> CapturedRun:
     answered, stepped = (_packed_or_not(folder / f"{name}{kind}") for kind in (_ANSWERED, _STEPS))
     asked = folder / f"{name}{ASKED}"
-    if not asked.is_file():
+    if not is_file(asked):
         asked = answered
     load, preemptions = _load(stepped)
     answers = _answers(answered, _ids(asked))
@@ -148,8 +149,8 @@ def _run(folder: Path, name: str) -> CapturedRun:
 
 def _packed_or_not(path: Path) -> Path:
     packed = path.with_name(path.name + ".gz")
-    found = packed if packed.is_file() else path
-    if not found.is_file():
+    found = packed if is_file(packed) else path
+    if not is_file(found):
         raise UserError(f"{packed}: no such file; a capture has NAME{_ANSWERED}.gz and NAME{_STEPS}.gz of each NAME")
     return found
 
@@ -157,11 +158,23 @@ def _packed_or_not(path: Path) -> Path:
 def _ids(asked: Path) -> list[str]:
     """The requests' ids in order; other mistakes in the file are reported by its reader."""
     if not asked.name.endswith(ASKED):
-        return [str(required(row, "id", where)) for where, row in json_lines(asked, None)]
-    rows = json_object(asked).get("requests")
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise UserError(f"{asked}: must be a JSON object with a list of `requests`, each an object")
-    return [str(row.get("id", i)) for i, row in enumerate(rows)]
+        named = [(where, str(required(row, "id", where))) for where, row in json_lines(asked, None)]
+    else:
+        rows = json_object(asked).get("requests")
+        if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+            raise UserError(f"{asked}: must be a JSON object with a list of `requests`, each an object")
+        named = [(f"{asked}: requests[{i}]", str(row.get("id", i))) for i, row in enumerate(rows)]
+    return _once(named)
+
+
+def _once(named: Iterable[tuple[str, str]]) -> list[str]:
+    """Names, each with its place, that must differ."""
+    places: dict[str, str] = {}
+    for where, name in named:
+        before = places.setdefault(name, where)
+        if before != where:
+            raise UserError(f"{where}: id {quoted(name)} is taken by {before}; every request needs its own")
+    return list(places)
 
 
 def _answers(path: Path, ids: Sequence[str]) -> ClientTimes:
@@ -171,7 +184,9 @@ def _answers(path: Path, ids: Sequence[str]) -> ClientTimes:
     for where, row in json_lines(path, None):
         name = str(required(row, "id", where))
         if name not in asked:
-            raise UserError(f"{where}: request {name} is not one of the workload's")
+            raise UserError(f"{where}: request {quoted(name)} is not one of the workload's")
+        if name in found:
+            raise UserError(f"{where}: id {quoted(name)} is taken by an earlier line; every request needs its own")
         times = _token_times(required(row, "tokens", where), where)
         at = seconds(required(row, "at", where), "at", where)
         found[name] = (at, *times, tokens(row.get("cached", 0), "cached", where))
@@ -188,7 +203,7 @@ def _answers(path: Path, ids: Sequence[str]) -> ClientTimes:
 
 def _token_times(value: Any, where: str) -> tuple[float, float, int]:
     if not isinstance(value, list) or not value:
-        raise UserError(f"{where}: tokens must be a list of seconds, one per output token (found {str(value)[:40]!r})")
+        raise UserError(f"{where}: tokens must be a list of seconds, one per output token (found {quoted(value)})")
     first, last = (seconds(value[i], f"tokens[{i}]", where) for i in (0, -1))
     if last < first:
         raise UserError(f"{where}: tokens must rise (found {first} first and {last} last)")

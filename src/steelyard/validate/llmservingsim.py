@@ -18,6 +18,7 @@ import numpy as np
 from steelyard.cost.csvrows import number, whole
 from steelyard.errors import UserError
 from steelyard.files.csvtext import csv_rows
+from steelyard.files.finding import is_file
 from steelyard.files.jsontext import json_lines, json_object, required
 from steelyard.files.paths import absolute
 from steelyard.hardware import find_gpu
@@ -41,7 +42,7 @@ _TIMES = ("queued_ts", "first_token_ts", "last_token_ts")
 
 def is_bench_folder(folder: Path) -> bool:
     """Whether a folder is such a bench, not a capture in our own format."""
-    return (folder / "vllm" / "requests.jsonl").is_file()
+    return is_file(folder / "vllm" / "requests.jsonl")
 
 
 def validate_bench(
@@ -88,7 +89,7 @@ def bench_scenario(capture: Capture, run: CapturedRun, gpu: str, cost: dict[str,
             "fleet": {"gpu": gpu, **_layout(arguments)},
             "engine": {"gpu_memory_utilization": _utilization(capture.folder), **engine},
             "workload": {
-                "trace": {"file": str(run.asked.resolve()), "format": "vllm-bench"},
+                "trace": {"file": str(absolute(run.asked)), "format": "vllm-bench"},
                 "arrivals": {"kind": "trace"},
             },
             "cost": cost,
@@ -156,7 +157,7 @@ def _gpu(capture: Capture) -> str:
     for instance in _instances(capture.folder):
         if isinstance(instance.get("hardware"), str):
             return find_gpu(instance["hardware"]).name
-    return find_gpu(capture.folder.resolve().parent.name).name
+    return find_gpu(absolute(capture.folder).parent.name).name
 
 
 def _utilization(folder: Path) -> float:
@@ -170,7 +171,7 @@ def _utilization(folder: Path) -> float:
 def _instances(folder: Path) -> Iterator[dict[str, Any]]:
     """Engines of the bench's topology, if it has one."""
     path = folder / "config.json"
-    nodes = json_object(path).get("nodes") if path.is_file() else None
+    nodes = json_object(path).get("nodes") if is_file(path) else None
     for node in nodes if isinstance(nodes, list) else ():
         for instance in node.get("instances") or () if isinstance(node, dict) else ():
             if isinstance(instance, dict):

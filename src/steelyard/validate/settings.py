@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from steelyard.errors import UserError
+from steelyard.errors import UserError, quoted
 from steelyard.files.paths import absolute
 from steelyard.hardware import find_gpu
 from steelyard.scenario import CostSpec, Scenario, scenario_from_dict
@@ -39,6 +39,8 @@ _OF_NO_EFFECT = {
     *("max_num_seqs", "max_num_batched_tokens", "block_size", "gpu_memory_utilization", "enable_prefix_caching"),
     *("async_scheduling", "skip_tokenizer_init", "load_format", "disable_log_stats", "seed", "model", "tokenizer"),
 }
+
+_MOST_LITERAL = 10_000  # characters of an argument; a list of all captured sizes has a thousand
 
 
 def scenario_of(
@@ -103,7 +105,7 @@ def gpu_of(capture: Capture, wanted: str | None) -> str:
         return find_gpu(wanted).name
     if capture.meta.get("gpu") is not None:
         return find_gpu(str(capture.meta["gpu"])).name
-    folder = capture.folder.resolve()
+    folder = absolute(capture.folder)
     for place in (folder, *folder.parents):
         named = _gpu_leading(place)
         if named is not None:
@@ -128,7 +130,7 @@ def _arguments(capture: Capture) -> dict[str, Any]:
     """The engine's arguments, which captures store as Python literals."""
     given = capture.meta.get("kw") or {}
     if not isinstance(given, dict):
-        raise UserError(f"{capture.meta_file}: kw must be an object of engine arguments (found {str(given)[:40]!r})")
+        raise UserError(f"{capture.meta_file}: kw must be an object of engine arguments (found {quoted(given)})")
     return {name: _value(value) for name, value in given.items()}
 
 
@@ -137,6 +139,6 @@ def _value(written: Any) -> Any:
     if not isinstance(written, str):
         return written
     try:
-        return ast.literal_eval(written)
-    except (ValueError, SyntaxError):
+        return ast.literal_eval(written) if len(written) <= _MOST_LITERAL else written
+    except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: nested too deeply for the parser
         return written

@@ -12,6 +12,7 @@ from steelyard.cost.bundle import shipped_bundle
 from steelyard.cost.heldout import HeldOutError, held_out_errors
 from steelyard.cost.silicon import package_folder
 from steelyard.errors import UserError
+from steelyard.files.finding import files_below, is_file, is_folder
 from steelyard.files.jsontext import json_object
 from steelyard.files.reading import read_bytes, read_text
 from steelyard.hardware import find_gpu, gpu_names
@@ -47,9 +48,9 @@ def survey(roots: Sequence[Path], say: Say) -> Survey:
     """Find captures and benches in folders, and validate them."""
     found = Survey()
     for root in roots:
-        if not root.is_dir():
+        if not is_folder(root):
             raise UserError(f"{root}: no such folder; give one with captures in it")
-    folders = sorted({path.parent for root in roots for path in root.rglob("meta.json") if _is_capture(path.parent)})
+    folders = [folder for folder in _found(roots, "meta.json") if _is_capture(folder)]
     for folder in folders:
         say(f"{folder.name}: from the profile alone")
         found.captures.append(validate(folder, given_cache=_shared(folder)))
@@ -59,8 +60,8 @@ def survey(roots: Sequence[Path], say: Say) -> Survey:
             found.crossed |= cross_calibrate(read_sources(same_model, None)).held_out
         except UserError as error:
             found.crossed[str(same_model[0])] = str(error)
-    for folder in sorted({path.parents[1] for root in roots for path in root.rglob("vllm/requests.jsonl")}):
-        _bench(folder, found, say)
+    for folder in _found(roots, "vllm/requests.jsonl"):
+        _bench(folder.parent, found, say)
     for gpu in gpu_names():
         bundle = shipped_bundle(gpu)
         if bundle is not None:
@@ -72,8 +73,13 @@ def survey(roots: Sequence[Path], say: Say) -> Survey:
     return found
 
 
+def _found(roots: Sequence[Path], pattern: str) -> list[Path]:
+    """The folders of all files that match."""
+    return sorted({path.parent for root in roots for path in files_below(root, pattern, "the folder of captures")})
+
+
 def _is_capture(folder: Path) -> bool:
-    return (folder / "config.json").is_file() and any(folder.glob("*.requests.jsonl*"))
+    return is_file(folder / "config.json") and any(folder.glob("*.requests.jsonl*"))
 
 
 def _shared(folder: Path) -> bool:
@@ -101,4 +107,4 @@ def _bench(folder: Path, found: Survey, say: Say) -> None:
     except UserError as error:
         say(f"left out: {error}")
         return
-    found.benches.append((bench, read_text(summary) if summary.is_file() else ""))
+    found.benches.append((bench, read_text(summary) if is_file(summary) else ""))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from steelyard.errors import UserError
+from steelyard.errors import UserError, quoted
 from steelyard.files.jsontext import json_lines, json_object, required
 from steelyard.records import Ints
 from steelyard.workload.columns import Content, Workload
@@ -66,7 +66,7 @@ def _rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
         raise UserError(f"{path}: must be a JSON object with a list of `requests`")
     for i, row in enumerate(requests):
         if not isinstance(row, dict):
-            raise UserError(f"{path}: requests[{i}]: must be a JSON object (found {str(row)[:40]!r})")
+            raise UserError(f"{path}: requests[{i}]: must be a JSON object (found {quoted(row)})")
     return [(f"{path}: requests[{i}]", row) for i, row in enumerate(requests)]
 
 
@@ -78,9 +78,12 @@ def _parents(rows: list[tuple[str, dict[str, Any]]]) -> Ints:
         parent = row.get("after")
         if parent is not None:
             if str(parent) not in place:
-                raise UserError(f"{where}: after {parent!r} is not the id of an earlier request")
+                raise UserError(f"{where}: after {quoted(parent)} is not the id of an earlier request")
             after[i] = place[str(parent)]
-        place[str(row.get("id", i))] = i
+        name = str(row.get("id", i))
+        if name in place:
+            raise UserError(f"{where}: id {quoted(name)} is taken by an earlier request; every request needs its own")
+        place[name] = i
     return after
 
 
@@ -108,7 +111,7 @@ def _prefix(prefix: Any, prefixes: dict[str, int], work: Workload, row: int, whe
     if prefix is None:
         return ()
     if not isinstance(prefix, list) or len(prefix) != 2:
-        raise UserError(f"{where}: prefix must be [key, tokens] (found {prefix!r})")
+        raise UserError(f"{where}: prefix must be [key, tokens] (found {quoted(prefix)})")
     length = tokens(prefix[1], "prefix", where)
     if length > work.prompt[row]:
         raise UserError(f"{where}: prefix of {length} tokens is longer than the prompt ({work.prompt[row]})")

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from steelyard.errors import UserError
+from steelyard.errors import UserError, quoted
 from steelyard.scenario.numbers import MOST
 from steelyard.workload.columns import Workload, plain
+
+_MOST_TIME = 1e20
 
 
 def tokens(value: Any, key: str, where: str) -> int:
@@ -18,14 +20,14 @@ def tokens(value: Any, key: str, where: str) -> int:
     number = int(value) if isinstance(value, float) and value.is_integer() else value
     if isinstance(number, int) and not isinstance(number, bool) and 0 <= number <= MOST:
         return number
-    raise UserError(f"{where}: {key} must be a whole number of tokens, 0 to {MOST:,} (found {value!r})")
+    raise UserError(f"{where}: {key} must be a whole number of tokens, 0 to {MOST:,} (found {quoted(value)})")
 
 
 def seconds(value: Any, key: str, where: str) -> float:
-    """A time of at least zero."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf"):
+    """A time of at least zero, in seconds or parts of them. Nanoseconds since 1970 have 19 digits."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MOST_TIME:
         return float(value)
-    raise UserError(f"{where}: {key} must be a number, not negative (found {value!r})")
+    raise UserError(f"{where}: {key} must be a number, 0 to {_MOST_TIME:g} (found {quoted(value)})")
 
 
 def recorded(path: Path, at: Sequence[float], prompt: Sequence[int], output: Sequence[int]) -> Workload:

@@ -50,6 +50,8 @@ class EventReader:
         turn = turn_of(required(row, "turn", where), f"{where}: turn")
         if kind == "Returned":
             if turn.latency is None and each.called is not None:
+                if at < each.called:
+                    raise UserError(f"{where}: at is {at:g}, but the tool was called later, at {each.called:g}")
                 turn = replace(turn, latency=at - each.called)
             each.turns.append(turn)
             return None
