@@ -122,7 +122,7 @@ def test_the_command_writes_a_file_that_scenarios_can_name(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("nonsense", "cannot be read as a calibration file"),
+        ("nonsense", ":1: not valid JSON"),
         ("{}", "has no `terms`"),
         ('{"terms": {"eagre": 1}}', "terms.eagre: no such term; there are step"),
         ('{"terms": {"eager": -1}}', r"terms.eager: must be seconds, 0 to 1 \(found -1\)"),

@@ -312,12 +312,12 @@ BAD = [
     (
         "x.jsonl",
         GOOD + '{"prompt_len": 3, "output_len": 1, "at": -1}\n',
-        "x.jsonl:2: at must be a number, not negat",
+        "x.jsonl:2: at must be a number, 0 to 1e+20",
     ),
     (
         "x.jsonl",
         GOOD + '{"prompt_len": 3, "output_len": 1, "at": NaN}\n',
-        "x.jsonl:2: at must be a number, not negat",
+        "x.jsonl:2: at must be a number, 0 to 1e+20",
     ),
     (
         "x.jsonl",
@@ -344,7 +344,7 @@ BAD = [
     ("x.json", '{"requests": []}', "x.json: the trace holds no requests"),
     ("x.json", '{\n"requests": [,]}', "x.json:2: not valid JSON: "),
     ("x.json", '{\n"asked": []}', "x.json: must be a JSON object with a list of `requests`"),
-    ("x.json", '{"requests": [3]}', "x.json: requests[0]: must be a JSON object (found '3')"),
+    ("x.json", '{"requests": [3]}', "x.json: requests[0]: must be a JSON object (found 3)"),
     ("x.json", '{"requests": [{"at": 0, "prompt": 3}]}', "x.json: requests[0]: output is missing"),
     (
         "x.json",

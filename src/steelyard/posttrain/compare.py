@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import cache
@@ -12,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from steelyard.errors import UserError
+from steelyard.files.finding import is_file
+from steelyard.files.reading import read_bytes
 from steelyard.posttrain.compare_cases import Cases
 from steelyard.posttrain.compare_choices import Contender
 from steelyard.posttrain.compare_outcomes import JUDGED_BY, Comparison, Outcome
@@ -23,7 +24,19 @@ from steelyard.sim.workers import as_completed
 Progress = Callable[[int, int], None]
 Case = PosttrainScenario | UserError
 
-_ROOMS = ("scenario", "workload", "model", "hardware", "cost", "engine", "fleet", "sim", "balance", "posttrain")
+_ROOMS = (
+    "files",
+    "scenario",
+    "workload",
+    "model",
+    "hardware",
+    "cost",
+    "engine",
+    "fleet",
+    "sim",
+    "balance",
+    "posttrain",
+)
 
 
 def compare(
@@ -150,14 +163,14 @@ def figures_of(scenario: PosttrainScenario) -> dict[str, Any]:
 def digest_of(scenario: PosttrainScenario) -> str:
     """Identifies a result by the scenario, the files that it reads, and the code."""
     written = scenario.model_dump_json(exclude={"name"})
-    files = [path.read_bytes() for path in _named(json.loads(written), scenario.base_dir)]
+    files = [read_bytes(path) for path in _named(json.loads(written), scenario.base_dir)]
     return sha256(b"\0".join([written.encode(), *files, _code().encode()])).hexdigest()[:24]
 
 
 def _named(written: Any, base: Path) -> Iterator[Path]:
     """Files that a scenario names under any key: trajectories, a model's config, a calibration."""
     if isinstance(written, str):
-        if written and os.path.isfile(base / written):  # not Path.is_file, which fails at a text of many letters
+        if written and is_file(base / written):
             yield base / written
     elif isinstance(written, dict | list):
         for each in written.values() if isinstance(written, dict) else written:
@@ -172,5 +185,5 @@ def _code() -> str:
         for path in sorted((package / room).rglob("*")):
             if path.is_file() and path.suffix != ".pyc" and not path.stem.startswith("compare"):
                 found.update(path.relative_to(package).as_posix().encode())
-                found.update(path.read_bytes())
+                found.update(read_bytes(path))
     return found.hexdigest()
