@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from steelyard.files.reading import decoded, line_blocks, read_text
 _DIGITS = bytes(ord("0") if chr(byte) in "0123456789" else ord(" ") for byte in range(256))
 _LONG = b"0" * (MOST_DIGITS + 1)
 _decode = json.JSONDecoder().raw_decode  # a third faster than json.loads
+_DUBIOUS = re.compile(rf"[0-9]{{{MOST_DIGITS + 1}}}|\\\\u[dD]")
 _ESCAPED = (b"\\ud", b"\\uD")  # half a character, unless its other half follows
 
 
@@ -61,32 +63,45 @@ def json_lines(
 
     With ``torn`` a last line that does not parse is left out, unless it is the only one: its writer was killed.
     """
-    count = 0
     broken: UserError | None = None
-    for where, text, plain in _json_texts(path, wanted):
+    for count, (where, text, plain) in enumerate(_json_texts(path, wanted)):
         if broken is not None:
             raise broken
         if count == limit:
             return
-        count += 1
         try:
-            row, end = _decode(text) if plain else json.JSONDecoder(parse_int=_whole(where)).raw_decode(text)
-            if end != len(text):
-                raise json.JSONDecodeError("more after the object", text, end)
-        except json.JSONDecodeError as error:
-            broken = UserError(f"{where}: not valid JSON: {error.msg} at column {error.colno}")
-            if torn and count > 1:
-                continue
-            raise broken from None
-        except RecursionError:
-            raise UserError(f"{where}: {TOO_DEEP}") from None
-        if not isinstance(row, dict):
-            raise UserError(f"{where}: must be a JSON object (found {quoted(row)})")
-        if text.count("{") + text.count("[") > MOST_DEPTH and too_deep(row):
-            raise UserError(f"{where}: {TOO_DEEP}")
-        if not plain:
-            _check_text(row, where)
-        yield where, row
+            yield where, _row(text, where, plain)
+        except _BrokenJson as error:
+            if not torn or count == 0:
+                raise
+            broken = error
+
+
+def json_row(text: str, where: str) -> dict[str, Any]:
+    """The object of one line of a log."""
+    return _row(text, where, _DUBIOUS.search(text) is None)
+
+
+class _BrokenJson(UserError):
+    """Text that does not parse."""
+
+
+def _row(text: str, where: str, plain: bool) -> dict[str, Any]:
+    try:
+        row, end = _decode(text) if plain else json.JSONDecoder(parse_int=_whole(where)).raw_decode(text)
+        if end != len(text):
+            raise json.JSONDecodeError("more after the object", text, end)
+    except json.JSONDecodeError as error:
+        raise _BrokenJson(f"{where}: not valid JSON: {error.msg} at column {error.colno}") from None
+    except RecursionError:
+        raise UserError(f"{where}: {TOO_DEEP}") from None
+    if not isinstance(row, dict):
+        raise UserError(f"{where}: must be a JSON object (found {quoted(row)})")
+    if text.count("{") + text.count("[") > MOST_DEPTH and too_deep(row):
+        raise UserError(f"{where}: {TOO_DEEP}")
+    if not plain:
+        _check_text(row, where)
+    return row
 
 
 def required(row: dict[str, Any], key: str, where: str) -> Any:

@@ -7,7 +7,6 @@ that they have carried out before as done.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +18,8 @@ from steelyard.balance.log import command_line, read_event, read_header
 from steelyard.balance.settings import CoreSettings
 from steelyard.balance.snapshot import restore, snapshot
 from steelyard.errors import UserError
+from steelyard.files.finding import is_there
+from steelyard.files.jsontext import json_row
 from steelyard.live.store import Store
 
 _EVENTS_BETWEEN_SNAPSHOTS = 10_000  # a replay of so many takes about a second
@@ -48,7 +49,7 @@ class Controller:
     @classmethod
     def begin(cls, path: Path, settings: CoreSettings, carry_out: CarryOut) -> Controller:
         """Start a run. Its store must be new."""
-        if path.exists():
+        if is_there(path):
             raise UserError(f"{path}: exists; resume its run, or give another name")
         return cls(Store(path, settings), settings.core(), carry_out)
 
@@ -58,7 +59,7 @@ class Controller:
         store = Store(path)
         saved = store.snapshot()
         if saved is None:
-            core, first = read_header(json.loads(store.header), str(path)).settings.core(), 0
+            core, first = read_header(json_row(store.header, str(path)), str(path)).settings.core(), 0
         else:
             first, core = saved[0], restore(saved[1])
         controller = cls(store, core, carry_out, first)
@@ -108,7 +109,8 @@ class Controller:
     def _catch_up(self, first: int, path: Path) -> None:
         """Bring the core from a snapshot to where it was."""
         for place, line, logged in self._store.rows(first):
-            commands = self.core.decide(read_event(json.loads(line), f"{path}: event {place}"))
+            where = f"{path}: event {place}"
+            commands = self.core.decide(read_event(json_row(line, where), where))
             if place >= self._store.carried_out:
                 self._act(place, commands)
             elif logged != [command_line(command) for command in commands]:

@@ -11,7 +11,6 @@ carry the fence, so that agents can refuse those of a controller that was replac
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +22,8 @@ from steelyard.balance.kinds import Command
 from steelyard.balance.log import SCHEMA, Header, Row, command_line, event_line, header_line
 from steelyard.balance.settings import CoreSettings
 from steelyard.errors import UserError
+from steelyard.files.finding import is_file
+from steelyard.files.jsontext import json_row
 from steelyard.files.reading import opened
 
 _TABLES = """
@@ -134,7 +135,8 @@ def is_store(path: Path) -> bool:
 def log_rows(path: Path) -> Iterator[Row]:
     """A store as rows of a log."""
     for number, line in enumerate(log_lines(path), 1):
-        yield f"{path}: row {number}", json.loads(line)
+        where = f"{path}: row {number}"
+        yield where, json_row(line, where)
 
 
 def log_lines(path: Path) -> Iterator[str]:
@@ -155,7 +157,7 @@ def log_lines(path: Path) -> Iterator[str]:
 
 
 def _connect(path: Path, create: bool) -> sqlite3.Connection:
-    if not create and not path.is_file():
+    if not create and not is_file(path):
         raise UserError(f"{path}: no such file; give the store of a controller")
     try:
         db = sqlite3.connect(path, timeout=_WAIT_SECONDS, isolation_level=None)
