@@ -297,6 +297,11 @@ def test_other_ends(capsys: pytest.CaptureFixture[str], error: BaseException, co
     assert shown == told if told is not None else shown.startswith("error: x\\nyyy") and shown.count("\n") == 1
 
 
+def test_without_arguments_the_help_is_shown(run: Run) -> None:
+    done = run()
+    assert "Commands:\n  simulate " in done.out + done.err
+
+
 def test_debug_may_stand_anywhere_and_is_no_value(run: Run) -> None:
     assert run("--debug", "simulate", "absent.yaml").err == run("simulate", "absent.yaml", "--debug").err
     assert "--debug" in run("simulate", "--", "--debug").err

@@ -37,6 +37,8 @@ COMMANDS = {
 
 _MISUSE: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
+_HELP = "NoArgsIsHelpError"  # whose message is the help
+
 
 @contextmanager
 def _misuse_printable() -> Iterator[None]:
@@ -44,7 +46,8 @@ def _misuse_printable() -> Iterator[None]:
     try:
         yield
     except _MISUSE as error:
-        error.message = one_line(str(error.message))
+        if type(error).__name__ != _HELP:
+            error.message = one_line(str(error.message))
         raise
 
 
