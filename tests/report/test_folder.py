@@ -14,7 +14,7 @@ import pytest
 
 from steelyard.errors import UserError
 from steelyard.records import tables as tables_module
-from steelyard.report import choose_output_dir, summary_json, write_result
+from steelyard.report import OutputFolder, choose_output_dir, summary_json, write_files, write_result
 from steelyard.report import folder as folder_module
 from support.report_samples import make_result, no_steps
 
@@ -141,6 +141,28 @@ def test_next_free_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_output_dir(None, "quick", False) == Path("runs/quick-10")
     assert choose_output_dir(None, "../a b/<c>", False) == Path("runs/a-b-c-1")
     assert choose_output_dir(None, "??", False) == Path("runs/run-1")
+
+
+def test_two_runs_of_a_name_at_once_get_a_number_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    one, other = OutputFolder(None, "quick", False), OutputFolder(None, "quick", False)
+    for each, requests in ((one, 10), (other, 20)):
+        with each.stage() as stage:
+            write_files(make_result(requests), stage)
+    assert (one.path, other.path) == (Path("runs/quick-1"), Path("runs/quick-2"))
+    assert [json.loads((each.path / "summary.json").read_text())["requests"] for each in (one, other)] == [10, 20]
+
+
+def test_intervals_are_not_written_into_the_result_of_another_run(tmp_path: Path) -> None:
+    mine = OutputFolder(tmp_path / "run", "n", False)
+    with mine.stage() as stage:
+        write_files(make_result(10), stage)
+    mine.update(make_result(10))
+    mine.update(make_result(10))
+    write_result(make_result(20), tmp_path / "run")
+    with pytest.raises(UserError, match="another run has replaced the result"):
+        mine.update(make_result(10))
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["requests"] == 20
 
 
 def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ from steelyard.cli.checks import checking
 from steelyard.cli.console import LateProgress, say
 from steelyard.cli.console import out as console
 from steelyard.cli.options import Check, Out, Overwrite, Posttrain, Set, Summary
-from steelyard.files.folder import SUMMARY, result_folder
+from steelyard.files.folder import SUMMARY
 from steelyard.files.writing import written_text
 from steelyard.posttrain.check import check_posttrain
 from steelyard.posttrain.run import posttrain
-from steelyard.report.folder import choose_output_dir
+from steelyard.report.folder import OutputFolder
 from steelyard.report.posttrain import print_posttrain, timeline_svg
 from steelyard.scenario import load_posttrain
 
@@ -37,8 +37,8 @@ def command(
 ) -> None:
     """Simulate RL post-training: rollouts with tools, training and weight sync, step after step."""
     loaded = load_posttrain(scenario, set_ or [])
-    folder = choose_output_dir(out, loaded.name, overwrite)
-    with result_folder(folder, fresh=not overwrite) as stage:
+    output = OutputFolder(out, loaded.name, overwrite)
+    with output.stage() as stage:
         with LateProgress("training steps") as progress, _journal(stage if log else None) as journal:
             result = posttrain(loaded, progress, journal)
         text = result.summary_json()
@@ -49,7 +49,7 @@ def command(
         typer.echo(text, nl=False)
     else:
         print_posttrain(result.summary, console)
-        say(f"written to {folder}")
+        say(f"written to {output.path}")
     if check:
         with checking():
             check_posttrain(result)

@@ -13,12 +13,11 @@ from steelyard.cli.console import LateProgress, err, say
 from steelyard.cli.console import out as console
 from steelyard.cli.options import Check, Out, Overwrite, Set, Summary
 from steelyard.report import (
-    choose_output_dir,
+    OutputFolder,
     print_intervals,
     print_summary,
     summary_json,
-    update_result,
-    write_result,
+    write_files,
 )
 from steelyard.scenario import load_scenario
 from steelyard.sim import Result, simulate, with_intervals
@@ -55,19 +54,21 @@ def command(
     is printed, at the end or on the interrupt.
     """
     loaded = load_scenario(scenario, set_ or [])
-    folder = choose_output_dir(out, loaded.name, overwrite)
+    output = OutputFolder(out, loaded.name, overwrite)
     with LateProgress("simulating") as progress:
         result = simulate(loaded, progress=progress)
     if not json_:
         print_summary(result, console)
-    write_result(result, folder, trace=trace, fresh=not overwrite)
+    with output.stage() as stage:
+        write_files(result, stage, trace=trace)
+    folder = output.path
     if not json_:
         say(f"\nresult folder: {folder}\nreport:        {folder / 'report.html'}")
         sys.stdout.flush()
     try:
         if intervals or (intervals is None and result.summary.requests <= _SMALL):
             result = _repeated(result, workers)
-            update_result(result, folder, trace=trace)
+            output.update(result, trace=trace)
             if not json_:
                 say("")
                 print_intervals(result, console)

@@ -7,7 +7,7 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -46,12 +46,17 @@ def check_folder(out: Path, fresh: bool) -> None:
 
 
 @contextmanager
-def result_folder(out: Path, fresh: bool = False, names: Sequence[str] = RESULT_FILES) -> Iterator[Path]:
+def result_folder(
+    out: Path,
+    fresh: bool = False,
+    names: Sequence[str] = RESULT_FILES,
+    another: Callable[[], Path] | None = None,
+) -> Iterator[Path]:
     """A private folder for the files of a result, which are put in place at the end of the block.
 
     It lies beside the folder of the result, or inside it where that exists, so that a mounted volume works too. Files
     of an earlier result with any of these ``names`` are replaced, or removed if the new one has none. They are put back
-    if something fails. A ``fresh`` folder must have stayed empty.
+    if something fails. A ``fresh`` folder must have stayed empty, or there is ``another``, new one.
     """
     with _results_to(out):
         home = nearest_folder(out)
@@ -59,7 +64,11 @@ def result_folder(out: Path, fresh: bool = False, names: Sequence[str] = RESULT_
         with partial_folder(home) as stage:
             yield stage
             sync_folder(stage)
-            if home == out or not _become(stage, out):
+            placed = home != out and _become(stage, out)
+            while not placed and another is not None:
+                out = another()
+                placed = _become(stage, out)
+            if not placed:
                 with _locked(out):
                     if fresh and _content(out):
                         raise _taken(out)

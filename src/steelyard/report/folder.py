@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from steelyard.errors import UserError
@@ -30,18 +33,51 @@ def choose_output_dir(out: Path | None, name: str, overwrite: bool) -> Path:
     return out
 
 
-def write_result(
-    result: Result, out_dir: Path, *, trace: bool = False, steps: bool = True, fresh: bool = False
-) -> None:
+class OutputFolder:
+    """Where a run writes its result, chosen and checked before the run."""
+
+    def __init__(self, out: Path | None, name: str, overwrite: bool) -> None:
+        self.path = choose_output_dir(out, name, overwrite)
+        self._name = name
+        self._numbered = out is None
+        self._fresh = not overwrite
+        self._written: os.stat_result | None = None
+
+    @contextmanager
+    def stage(self) -> Iterator[Path]:
+        """A private folder for the files of the result. If another run took the number meanwhile, this one gets the
+        next; a folder that the user has named is refused."""
+        with result_folder(self.path, self._fresh, another=self._next if self._numbered else None) as stage:
+            yield stage
+        self._written = os.stat(self.path / SUMMARY)
+
+    def update(self, result: Result, *, trace: bool = False) -> None:
+        """Replace the summary and the page, when intervals are known, unless another run has replaced the result."""
+        if self._written is None or not os.path.samestat(os.stat(self.path / SUMMARY), self._written):
+            raise UserError(f"{self.path}: another run has replaced the result, which is left as it is")
+        update_result(result, self.path, trace=trace)
+        self._written = os.stat(self.path / SUMMARY)
+
+    def _next(self) -> Path:
+        self.path = _next_run(Path("runs"), self._name)
+        return self.path
+
+
+def write_result(result: Result, out_dir: Path, *, trace: bool = False, steps: bool = True) -> None:
     """Write the result folder whole or not at all. Files of an earlier result are replaced or, if this run has no such
-    file, removed; a ``fresh`` folder must still be new or empty."""
-    with result_folder(out_dir, fresh) as stage:
-        write_table(result.requests, stage / REQUESTS)
-        if steps:
-            write_table(result.steps, stage / STEPS)
-        if trace:
-            write_trace(result, stage / TRACE)
-        _write_texts(result, stage, trace)
+    file, removed."""
+    with result_folder(out_dir) as stage:
+        write_files(result, stage, trace=trace, steps=steps)
+
+
+def write_files(result: Result, stage: Path, *, trace: bool = False, steps: bool = True) -> None:
+    """Write the files of a result to a private folder."""
+    write_table(result.requests, stage / REQUESTS)
+    if steps:
+        write_table(result.steps, stage / STEPS)
+    if trace:
+        write_trace(result, stage / TRACE)
+    _write_texts(result, stage, trace)
 
 
 def update_result(result: Result, out_dir: Path, *, trace: bool = False) -> None:
