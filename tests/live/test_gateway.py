@@ -194,6 +194,17 @@ def test_other_machines_need_tokens() -> None:
         asyncio.run(serve_gateway(fleet, GatewayRules(), "0.0.0.0", 0, lambda _: None))
 
 
+def test_files_of_certificates_are_checked(tmp_path: Path) -> None:
+    fleet = EngineFleet([Upstream("127.0.0.1", 1)], serving_router("round-robin", 1, 0))
+    missing = tmp_path / "cert.pem", tmp_path / "key.pem"
+    with pytest.raises(UserError, match="no such file; give a PEM file"):
+        asyncio.run(serve_gateway(fleet, GatewayRules(), "127.0.0.1", 0, lambda _: None, missing))
+    for path in missing:
+        path.write_text("no certificate")
+    with pytest.raises(UserError, match="not a certificate and its key"):
+        asyncio.run(serve_gateway(fleet, GatewayRules(), "127.0.0.1", 0, lambda _: None, missing))
+
+
 def test_what_is_refused() -> None:
     async def test(client: httpx.AsyncClient, replicas: list[EmulatedReplica]) -> None:
         async def status(**request: Any) -> int:

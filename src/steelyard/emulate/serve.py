@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 
 import uvicorn
@@ -17,6 +14,7 @@ from steelyard.emulate.content import ContentNames
 from steelyard.emulate.engine import EmulatedEngine
 from steelyard.emulate.metrics import Metrics
 from steelyard.emulate.replica import EmulatedReplica, Loading
+from steelyard.emulate.servers import LocalServer, listen, stop_on_signals
 from steelyard.errors import UserError
 from steelyard.scenario import Scenario
 from steelyard.sim import draw_workload, set_up
@@ -25,7 +23,6 @@ from steelyard.sim.setup import FleetSetup, Setup
 
 _DISK_RATE = 2e9  # bytes/s of loading weights from local disk; an assumption
 _REMEMBERED = 8  # times the KV blocks of an engine: blocks of prompts whose names are remembered
-_BACKLOG = 2048  # connections that wait to be accepted
 
 
 def replicas_of(scenario: Scenario, speed: float, name: str | None = None) -> list[EmulatedReplica]:
@@ -76,14 +73,13 @@ async def serve(replicas: list[EmulatedReplica], host: str, port: int, ready: Ca
 
     A replica that is told to crash closes its port and drops its connections. Returns 1 if all have crashed.
     """
-    sockets = [_listen(host, port + place if port else 0) for place in range(len(replicas))]
+    sockets = [listen(host, port + place if port else 0) for place in range(len(replicas))]
     servers = [_server(replica) for replica in replicas]
     running = [
         asyncio.ensure_future(server.serve(sockets=[each])) for server, each in zip(servers, sockets, strict=True)
     ]
     crashes = [asyncio.ensure_future(_crash(*each)) for each in zip(replicas, servers, strict=True)]
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, _stop, servers)
+    stop_on_signals(servers)
     ready([each.getsockname()[1] for each in sockets])
     await asyncio.gather(*running)
     for each in crashes:
@@ -91,34 +87,14 @@ async def serve(replicas: list[EmulatedReplica], host: str, port: int, ready: Ca
     return int(all(replica.crashed.is_set() for replica in replicas))
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        return socket.create_server((host, port), backlog=_BACKLOG, reuse_port=False)
-    except (OSError, OverflowError) as problem:
-        raise UserError(f"--host {host} --port {port}: cannot listen there: {problem}") from None
-
-
-class _Server(uvicorn.Server):
-    """One of several in a process, so that signals are not its own."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def _stop(servers: list[_Server]) -> None:
-    for server in servers:
-        server.should_exit = server.force_exit = True
-
-
-def _server(replica: EmulatedReplica) -> _Server:
+def _server(replica: EmulatedReplica) -> LocalServer:
     config = uvicorn.Config(
         make_app(replica), log_level="warning", access_log=False, loop="asyncio", lifespan="off", timeout_keep_alive=75
     )
-    return _Server(config)
+    return LocalServer(config)
 
 
-async def _crash(replica: EmulatedReplica, server: _Server) -> None:
+async def _crash(replica: EmulatedReplica, server: LocalServer) -> None:
     """Drop everything without a word, as a process that is killed does."""
     await replica.crashed.wait()
     for listener in server.servers:

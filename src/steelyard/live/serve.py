@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Callable
 from pathlib import Path
 
 import uvicorn
 
+from steelyard.emulate.servers import LocalServer, listen, stop_on_signals
 from steelyard.errors import UserError
+from steelyard.files.reading import read_text
 from steelyard.live.fleet import EngineFleet
 from steelyard.live.gateway import Gateway, GatewayRules
 
-_BACKLOG = 2048  # connections that wait to be accepted
 _LOCAL = ("127.0.0.1", "::1", "localhost")
 
 
@@ -28,10 +28,8 @@ async def serve_gateway(
     """Serve at an address; ``certificate`` are the files of a certificate and its key."""
     if host not in _LOCAL and not rules.access.tokens:
         raise UserError(f"--host {host}: other machines can reach it, so it needs --tokens FILE")
-    try:
-        listener = socket.create_server((host, port), backlog=_BACKLOG)
-    except (OSError, OverflowError) as problem:
-        raise UserError(f"--host {host} --port {port}: cannot listen there: {problem}") from None
+    for path in certificate or ():
+        read_text(path, wanted="a PEM file")
     config = uvicorn.Config(
         Gateway(fleet, rules),
         log_level="warning",
@@ -44,9 +42,16 @@ async def serve_gateway(
         ssl_certfile=None if certificate is None else str(certificate[0]),
         ssl_keyfile=None if certificate is None else str(certificate[1]),
     )
+    try:
+        config.load()
+    except OSError as problem:
+        raise UserError(f"--certificate, --key: not a certificate and its key: {problem}") from None
+    listener = listen(host, port)
     watching = asyncio.ensure_future(fleet.watch())
     ready(listener.getsockname()[1])
     try:
-        await uvicorn.Server(config).serve(sockets=[listener])
+        server = LocalServer(config)
+        stop_on_signals([server])
+        await server.serve(sockets=[listener])
     finally:
         watching.cancel()
