@@ -14,6 +14,7 @@ from steelyard.report import figures
 from steelyard.report.axis import TimeAxis
 from steelyard.report.figures import figure_data, integrals
 from steelyard.report.loads import replica_loads, unserved_reasons, workload_shares
+from steelyard.sim.gaps import TokenGaps
 from support.report_samples import make_result, no_steps
 
 moments = st.floats(0, 100, allow_nan=False)
@@ -83,7 +84,7 @@ def test_distributions_are_the_quantiles() -> None:
 
 def test_gaps_between_tokens_count_by_weight() -> None:
     result = make_result(10)
-    result.itl = (np.array([0.01, 0.02, 0.5]), np.array([90, 9, 1]))
+    result.gaps = TokenGaps(((np.array([0.01, 0.02, 0.5]), np.array([90, 9, 1])),))
     data = figure_data(result)
     shares, values = data["quantiles"], data["cdfs"]["itl"]
     assert values[shares.index(0.99)] == 0.02

@@ -15,7 +15,11 @@ import pytest
 from steelyard.errors import UserError
 from steelyard.records import tables as tables_module
 from steelyard.report import OutputFolder, choose_output_dir, summary_json, write_files, write_result
+from steelyard.report import figures as figures_module
 from steelyard.report import folder as folder_module
+from steelyard.scenario import scenario_from_dict
+from steelyard.sim import result as result_module
+from steelyard.sim import simulate
 from support.report_samples import make_result, no_steps
 
 BASIC = {"summary.json", "requests.parquet", "steps.parquet", "report.html"}
@@ -198,3 +202,27 @@ def test_parent_without_permission_is_refused(tmp_path: Path) -> None:
 def test_name_too_long_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="too long"):
         choose_output_dir(tmp_path / ("x" * 300), "n", False)
+
+
+def test_a_large_result_is_written_without_a_table_of_all_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its files are the same."""
+    monkeypatch.setattr(tables_module, "ROWS_PER_GROUP", 100)
+    monkeypatch.setattr(figures_module, "_CHUNK", 130)
+    pools = [{"role": "prefill", "gpu": "h100", "replicas": 2}, {"role": "decode", "gpu": "h100", "replicas": 3}]
+    workload = {"arrivals": {"kind": "poisson", "rate": 20}, "requests": 60, "prompt": 900, "output": 40}
+    scenario = scenario_from_dict({"model": "llama-3.1-8b", "fleet": {"pools": pools}, "workload": workload})
+    small, large = simulate(scenario), simulate(scenario)
+    write_result(small, tmp_path / "small")
+    monkeypatch.setattr(result_module, "_MANY_STEPS", 200)
+    write_result(large, tmp_path / "large")
+    large.save(tmp_path / "saved")
+    assert "steps" in small.__dict__ and "steps" not in large.__dict__
+    assert len(small.steps["end"]) > 400
+    for name in BASIC:
+        assert (tmp_path / "small" / name).read_bytes() == (tmp_path / "large" / name).read_bytes(), name
+    assert (tmp_path / "saved" / "steps.parquet").read_bytes() == (tmp_path / "small" / "steps.parquet").read_bytes()
+    one = [{name: column.tolist() for name, column in table.items()} for table in small.step_tables(range(1, 4))]
+    other = [{name: column.tolist() for name, column in table.items()} for table in large.step_tables(range(1, 4))]
+    assert one == other and [set(table["replica"]) for table in one] == [{1}, {2}, {3}]

@@ -31,3 +31,13 @@ def test_percentiles_of_gaps_are_those_of_all_gaps_in_a_row(
     target = percent / 100 * len(row)
     expected = next(seconds for place, seconds in enumerate(row, 1) if place >= target)
     assert gaps.percentiles([percent]) == [expected]
+
+
+@given(st.lists(st.lists(st.tuples(SECONDS, st.integers(1, 9)), min_size=1, max_size=40), min_size=1, max_size=3))
+def test_many_counts_of_gaps_at_once_are_those_of_all_gaps_sorted(engines: list[list[tuple[float, int]]]) -> None:
+    gaps = TokenGaps(
+        tuple((np.array([s for s, _ in each]), np.array([count for _, count in each])) for each in engines)
+    )
+    seconds, counts = gaps.rising()
+    wanted = np.linspace(0, 1, 23) * gaps.total
+    assert gaps.at(wanted) == seconds[np.searchsorted(np.cumsum(counts), wanted)].tolist()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from steelyard.scenario import Scenario, scenario_from_dict
+from steelyard.scenario import scenario_from_dict
+from steelyard.sim import Result
+from steelyard.sim.gaps import TokenGaps
 from steelyard.sim.summary import Cost, Outcomes, Summary
 
 BLOCKS = 27_000
@@ -16,18 +18,6 @@ STEP_COLUMNS = [
     *("replica", "step", "start", "end", "n_decode", "kv_decode"),
     *("prefill_tokens", "prefill_requests", "running", "waiting", "free_blocks", "preempted"),
 ]
-
-
-@dataclass
-class SampleResult:
-    """The fields of sim.Result."""
-
-    scenario: Scenario
-    summary: Summary
-    requests: dict[str, np.ndarray]
-    steps: dict[str, np.ndarray]
-    itl: tuple[np.ndarray, np.ndarray]
-    notes: list[str] = field(default_factory=list)
 
 
 def make_result(
@@ -39,7 +29,7 @@ def make_result(
     output: int | None = None,
     reject: float = 0.02,
     slo: dict[str, dict[str, Any]] | None = None,
-) -> Any:
+) -> Result:
     """A result of `requests` requests served round-robin; `reject` is the share turned away."""
     rng = np.random.default_rng([7, requests, replicas])
     table = _requests(rng, requests, replicas, rate, labels, output, reject)
@@ -47,7 +37,7 @@ def make_result(
     _finish(table)
     columns = {key: np.concatenate([part[key] for part in steps]) for key in steps[0]}
     gaps = np.sort((columns["end"] - columns["start"])[columns["n_decode"] > 0])
-    return SampleResult(
+    return Result.of(
         scenario=scenario_from_dict(
             {
                 "model": "llama-3.1-8b",
@@ -63,12 +53,12 @@ def make_result(
         summary=_summary(table, columns, gaps, replicas, name, slo),
         requests=table,
         steps=columns,
-        itl=(gaps, np.full(len(gaps), 2, dtype=np.int64)),
+        gaps=TokenGaps(((gaps, np.full(len(gaps), 2, dtype=np.int64)),) if len(gaps) else ()),
         notes=["attention below 128 tokens is extrapolated"],
     )
 
 
-def no_steps(result: Any) -> Any:
+def no_steps(result: Result) -> Result:
     """The same run as if nothing had been served: every request rejected, no step made."""
     for key, column in result.requests.items():
         if column.dtype.kind == "f" and key != "arrival":
@@ -77,9 +67,9 @@ def no_steps(result: Any) -> Any:
     result.requests["status"][:] = "rejected"
     result.requests["reason"][:] = "prompt of 99999 tokens is longer than max_model_len 8192"
     result.steps = {key: column[:0] for key, column in result.steps.items()}
-    result.itl = (np.empty(0), np.empty(0, dtype=np.int64))
+    result.gaps = TokenGaps(())
     total = result.summary.requests
-    summary = _summary(result.requests, result.steps, result.itl[0], 1, result.summary.name, None)
+    summary = _summary(result.requests, result.steps, np.empty(0), 1, result.summary.name, None)
     result.summary = replace(
         summary,
         requests=total,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 
 from steelyard.errors import UserError
 from steelyard.files.writing import written
+from steelyard.records.columns import in_parts
 
 ROWS_PER_GROUP = 1 << 20
 
@@ -22,7 +24,18 @@ _ENCODING = {"i": "DELTA_BINARY_PACKED", "f": "BYTE_STREAM_SPLIT"}
 
 
 def write_table(columns: Mapping[str, np.ndarray], path: Path) -> None:
-    """Write a new file of the columns in row groups, so that memory stays bounded however many rows there are."""
+    """Write a new file of the columns."""
+    write_tables([columns], path)
+
+
+def write_tables(tables: Iterable[Mapping[str, np.ndarray]], path: Path) -> None:
+    """Write a new file of the rows of all tables, which have the same columns.
+
+    Rows are written group by group, so that memory stays bounded however many there are. The bytes do not depend on how
+    rows are divided into tables.
+    """
+    parts = in_parts(tables, ROWS_PER_GROUP)
+    columns = next(parts)
     schema = pa.schema([pa.field(name, _arrow_type(column)) for name, column in columns.items()])
     numeric = {name: _ENCODING[c.dtype.kind] for name, c in columns.items() if c.dtype.kind in _ENCODING}
     with (
@@ -36,12 +49,8 @@ def write_table(columns: Mapping[str, np.ndarray], path: Path) -> None:
             column_encoding=numeric,
         ) as writer,
     ):
-        rows = len(next(iter(columns.values()))) if columns else 0
-        for first in range(0, max(rows, 1), ROWS_PER_GROUP):
-            part = slice(first, first + ROWS_PER_GROUP)
-            arrays = [
-                pa.array(column[part], type=field.type) for column, field in zip(columns.values(), schema, strict=True)
-            ]
+        for part in chain([columns], parts):
+            arrays = [pa.array(part[field.name], type=field.type) for field in schema]
             writer.write_table(pa.Table.from_arrays(arrays, schema=schema), row_group_size=ROWS_PER_GROUP)
 
 

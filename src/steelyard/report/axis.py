@@ -33,12 +33,18 @@ class TimeAxis:
 def time_axis(result: Result) -> TimeAxis | None:
     """From the first arrival to the last thing that happened; None if nothing did."""
     moments = [result.requests[name] for name in ("arrival", "finish")]
-    moments += [result.steps[name] for name in ("start", "end")]
-    known = [column[np.isfinite(column)] for column in moments]
-    known = [column for column in known if len(column)]
+    spans = [_span(column) for column in moments]
+    spans += [_span(table[name]) for table in result.step_tables() for name in ("start", "end")]
+    known = [each for each in spans if each is not None]
     if not known:
         return None
-    start, end = min(float(c.min()) for c in known), max(float(c.max()) for c in known)
+    start, end = min(first for first, _ in known), max(last for _, last in known)
     if 0 < start < 0.05 * end:
         start = 0.0  # people expect the clock to start at 0
     return TimeAxis(start, end) if end > start else None
+
+
+def _span(times: np.ndarray) -> tuple[float, float] | None:
+    """The first and the last of some times; None if none is known."""
+    known = times[np.isfinite(times)]
+    return (float(known.min()), float(known.max())) if len(known) else None

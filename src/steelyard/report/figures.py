@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from steelyard.records.columns import in_parts
 from steelyard.records.jsontext import short
 from steelyard.report.axis import TimeAxis, time_axis
 from steelyard.report.changes import serving_over_time
@@ -127,24 +128,21 @@ def _by_pool(result: Result, axis: TimeAxis) -> list[dict[str, Any]]:
 def _load_over_time(result: Result, axis: TimeAxis, only: range | None = None) -> dict[str, np.ndarray]:
     """Queue and batch from the steps; between steps a replica is idle, with nothing waiting or held.
 
-    ``only`` are the replicas to include; their steps are consecutive rows.
+    ``only`` are the replicas to include.
     """
     blocks = _blocks_by_replica(result.summary)
-    begin, end_row = 0, len(result.steps["start"])
-    if only is not None:
-        begin, end_row = np.searchsorted(result.steps["replica"], [only.start, only.stop]).tolist()
-    if begin == end_row:
-        return {}
-    sums, peak = np.zeros((5, axis.bins)), np.zeros(axis.bins)
-    for first in range(begin, end_row, _CHUNK):
-        steps = {name: column[first : min(first + _CHUNK, end_row)] for name, column in result.steps.items()}
+    sums, peak, count = np.zeros((5, axis.bins)), np.zeros(axis.bins), 0
+    for steps in in_parts(result.step_tables(only), _CHUNK):
         start, end = steps["start"], steps["end"]
+        count += len(start)
         members = steps["n_decode"] + steps["prefill_requests"]
         room = blocks[steps["replica"]]
         used = 1 - np.divide(steps["free_blocks"], room, out=np.ones(len(room)), where=room > 0)
         busy = np.ones(len(start))
         sums += integrals(axis, start, end, busy, steps["waiting"], steps["running"], members, used)
         _raise_peaks(peak, axis, start, end, used)
+    if not count:
+        return {}
     busy_seconds, waiting, running, batch, held = sums
     load = {
         "waiting": waiting / axis.width,
@@ -173,18 +171,10 @@ def _raise_peaks(peak: np.ndarray, axis: TimeAxis, start: np.ndarray, end: np.nd
 def _cdf(result: Result, metric: str) -> np.ndarray:
     """The metric's value at each quantile; empty if no request has one."""
     if metric == "itl":
-        return _weighted_quantiles(*result.itl)
+        return np.array(result.gaps.at(_QUANTILES * result.gaps.total)) if result.gaps.parts else np.empty(0)
     values = result.requests[metric][result.requests["status"] == "finished"]
     values = values[np.isfinite(values)]
     return np.asarray(np.quantile(values, _QUANTILES)) if len(values) else values
-
-
-def _weighted_quantiles(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    if not len(values):
-        return values
-    reached = np.cumsum(weights)
-    rank = np.searchsorted(reached, _QUANTILES * reached[-1])
-    return np.asarray(values[np.minimum(rank, len(values) - 1)])
 
 
 def _marks(summary: Summary, metric: str) -> list[tuple[str, float | None, float]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from steelyard.errors import UserError
 from steelyard.files.folder import SUMMARY, check_folder, result_folder
 from steelyard.files.writing import written_text
-from steelyard.records.tables import write_table
+from steelyard.records.tables import write_table, write_tables
 from steelyard.report.names import file_name
 from steelyard.report.page import render_page
 from steelyard.report.trace import trace_note, write_trace
@@ -74,7 +74,7 @@ def write_files(result: Result, stage: Path, *, trace: bool = False, steps: bool
     """Write the files of a result to a private folder."""
     write_table(result.requests, stage / REQUESTS)
     if steps:
-        write_table(result.steps, stage / STEPS)
+        write_tables(result.step_tables(), stage / STEPS)
     if trace:
         write_trace(result, stage / TRACE)
     _write_texts(result, stage, trace)

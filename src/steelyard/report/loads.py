@@ -44,26 +44,28 @@ class WorkloadShare:
 def replica_loads(result: Result) -> ReplicaLoads:
     """The load of each replica, idle ones included."""
     replicas, duration = result.summary.replicas, result.summary.duration_s
-    begun, steps = result.requests["replica"], result.steps
+    begun = result.requests["replica"]
     answered = result.requests.get("decode_replica", begun)
     served = np.concatenate([begun, answered]) if "decode_replica" in result.requests else begun
     taken = served >= 0
     finished = (answered >= 0) & (result.requests["status"] == "finished")
     tokens = np.bincount(answered[finished], result.requests["output"][finished], minlength=replicas)
-    seconds = steps["end"] - steps["start"]
-    busy = np.bincount(steps["replica"], seconds, minlength=replicas)
-    members = np.bincount(
-        steps["replica"], (steps["n_decode"] + steps["prefill_requests"]) * seconds, minlength=replicas
-    )
-    waiting = np.zeros(len(busy), dtype=np.int64)
-    np.maximum.at(waiting, steps["replica"], steps["waiting"])
+    busy, members, preempted = np.zeros((3, replicas))
+    waiting = np.zeros(replicas, dtype=np.int64)
+    for steps in result.step_tables():
+        seconds = steps["end"] - steps["start"]
+        busy += np.bincount(steps["replica"], seconds, minlength=replicas)
+        batch = steps["n_decode"] + steps["prefill_requests"]
+        members += np.bincount(steps["replica"], batch * seconds, minlength=replicas)
+        preempted += np.bincount(steps["replica"], steps["preempted"], minlength=replicas)
+        np.maximum.at(waiting, steps["replica"], steps["waiting"])
     return ReplicaLoads(
         requests=np.bincount(served[taken], minlength=replicas),
         output_tokens=tokens,
         busy=busy / duration if duration else busy,
         mean_batch=np.divide(members, busy, out=np.zeros(len(busy)), where=busy > 0),
         peak_waiting=waiting,
-        preemptions=np.bincount(steps["replica"], steps["preempted"], minlength=replicas),
+        preemptions=preempted,
     )
 
 

@@ -49,33 +49,42 @@ class TokenGaps:
         return max(float(seconds.max()) for seconds, _ in self.parts)
 
     def percentiles(self, percents: Sequence[float]) -> list[float]:
-        """The gap at each percentile: the smallest one that is at least as large as this share of all gaps.
+        """The gap at each percentile: the smallest one that is at least as large as this share of all gaps."""
+        return self.at([percent / 100 * self.total for percent in percents])
+
+    def at(self, counts: Sequence[float] | Floats) -> list[float]:
+        """For each count the smallest gap such that so many pairs of tokens have no larger one.
 
         Sorting all gaps would cost more than the simulation, so only the bins that hold an answer are sorted.
         """
         low = min(float(seconds.min()) for seconds, _ in self.parts)
         if low == self.longest:
-            return [low for _ in percents]
-        bins = min(_MOST_BINS, max(_FEWEST_BINS, sum(len(seconds) for seconds, _ in self.parts) // 8))
-        scale = bins / (self.longest - low)
-        places = [((seconds - low) * scale).astype(np.int32) for seconds, _ in self.parts]
-        held = np.zeros(bins + 1)
-        for place, (_, count) in zip(places, self.parts, strict=True):
-            held += np.bincount(place, weights=count, minlength=bins + 1)
+            return [low for _ in counts]
+        most = min(_MOST_BINS, max(_FEWEST_BINS, sum(len(seconds) for seconds, _ in self.parts) // 8))
+        scale = most / (self.longest - low)
+        held = np.zeros(most + 1)
+        for seconds, count in self.parts:
+            held += np.bincount(_places(seconds, low, scale), weights=count, minlength=most + 1)
         upto = np.cumsum(held)
-        targets = [percent / 100 * self.total for percent in percents]
-        return [
-            self._within(places, here, target - (upto[here - 1] if here else 0.0))
-            for here, target in zip(np.searchsorted(upto, targets).tolist(), targets, strict=True)
-        ]
+        bins = np.searchsorted(upto, counts)
+        before = np.where(bins > 0, upto[bins - 1], 0.0)
+        wanted = np.zeros(most + 1, dtype=np.bool_)
+        wanted[bins] = True
+        seconds, place, reached = self._sorted_bins(wanted, low, scale)
+        first = np.searchsorted(place, bins)
+        below = np.where(first > 0, reached[first - 1], 0)
+        return [float(seconds[i]) for i in np.searchsorted(reached, np.asarray(counts) - before + below)]
 
-    def _within(self, places: list[NDArray[np.int32]], here: int, target: float) -> float:
-        """The gap in one bin at which the running count reaches the target."""
-        inside = [place == here for place in places]
-        seconds = np.concatenate([part[0][at] for part, at in zip(self.parts, inside, strict=True)])
-        count = np.concatenate([part[1][at] for part, at in zip(self.parts, inside, strict=True)])
+    def _sorted_bins(self, wanted: NDArray[np.bool_], low: float, scale: float) -> tuple[Floats, Ints, Ints]:
+        """The gaps in some bins, sorted, with the bin of each and how many pairs of tokens come up to it."""
+        found: list[tuple[Floats, Ints, Ints]] = []
+        for seconds, count in self.parts:
+            place = _places(seconds, low, scale)
+            inside = wanted[place]
+            found.append((seconds[inside], place[inside], count[inside]))
+        seconds, place, count = (np.concatenate(column) for column in zip(*found, strict=True))
         order = np.argsort(seconds)
-        return float(seconds[order[np.searchsorted(np.cumsum(count[order]), target)]])
+        return seconds[order], place[order], np.cumsum(count[order])
 
     def rising(self) -> tuple[Floats, Ints]:
         """Gaps and counts of all engines, sorted by gap."""
@@ -84,3 +93,8 @@ class TokenGaps:
         seconds = np.concatenate([part[0] for part in self.parts])
         order = np.argsort(seconds)
         return seconds[order], np.concatenate([part[1] for part in self.parts])[order]
+
+
+def _places(seconds: Floats, low: float, scale: float) -> Ints:
+    """The bin of each gap."""
+    return ((seconds - low) * scale).astype(np.int64)

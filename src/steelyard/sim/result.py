@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,7 +20,7 @@ from steelyard.files.jsontext import json_object
 from steelyard.files.tables import read_columns
 from steelyard.files.writing import written_text
 from steelyard.records.jsontext import readable
-from steelyard.records.tables import to_arrow, to_pandas, write_table
+from steelyard.records.tables import to_arrow, to_pandas, write_table, write_tables
 from steelyard.scenario import Scenario
 from steelyard.sim.gaps import TokenGaps
 from steelyard.sim.summary import Summary
@@ -32,6 +33,7 @@ Column = NDArray[Any]
 Kept = Literal["summary", "requests", "steps"]
 EVERYTHING: tuple[Kept, ...] = ("summary", "requests", "steps")
 REQUESTS, STEPS = "requests.parquet", "steps.parquet"
+_MANY_STEPS = 1 << 21  # whose table is not kept as a whole: it would take 200 MB
 
 
 class NotKept(UserError, AttributeError):
@@ -79,9 +81,10 @@ class Result:
         """Write summary.json, requests.parquet and steps.parquet, as far as they were kept. Files of an earlier result
         are replaced."""
         with result_folder(Path(folder)) as stage:
-            for name, file in (("requests", REQUESTS), ("steps", STEPS)):
-                if self.has(name):
-                    write_table(getattr(self, name), stage / file)
+            if self.has("requests"):
+                write_table(self.requests, stage / REQUESTS)
+            if self.has("steps"):
+                write_tables(self.step_tables(), stage / STEPS)
             if self.has("summary"):
                 with written_text(stage / SUMMARY) as text:
                     text.write(summary_text(self.summary, self.notes))
@@ -118,10 +121,29 @@ class Result:
     @cached_property
     def steps(self) -> dict[str, Column]:
         """One row per engine step, replica by replica."""
-        tables = [log.steps() for log in self.logs]
-        names = list(tables[0])
-        replica = np.repeat(np.arange(len(tables)), [len(table["end"]) for table in tables])
-        return {"replica": replica} | {name: np.concatenate([table[name] for table in tables]) for name in names}
+        tables = list(self._expanded(range(len(self.logs))))
+        return {name: np.concatenate([table.pop(name) for table in tables]) for name in list(tables[0])}
+
+    def step_tables(self, replicas: range | None = None) -> Iterator[dict[str, Column]]:
+        """The rows of `steps`, of all replicas or only of some, one table for each replica.
+
+        A run may have more steps than fit in memory together with all else; then each table is expanded when its turn
+        comes, and not kept.
+        """
+        if "steps" not in self.__dict__ and sum(log.ran for log in self.logs) > _MANY_STEPS:
+            yield from self._expanded(range(len(self.logs)) if replicas is None else replicas)
+            return
+        steps = self.steps
+        last = int(steps["replica"][-1]) + 1 if len(steps["replica"]) else 1
+        chosen = range(last) if replicas is None else replicas
+        bounds = np.searchsorted(steps["replica"], [*chosen, chosen.stop]).tolist()
+        for first, end in pairwise(bounds):
+            yield {name: column[first:end] for name, column in steps.items()}
+
+    def _expanded(self, replicas: range) -> Iterator[dict[str, Column]]:
+        for replica in replicas:
+            table = self.logs[replica].steps()
+            yield {"replica": np.full(len(table["end"]), replica), **table}
 
 
 def summary_text(summary: Summary, notes: Sequence[str]) -> str:
