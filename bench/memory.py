@@ -21,7 +21,7 @@ _EXAMPLE = Path(__file__).parents[1] / "examples" / "posttrain" / "math-1024.yam
 _STATUS = Path("/proc/self/status")
 _SCENARIO = """
 model: llama-3.1-8b
-fleet: {gpu: h100, replicas: 1024, router: least-outstanding}
+fleet: {gpu: h100, replicas: 1024, router: round-robin}
 workload:
   arrivals: {kind: poisson, rate: 6144}
   requests: 1000000

@@ -125,8 +125,8 @@ class EngineLog:
 
     @cached_property
     def end(self) -> Floats:
-        """End second of every step."""
-        return np.array(self.ends)
+        """End second of every step: a view of ``ends``, which must not grow any more."""
+        return np.frombuffer(self.ends) if self.ends else np.empty(0)
 
     def stretches(self) -> dict[str, Ints]:
         """One row per stretch, with its number of steps."""

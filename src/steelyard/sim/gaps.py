@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,6 +15,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _FEWEST_BINS, _MOST_BINS = 1 << 8, 1 << 16
+_AT_ONCE = 1 << 21  # gaps that are sorted together, or a bin if that has more
 
 
 @dataclass(frozen=True)
@@ -60,29 +61,33 @@ class TokenGaps:
         low = min(float(seconds.min()) for seconds, _ in self.parts)
         if low == self.longest:
             return [low for _ in counts]
-        most = min(_MOST_BINS, max(_FEWEST_BINS, sum(len(seconds) for seconds, _ in self.parts) // 8))
-        scale = most / (self.longest - low)
-        held = np.zeros(most + 1)
-        for seconds, count in self.parts:
-            held += np.bincount(_places(seconds, low, scale), weights=count, minlength=most + 1)
-        upto = np.cumsum(held)
-        bins = np.searchsorted(upto, counts)
-        before = np.where(bins > 0, upto[bins - 1], 0.0)
-        wanted = np.zeros(most + 1, dtype=np.bool_)
-        wanted[bins] = True
-        seconds, place, reached = self._sorted_bins(wanted, low, scale)
-        first = np.searchsorted(place, bins)
-        below = np.where(first > 0, reached[first - 1], 0)
-        return [float(seconds[i]) for i in np.searchsorted(reached, np.asarray(counts) - before + below)]
-
-    def _sorted_bins(self, wanted: NDArray[np.bool_], low: float, scale: float) -> tuple[Floats, Ints, Ints]:
-        """The gaps in some bins, sorted, with the bin of each and how many pairs of tokens come up to it."""
-        found: list[tuple[Floats, Ints, Ints]] = []
+        last = min(_MOST_BINS, max(_FEWEST_BINS, sum(len(seconds) for seconds, _ in self.parts) // 8))
+        scale = last / (self.longest - low)
+        held, sizes = np.zeros(last + 1), np.zeros(last + 1, dtype=np.int64)
         for seconds, count in self.parts:
             place = _places(seconds, low, scale)
-            inside = wanted[place]
-            found.append((seconds[inside], place[inside], count[inside]))
-        seconds, place, count = (np.concatenate(column) for column in zip(*found, strict=True))
+            held += np.bincount(place, weights=count, minlength=last + 1)
+            sizes += np.bincount(place, minlength=last + 1)
+        upto, targets = np.cumsum(held), np.asarray(counts, dtype=np.float64)
+        bins = np.searchsorted(upto, targets)
+        before = np.where(bins > 0, upto[bins - 1], 0.0)
+        found = np.empty(len(targets))
+        for chosen in _few_at_once(np.unique(bins), sizes):
+            seconds, place, reached = self._sorted(chosen, low, scale)
+            mine = chosen[bins]
+            first = np.searchsorted(place, bins[mine])
+            below = np.where(first > 0, reached[first - 1], 0)
+            found[mine] = seconds[np.searchsorted(reached, targets[mine] - before[mine] + below)]
+        return [float(each) for each in found]
+
+    def _sorted(self, chosen: NDArray[np.bool_], low: float, scale: float) -> tuple[Floats, Ints, Ints]:
+        """The gaps in some bins, sorted, with the bin of each and the pairs of tokens up to it."""
+        parts: list[tuple[Floats, Ints, Ints]] = []
+        for seconds, count in self.parts:
+            place = _places(seconds, low, scale)
+            inside = chosen[place]
+            parts.append((seconds[inside], place[inside], count[inside]))
+        seconds, place, count = (np.concatenate(column) for column in zip(*parts, strict=True))
         order = np.argsort(seconds)
         return seconds[order], place[order], np.cumsum(count[order])
 
@@ -98,3 +103,12 @@ class TokenGaps:
 def _places(seconds: Floats, low: float, scale: float) -> Ints:
     """The bin of each gap."""
     return ((seconds - low) * scale).astype(np.int64)
+
+
+def _few_at_once(bins: Ints, sizes: Ints) -> Iterator[NDArray[np.bool_]]:
+    """These bins in turn, as flags by bin, so many at a time as together have few gaps: they are copied and sorted."""
+    groups = np.cumsum(sizes[bins]) // _AT_ONCE
+    for group in np.unique(groups):
+        chosen = np.zeros(len(sizes), dtype=np.bool_)
+        chosen[bins[groups == group]] = True
+        yield chosen
