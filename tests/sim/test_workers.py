@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import os
+import sys
+import threading
+import time
 from collections.abc import Callable
-from multiprocessing import active_children
+from multiprocessing import Pipe, active_children, get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from steelyard import UserError, scenario_from_dict, simulate
 from steelyard.sim import with_intervals
-from steelyard.sim.workers import free_cores, run_all
+from steelyard.sim import workers as module
+from steelyard.sim.workers import as_completed, free_cores, run_all
 
 TASKS = list(range(7))
 
@@ -55,11 +63,89 @@ def test_what_goes_wrong_there_is_told_here(function: Callable[[int], int], erro
     assert found == [0, 1, 2] and not active_children()
 
 
-def test_whoever_stops_early_ends_the_workers() -> None:
-    runs = run_all(squared, TASKS, 2)
-    assert next(runs)[0] == 0 and active_children()
-    runs.close()  # type: ignore[attr-defined]
+def test_stopping_early_ends_the_workers() -> None:
+    both: list[Any] = [run_all(squared, TASKS, 2), as_completed(squared, TASKS, 2)]
+    for runs in both:
+        next(runs)
+        assert active_children()
+        runs.close()
+        assert not active_children()
+
+
+@pytest.mark.parametrize("workers", [1, 2, 7, 20])
+def test_results_come_as_they_are_completed(workers: int) -> None:
+    found = dict(as_completed(squared, TASKS, workers))
+    assert {place: square for place, (square, _) in found.items()} == {number: number**2 for number in TASKS}
+    assert os.getpid() not in {process for _, process in found.values()} and not active_children()
+    assert list(as_completed(squared, [], workers)) == []
+
+
+@pytest.mark.parametrize(("function", "error"), [(fails_at_three, "three is none"), (dies_at_three, "enough memory")])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_end_of_one_worker_is_told_while_others_wait(
+    function: Callable[[int], int], error: str, workers: int
+) -> None:
+    """Others must not hold the dead one's pipe open."""
+    with pytest.raises(UserError, match=error):
+        list(as_completed(function, TASKS, workers))
     assert not active_children()
+
+
+def unpicklable(number: int) -> Callable[[], int]:
+    return lambda: number
+
+
+def breaks(number: int) -> int:
+    return [0][number]
+
+
+def test_what_cannot_be_sent_is_told_and_where_an_error_was() -> None:
+    with pytest.raises(RuntimeError, match="cannot send its result"):
+        list(run_all(unpicklable, TASKS, 2))
+    with pytest.raises(IndexError) as caught:
+        list(run_all(breaks, TASKS, 2))
+    assert "return [0][number]" in "".join(caught.value.__notes__)
+
+
+def sleeps(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def orphaned(told: Connection) -> None:
+    """A parent with two workers, which tells who they are and is killed."""
+    runs = run_all(sleeps, [60.0, 60.0], 2)
+    threading.Thread(target=lambda: next(runs), daemon=True).start()
+    while len(workers := active_children()) < 2 or not all(each.pid for each in workers):
+        time.sleep(0.01)
+    told.send([each.pid for each in workers])
+    time.sleep(60)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+@pytest.mark.parametrize("way", ["prctl", "pipe"])
+def test_workers_end_with_a_parent_that_is_killed(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    if way == "pipe":
+        monkeypatch.setattr("ctypes.CDLL", lambda name: SimpleNamespace(prctl=lambda *_: None))
+    else:
+        monkeypatch.setattr(module, "_wait_for_end", lambda alive: None)
+    hears, tells = Pipe(duplex=False)
+    parent = get_context("fork").Process(target=orphaned, args=(tells,))
+    parent.start()
+    workers = hears.recv()
+    parent.kill()
+    parent.join()
+
+    def gone(process: int) -> bool:
+        try:
+            return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in ("Z", "X")
+        except FileNotFoundError:
+            return True
+
+    for _ in range(100):
+        if all(map(gone, workers)):
+            return
+        time.sleep(0.05)
+    raise AssertionError("they live on")
 
 
 @pytest.mark.parametrize(("gpu", "workers"), [("h100", 1), ("h100", 3), ("h200", 2)])

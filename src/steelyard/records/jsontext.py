@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
+_CONTROLS = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
 
 def plain(value: Any) -> Any:
@@ -25,12 +28,17 @@ def plain(value: Any) -> Any:
 
 def readable(value: Any) -> str:
     """Indented JSON with a final newline, for files people open."""
-    return json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return _printable(json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
 def compact(value: Any) -> str:
     """JSON without spaces, for data that only programs read."""
-    return json.dumps(plain(value), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return _printable(json.dumps(plain(value), separators=(",", ":"), ensure_ascii=False, allow_nan=False))
+
+
+def _printable(text: str) -> str:
+    """JSON with escapes for controls that it would allow in strings, and for halves of characters."""
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def inside_html(value: Any) -> str:
