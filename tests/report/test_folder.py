@@ -214,13 +214,13 @@ def test_a_large_result_is_written_without_a_table_of_all_steps(
     workload = {"arrivals": {"kind": "poisson", "rate": 20}, "requests": 60, "prompt": 900, "output": 40}
     scenario = scenario_from_dict({"model": "llama-3.1-8b", "fleet": {"pools": pools}, "workload": workload})
     small, large = simulate(scenario), simulate(scenario)
-    write_result(small, tmp_path / "small")
+    write_result(small, tmp_path / "small", trace=True)
     monkeypatch.setattr(result_module, "_MANY_STEPS", 200)
-    write_result(large, tmp_path / "large")
+    write_result(large, tmp_path / "large", trace=True)
     large.save(tmp_path / "saved")
     assert "steps" in small.__dict__ and "steps" not in large.__dict__
     assert len(small.steps["end"]) > 400
-    for name in BASIC:
+    for name in BASIC | {"trace.json.gz"}:
         assert (tmp_path / "small" / name).read_bytes() == (tmp_path / "large" / name).read_bytes(), name
     assert (tmp_path / "saved" / "steps.parquet").read_bytes() == (tmp_path / "small" / "steps.parquet").read_bytes()
     one = [{name: column.tolist() for name, column in table.items()} for table in small.step_tables(range(1, 4))]

@@ -48,10 +48,10 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True)
 class _Shown:
-    """Which rows fit under the cap: the earliest of each table, in order of time."""
+    """The rows that fit under the cap: the earliest of each table, in order of time."""
 
-    steps: np.ndarray
-    requests: np.ndarray
+    steps: dict[str, np.ndarray]
+    requests: dict[str, np.ndarray]
     note: str | None
 
 
@@ -71,7 +71,7 @@ def write_trace(result: Result, path: Path, cap: int = EVENT_CAP) -> None:
     ):
         text.write(f'{{"displayTimeUnit":"ms","otherData":{compact(about)},"traceEvents":[\n')
         encode, separator = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode, ""
-        for event in _events(result, shown):
+        for event in _events(shown):
             text.write(separator + encode(event))
             separator = ",\n"
         text.write("\n]}\n")
@@ -79,11 +79,12 @@ def write_trace(result: Result, path: Path, cap: int = EVENT_CAP) -> None:
 
 def _choose(result: Result, cap: int) -> _Shown:
     """Requests may take half of the cap, steps the rest."""
-    arrivals, starts = result.requests["arrival"], result.steps["start"]
+    arrivals, starts = result.requests["arrival"], np.concatenate([each["start"] for each in result.step_tables()])
     requests = _earliest(arrivals, cap // 2 // _EVENTS_PER_REQUEST)
     left = cap - len(requests) * _EVENTS_PER_REQUEST
     steps = _earliest(starts, left)
-    queue, free = _counter_moves({name: column[steps] for name, column in result.steps.items()})
+    table = _steps_at(result, steps)
+    queue, free = _counter_moves(table)
     steps = steps[: np.searchsorted(np.cumsum(1 + queue + free), left, side="right")]
     cuts = [
         f"the first {count(len(rows))} of {count(len(times))} {noun} (to {seconds(_last(times, rows))})"
@@ -91,7 +92,24 @@ def _choose(result: Result, cap: int) -> _Shown:
         if len(rows) < len(times)
     ]
     note = f"the trace shows only {' and '.join(cuts)}, to stay openable" if cuts else None
-    return _Shown(steps, requests, note)
+    return _Shown(
+        {name: column[: len(steps)] for name, column in table.items()},
+        {name: column[requests] for name, column in result.requests.items()},
+        note,
+    )
+
+
+def _steps_at(result: Result, rows: np.ndarray) -> dict[str, np.ndarray]:
+    """These rows of all steps, in this order, without a table of all."""
+    rising = np.sort(rows)
+    parts, first = [], 0
+    for table in result.step_tables():
+        end = first + len(table["start"])
+        low, high = np.searchsorted(rising, [first, end])
+        parts.append({name: column[rising[low:high] - first] for name, column in table.items()})
+        first = end
+    place = np.searchsorted(rising, rows)
+    return {name: np.concatenate([part[name] for part in parts])[place] for name in parts[0]}
 
 
 def _earliest(times: np.ndarray, most: int) -> np.ndarray:
@@ -119,14 +137,14 @@ def _last(times: np.ndarray, rows: np.ndarray) -> float | None:
     return float(times[rows[-1]]) if len(rows) else None
 
 
-def _events(result: Result, shown: _Shown) -> Iterator[Event]:
-    replicas = np.union1d(result.steps["replica"][shown.steps], result.requests["replica"][shown.requests])
+def _events(shown: _Shown) -> Iterator[Event]:
+    replicas = np.union1d(shown.steps["replica"], shown.requests["replica"])
     for replica in replicas.tolist():
         yield from _process(replica)
     if shown.note:
         yield {"name": shown.note, "ph": "i", "s": "g", "ts": 0, "pid": 0, "tid": 0}
-    yield from _steps({name: column[shown.steps] for name, column in result.steps.items()})
-    yield from _requests({name: column[shown.requests] for name, column in result.requests.items()})
+    yield from _steps(shown.steps)
+    yield from _requests(shown.requests)
 
 
 def _process(replica: int) -> Iterator[Event]:
