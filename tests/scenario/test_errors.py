@@ -74,7 +74,7 @@ CASES = [
     (
         "replicas: 2",
         "replicas: 1000000000",
-        "bad.yaml:2: fleet.replicas: must be at most 65,536 (found 1000000000)",
+        "bad.yaml:2: fleet.replicas: must be at most 16,384 (found 1000000000)",
     ),
     (
         "output: 192\n",

@@ -28,8 +28,8 @@ def serve(fleet: Any = None, engine: Any = None, **workload: Any) -> None:
     ("changes", "says"),
     [
         ({"requests": HUGE}, "workload.requests: must be at most 10,000,000"),
-        ({"fleet": {"replicas": HUGE}}, "fleet.replicas: must be at most 65,536"),
-        ({"fleet": {"replicas": 60_000, "dp": 2}}, "fleet.replicas: 120,000 engines in all.* at most 65,536"),
+        ({"fleet": {"replicas": HUGE}}, "fleet.replicas: must be at most 16,384"),
+        ({"fleet": {"replicas": 16_000, "dp": 2}}, "fleet.replicas: 32,000 engines in all.* at most 16,384"),
         ({"prefix": {"tokens": 10, "groups": HUGE}}, "workload.prefix.groups: must be at most 1,000,000"),
         (
             {"session": {"turns": 2, "system": {"tokens": 5, "groups": HUGE}}},
@@ -55,7 +55,7 @@ def serve(fleet: Any = None, engine: Any = None, **workload: Any) -> None:
         ),
         ({"arrivals": {"kind": "burst", "at": 1e308}}, r"workload.arrivals.at: must be at most 1e\+09"),
         ({"engine": {"num_speculative_tokens": HUGE}}, "engine.num_speculative_tokens: must be at most 1,000"),
-        ({"engine": {"cudagraph_capture_sizes": [HUGE]}}, r"capture_sizes\[0\]: must be at most 1,048,576"),
+        ({"engine": {"cudagraph_capture_sizes": [HUGE]}}, r"capture_sizes\[0\]: must be at most 262,144"),
         (
             {"requests": 1_000_000, "output": 100_000},
             r"s.yaml: workload: 1,000,000 requests .* at least 390,625,000 steps; at most 200,000,000",
@@ -94,8 +94,8 @@ def test_serving_runs_that_are_too_large_are_refused(changes: dict[str, Any], sa
             "trajectories.budget.turns: a step may have 400,000,000 turns; .* 2,500 turns for each of 40,000",
         ),
         (
-            {"rollout": [{"tp": 1, "replicas": 60_000}, {"tp": 2, "replicas": 60_000}]},
-            "rollout: 120,000 engines in all",
+            {"rollout": [{"tp": 1, "replicas": 16_000}, {"tp": 2, "replicas": 16_000}]},
+            "rollout: 32,000 engines in all",
         ),
         ({"sync": {"kind": "disk", "disk_read": 1e-300}}, "sync.disk_read: must be at least 1,000"),
         ({"trajectories": {"learning": {"samples": 1e308}}}, r"learning.samples: must be at most 1e\+15"),

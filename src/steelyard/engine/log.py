@@ -143,6 +143,8 @@ class EngineLog:
     @cached_property
     def ran(self) -> int:
         """Steps that ran anything; a pipeline also counts turns that ran nothing."""
+        if not self.ends:
+            return 0
         rows = self._stretches
         return int(rows["steps"][rows["n_decode"] + rows["prefill_requests"] > 0].sum())
 

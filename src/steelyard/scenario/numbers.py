@@ -23,13 +23,15 @@ _Number = BeforeValidator(_refuse_bool)
 
 MOST = 1_000_000_000  # tokens of a length; sums of ten million of them are well within 64 bits
 MOST_SECONDS = 1e9  # 30 years, at the end of which doubles still tell 0.1 microseconds apart
-# What fits into 32 GB of memory. Measured: an idle replica takes 12 kB, a request 2.4 kB.
-MOST_REPLICAS, MOST_REQUESTS = 65_536, 10_000_000
+# Measured: an idle replica takes 12 kB and 40 microseconds of each run, of which intervals need twenty.
+MOST_REPLICAS = 16_384
+MOST_REQUESTS = 10_000_000  # in 32 GB of memory; measured: 2.4 kB each
+MOST_GPUS = 65_536  # of a group; no time or memory depends on them
 MOST_ROUNDS = 20_000_000  # rows of requests with hidden rounds; they take less than other requests
 MOST_TRAJECTORIES = 1_000_000  # in progress at once; measured: 8 kB each
 MOST_ROLLED_OUT = 20_000_000  # trajectories of a run: some hours, at 0.5 ms each
 MOST_TURNS = 100_000_000  # of the trajectories of a step, each up to its budget, at 40 bytes each
-MOST_STEP_TOKENS = 1_048_576  # of an engine's step, for which operators are timed beforehand: 0.1 s and 30 MB
+MOST_STEP_TOKENS = 262_144  # of an engine's step, for which operators are timed beforehand: 300 MB
 
 # Whole numbers
 Count = Annotated[int, Field(ge=1, le=MOST), _Number]
@@ -38,7 +40,7 @@ Integer = Annotated[int, Field(ge=-MOST, le=MOST), _Number]
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1), _Number]  # within 64 bits
 Requests = Annotated[int, Field(ge=1, le=MOST_REQUESTS), _Number]
 Replicas = Annotated[int, Field(ge=1, le=MOST_REPLICAS), _Number]
-Degree = Annotated[int, Field(ge=1, le=MOST_REPLICAS), _Number]  # of parallelism, and GPUs or nodes in a group
+Degree = Annotated[int, Field(ge=1, le=MOST_GPUS), _Number]  # of parallelism, and GPUs or nodes in a group
 Place = Annotated[int, Field(ge=0, lt=MOST_REPLICAS), _Number]  # of a replica in its pool
 Few = Annotated[int, Field(ge=1, le=1_000), _Number]  # of what costs time for each one: drafts, micro-batches
 FewOrZero = Annotated[int, Field(ge=0, le=1_000), _Number]

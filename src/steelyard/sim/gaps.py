@@ -27,7 +27,7 @@ class TokenGaps:
     @classmethod
     def of(cls, logs: Sequence[EngineLog]) -> TokenGaps:
         """All gaps of all engines that ran."""
-        found = (log.gaps() for log in logs)
+        found = (log.gaps() for log in logs if log.ends)
         return cls(tuple(part for part in found if len(part[0])))
 
     def with_further(self, seconds: Floats) -> TokenGaps:

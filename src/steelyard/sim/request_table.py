@@ -56,8 +56,9 @@ def request_table(
     found = _Found.before_the_run(len(workload))
     found.refuse(desk.refused)
     for replica, (log, part) in enumerate(zip(logs, parts, strict=True)):
-        found.add_engine(replica, log, part, desk)
-        found.give_up(log.given_up)
+        if log.requests:  # most engines of a large fleet may have had none
+            found.add_engine(replica, log, part, desk)
+            found.give_up(log.given_up)
     found.cut(until)
     if retries is not None:
         earlier = {"scheduled": found.scheduled, "first_token": found.first, "preemptions": found.preemptions}
