@@ -25,6 +25,7 @@ from steelyard.errors import UserError
 from steelyard.files.finding import is_file
 from steelyard.files.jsontext import json_row
 from steelyard.files.reading import opened
+from steelyard.files.writing import check_target
 
 _TABLES = """
 CREATE TABLE header (line TEXT NOT NULL);
@@ -159,6 +160,7 @@ def log_lines(path: Path) -> Iterator[str]:
 def _connect(path: Path, create: bool) -> sqlite3.Connection:
     if not create and not is_file(path):
         raise UserError(f"{path}: no such file; give the store of a controller")
+    check_target(path)
     try:
         db = sqlite3.connect(path, timeout=_WAIT_SECONDS, isolation_level=None)
         db.execute("PRAGMA journal_mode = WAL")
