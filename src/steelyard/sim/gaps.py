@@ -13,6 +13,8 @@ from steelyard.engine import EngineLog
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Places = NDArray[np.int32]  # bins
+Flags = NDArray[np.bool_]
 
 _FEWEST_BINS, _MOST_BINS = 1 << 8, 1 << 16
 _AT_ONCE = 1 << 21  # gaps that are sorted together, or a bin if that has more
@@ -63,33 +65,30 @@ class TokenGaps:
             return [low for _ in counts]
         last = min(_MOST_BINS, max(_FEWEST_BINS, sum(len(seconds) for seconds, _ in self.parts) // 8))
         scale = last / (self.longest - low)
-        held, sizes = np.zeros(last + 1), np.zeros(last + 1, dtype=np.int64)
-        for seconds, count in self.parts:
-            place = _places(seconds, low, scale)
+        places = [((seconds - low) * scale).astype(np.int32) for seconds, _ in self.parts]
+        held = np.zeros(last + 1)
+        for place, (_, count) in zip(places, self.parts, strict=True):
             held += np.bincount(place, weights=count, minlength=last + 1)
-            sizes += np.bincount(place, minlength=last + 1)
         upto, targets = np.cumsum(held), np.asarray(counts, dtype=np.float64)
         bins = np.searchsorted(upto, targets)
         before = np.where(bins > 0, upto[bins - 1], 0.0)
         found = np.empty(len(targets))
-        for chosen in _few_at_once(np.unique(bins), sizes):
-            seconds, place, reached = self._sorted(chosen, low, scale)
+        for chosen in _few_at_once(bins, places, last):
+            seconds, bin_of, reached = self._sorted(chosen, places)
             mine = chosen[bins]
-            first = np.searchsorted(place, bins[mine])
+            first = np.searchsorted(bin_of, bins[mine])
             below = np.where(first > 0, reached[first - 1], 0)
             found[mine] = seconds[np.searchsorted(reached, targets[mine] - before[mine] + below)]
         return [float(each) for each in found]
 
-    def _sorted(self, chosen: NDArray[np.bool_], low: float, scale: float) -> tuple[Floats, Ints, Ints]:
+    def _sorted(self, chosen: Flags, places: Sequence[Places]) -> tuple[Floats, Places, Ints]:
         """The gaps in some bins, sorted, with the bin of each and the pairs of tokens up to it."""
-        parts: list[tuple[Floats, Ints, Ints]] = []
-        for seconds, count in self.parts:
-            place = _places(seconds, low, scale)
-            inside = chosen[place]
-            parts.append((seconds[inside], place[inside], count[inside]))
-        seconds, place, count = (np.concatenate(column) for column in zip(*parts, strict=True))
+        inside = [np.flatnonzero(chosen[place]) for place in places]
+        seconds = np.concatenate([part[0][at] for part, at in zip(self.parts, inside, strict=True)])
+        count = np.concatenate([part[1][at] for part, at in zip(self.parts, inside, strict=True)])
+        bin_of = np.concatenate([place[at] for place, at in zip(places, inside, strict=True)])
         order = np.argsort(seconds)
-        return seconds[order], place[order], np.cumsum(count[order])
+        return seconds[order], bin_of[order], np.cumsum(count[order])
 
     def rising(self) -> tuple[Floats, Ints]:
         """Gaps and counts of all engines, sorted by gap."""
@@ -100,15 +99,17 @@ class TokenGaps:
         return seconds[order], np.concatenate([part[1] for part in self.parts])[order]
 
 
-def _places(seconds: Floats, low: float, scale: float) -> Ints:
-    """The bin of each gap."""
-    return ((seconds - low) * scale).astype(np.int64)
-
-
-def _few_at_once(bins: Ints, sizes: Ints) -> Iterator[NDArray[np.bool_]]:
-    """These bins in turn, as flags by bin, so many at a time as together have few gaps: they are copied and sorted."""
-    groups = np.cumsum(sizes[bins]) // _AT_ONCE
-    for group in np.unique(groups):
-        chosen = np.zeros(len(sizes), dtype=np.bool_)
-        chosen[bins[groups == group]] = True
+def _few_at_once(bins: NDArray[np.intp], places: Sequence[Places], last: int) -> Iterator[Flags]:
+    """These bins in turn, as flags by bin, as many at a time as have few gaps together: these are copied and sorted."""
+    groups = [bins]
+    if sum(map(len, places)) > _AT_ONCE:
+        sizes = np.zeros(last + 1, dtype=np.int64)
+        for place in places:
+            sizes += np.bincount(place, minlength=last + 1)
+        rising = np.unique(bins)
+        number = np.cumsum(sizes[rising]) // _AT_ONCE
+        groups = [rising[number == each] for each in np.unique(number)]
+    for group in groups:
+        chosen = np.zeros(last + 1, dtype=np.bool_)
+        chosen[group] = True
         yield chosen
