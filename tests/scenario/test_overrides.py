@@ -147,3 +147,34 @@ def test_a_path_that_leads_nowhere(tmp_path: Path, override: str, message: str) 
     with pytest.raises(UserError) as caught:
         with_sets(tmp_path, override)
     assert str(caught.value).startswith(f"--set {override}: {message}")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("\u00b2=1", "unknown key"),
+        ("\u0663=1", "unknown key"),
+        ("seed.\u00b2=1", "has no key"),
+        ("workload.mix[\u00b2].share=1", "must read KEY.PATH=VALUE"),
+        (f"workload.mix[{'9' * 5000}].share=1", "is a list"),
+        (f"{'a.' * 3000}a=1", "must read KEY.PATH=VALUE"),
+        (f"{'a' * 5000}", "must read KEY.PATH=VALUE"),
+        ("fleet={gpu: h100, gpu: h200}", "key 'gpu' is given twice"),
+        ("seed=0100", "write 100, or quote it"),
+        ("seed=1:30", "or quote it"),
+        (f"seed={'9' * 5000}", "a number of 5,000 digits"),
+        (f"seed={'[' * 500}", "levels deep"),
+        ("seed=!!int 3", "a tag"),
+        ("seed='\udcff'", "not valid YAML"),
+    ],
+)
+def test_hostile_keys_and_values(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        "model: llama-3.1-8b\nfleet: {gpu: h100}\nseed: 3\n"
+        "workload: {mix: [{arrivals: {kind: burst}, requests: 3, prompt: 4, output: 5}]}\n"
+    )
+    with pytest.raises(UserError) as refused:
+        load_scenario(path, [text])
+    assert message in str(refused.value) and len(str(refused.value)) < 700
+    assert "\n" not in str(refused.value)

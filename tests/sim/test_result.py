@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import sys
 from pathlib import Path
@@ -136,3 +137,27 @@ def test_a_post_training_result_is_data(trained: PosttrainResult, tmp_path: Path
     with pytest.raises(UserError, match="no held"):
         timeline_svg(PosttrainResult(trained.scenario, {}, trained.steps, loaded.held, trained.table))
     assert trained.to_arrow().num_rows == len(table["id"]) and trained.to_arrow("steps").num_rows == 3
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("ttft", 3),
+        ("ttft", [1]),
+        ("requests", "many"),
+        ("pools", {}),
+        ("pools", 3),
+        ("kv", None),
+        ("notes", 3),
+        ("busy", 5.0),
+        ("unknown", 1),
+        ("seed", True),
+    ],
+)
+def test_a_summary_that_was_changed_is_refused(result: Result, tmp_path: Path, key: str, value: object) -> None:
+    result.save(tmp_path)
+    path = tmp_path / "summary.json"
+    written = json.loads(path.read_text())
+    path.write_text(json.dumps({**written, key: value}))
+    with pytest.raises(UserError, match=r"summary\.json: not a summary of this version"):
+        Result.load(tmp_path)

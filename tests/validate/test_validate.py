@@ -265,6 +265,8 @@ def cut(name: str) -> Callable[[Path], None]:
         (replace("meta.json", "[]"), r"meta\.json: must be a JSON object"),
         (replace("meta.json", '{"kw": 3}'), r"meta\.json: kw must be an object"),
         (replace("meta.json", '{"max_num_seqs": "many"}'), r"meta\.json: engine\.max_num_seqs"),
+        (replace("chat.workload.json", '{"requests": [{"id": 1}, {"id": "1"}]}'), r"requests\[1\]: id '1' is taken by"),
+        (replace("chat.requests.jsonl.gz", 2 * '{"id": 0, "at": 0, "tokens": [1]}\n'), r"gz:2: id '0' is taken by"),
         (replace("chat.workload.json", "{}"), r"chat\.workload\.json: must be a JSON object with a list"),
         (replace("chat.requests.jsonl.gz", "nonsense\n"), r"chat\.requests\.jsonl\.gz:1: not valid JSON"),
         (replace("chat.requests.jsonl.gz", '{"id": 0, "at": 0}\n'), r"gz:1: tokens is missing"),

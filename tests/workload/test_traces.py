@@ -408,3 +408,34 @@ def test_requests_of_one_second_go_in_the_order_they_were_sent(tmp_path: Path) -
     work = build_workload(run.workload, 0, tmp_path)
     assert work.prompt.tolist() == [12, 10, 11, 13]
     assert work.at == pytest.approx([0.0, 0.0, 0.0, 1.0], abs=1e-9)
+
+
+HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "x.jsonl",
+            '{"prompt_len": 3, "output_len": 5, "at": ' + "9" * 400 + "}",
+            r"x\.jsonl:1: a number of 400 digits",
+        ),
+        ("x.jsonl", '{"prompt_len": 3, "output_len": 5, "at": 1e300}', r"x\.jsonl:1: at must be a number, 0 to"),
+        ("x.jsonl", '{"a": ' + "[" * 500 + "]" * 500 + "}", r"x\.jsonl:1: nested more than"),
+        ("x.csv", f"{HEADER}2023-11-16 18:15:46,3,{'4' * 131_073}", r"x\.csv:2: not valid CSV: field larger"),
+        ("x.csv", f"{HEADER}2023-11-16 18:15:46,3,{'4' * 5000}", r"x\.csv:2: GeneratedTokens must be"),
+        ("x.csv", f"{HEADER}2023-11-16 18:15:46,3,\u00b2", r"x\.csv:2: GeneratedTokens must be"),
+        (
+            "x.json",
+            '{"requests": [{"id": 1, "at": 0, "prompt": 1, "output": 1}, {"id": 1, "at": 0, "prompt": 1, '
+            '"output": 1}]}',
+            r"x\.json: requests\[1\]: id '1' is taken",
+        ),
+    ],
+)
+def test_hostile_traces(tmp_path: Path, name: str, text: str, message: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match=message) as refused:
+        read_trace(tmp_path / name)
+    assert len(str(refused.value)) < 500

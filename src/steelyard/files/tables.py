@@ -32,7 +32,7 @@ def read_columns(
             table = pq.read_table(file, columns=None if names is None else list(names), filters=rows)
             return {name: table[name].to_numpy() for name in table.column_names}
         except (pa.ArrowException, ValueError, KeyError) as error:
-            raise UserError(f"{shown(path)}: not a table in Parquet: {_one_line(error)}") from None
+            raise UserError(f"{shown(path)}: cannot be read as a Parquet table: {_one_line(error)}") from None
 
 
 def column_names(path: Path) -> list[str]:
@@ -45,7 +45,7 @@ def column_names(path: Path) -> list[str]:
             names: list[str] = pq.read_schema(file).names
             return names
         except (pa.ArrowException, ValueError) as error:
-            raise UserError(f"{shown(path)}: not a table in Parquet: {_one_line(error)}") from None
+            raise UserError(f"{shown(path)}: cannot be read as a Parquet table: {_one_line(error)}") from None
 
 
 def _one_line(error: Exception) -> str:

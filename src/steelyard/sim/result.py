@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.engine import EngineLog
-from steelyard.errors import UserError
+from steelyard.errors import UserError, quoted
 from steelyard.files.finding import is_file
 from steelyard.files.folder import SUMMARY, result_folder
 from steelyard.files.jsontext import json_object
@@ -67,10 +67,12 @@ class Result:
         """Read a result folder that `save` or ``steelyard simulate`` wrote."""
         folder = Path(folder)
         written = json_object(folder / SUMMARY, "a result folder")
-        parts: dict[str, Any] = {"notes": list(written.pop("notes", []))}
+        parts: dict[str, Any] = {"notes": written.pop("notes", [])}
         try:
+            if not isinstance(parts["notes"], list) or not all(isinstance(each, str) for each in parts["notes"]):
+                raise TypeError(f"notes is {quoted(parts['notes'])}")
             parts["summary"] = Summary.from_dict(written)
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AssertionError) as error:
             raise UserError(f"{folder / SUMMARY}: not a summary of this version of steelyard ({error})") from None
         for name, file in (("requests", REQUESTS), ("steps", STEPS)):
             if is_file(folder / file):

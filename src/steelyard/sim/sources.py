@@ -57,10 +57,12 @@ class Sources:
     def contents(self, gpu: Gpu) -> tuple[object, ...]:
         """Inputs of step times other than the package itself, for the cache."""
         database = None if self.wanted.source == "analytic" else find_database(gpu.name)
+        with blaming("cost.profile"):
+            profile = None if self.profile is None else _profile_contents(self.profile)
         return (
             self.wanted.source,
             dict(self.factors),
-            None if self.profile is None else _profile_contents(self.profile),
+            profile,
             None if database is None else (database.engine, _table_files(database.folder)),
         )
 
