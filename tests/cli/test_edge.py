@@ -218,6 +218,14 @@ def test_standard_output_that_cannot_be_written_is_one_line(
     refusing.number = 0  # for what is left in its buffer
 
 
+def test_a_standard_output_that_is_closed_meanwhile_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO()))
+    assert guarded(lambda arguments: sys.stdout.close(), []) == 2
+    assert_one_line(Outcome(2, "", capsys.readouterr().err), "standard output", "closed")
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_the_program_itself_survives_what_it_prints_to(folder: Path) -> None:
     with open("/dev/full", "w") as full:

@@ -46,6 +46,8 @@ def guarded(run: Callable[[list[str]], None], arguments: Sequence[str]) -> int:
                 raise BrokenPipeError(errno.EPIPE, "Broken pipe")
     except OSError as error:
         code = _say(f"standard output: cannot be written: {error.strerror}")
+    except ValueError as error:  # it was closed inside
+        code = _say(f"standard output: cannot be written: {error}")
     except KeyboardInterrupt:
         code = INTERRUPTED
     for stream in (sys.stdout, sys.stderr):
