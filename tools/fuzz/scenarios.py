@@ -65,7 +65,10 @@ def changed(written: Written, r: Random, posttrain: bool, changes: int) -> Writt
     found = deepcopy(written)
     root = posttraining() if posttrain else serving()
     for _ in range(changes):
-        container, key, _, schema = r.choice(list(slots(root, root, found)))
+        places = list(slots(root, root, found))
+        if not places:  # a key that no scenario has was added before
+            break
+        container, key, _, schema = r.choice(places)
         chance = r.random()
         if chance < 0.6:
             container[key] = value_of(root, schema, r, 2, str(key))

@@ -139,6 +139,7 @@ def slots(root: Schema, schema: Schema, data: Any, path: Path = ()) -> Iterator[
 def _fits(option: Schema, data: Mapping[str, Any]) -> bool:
     """Whether a mapping is of this alternative: all its keys belong there, and its kind is this."""
     properties = option.get("properties", {})
-    if not properties or not (data.keys() <= properties.keys() or "patternProperties" in option):
+    known = {*properties, "preset"}  # which schemas of expanded forms do not have
+    if not properties or not (data.keys() <= known or "patternProperties" in option):
         return False
     return all(inner.get("const", data.get(name)) == data.get(name) for name, inner in properties.items())
