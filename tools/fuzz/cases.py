@@ -9,7 +9,7 @@ from random import Random
 from tools.fuzz import mutate, seeds
 from tools.fuzz.case import Case, Content
 from tools.fuzz.scenarios import scenario, setting, small_posttrain, small_serving, to_yaml
-from tools.fuzz.values import hostile_text
+from tools.fuzz.values import hostile_number, hostile_text
 
 Files = dict[str, Content]
 Maker = Callable[[Random], Case]
@@ -64,6 +64,15 @@ def _plan(r: Random) -> Case:
     text = to_yaml(scenario(r, posttrain=True))
     model = r.choice(("search", "libra", "proportional", "one-at-a-time"))
     return _scenario_case("plan", "scenario", text, r, ["--set", f"planner={model}"], {})
+
+
+def _emulate(r: Random) -> Case:
+    """Where it cannot listen, so that it never serves."""
+    text = to_yaml(scenario(r, posttrain=False))
+    options = ["--host", r.choice(("203.0.113.9", "203.0.113.9", "nowhere.invalid", hostile_text(r) + ".invalid"))]
+    for option in r.sample(("--port", "--speed", "--name"), k=r.choice((0, 1, 1, 2))):
+        options += [option, hostile_text(r) if r.random() < 0.5 else str(hostile_number(r))]
+    return _scenario_case("emulate", "scenario", text, r, options, {})
 
 
 def _scenario_case(command: str, label: str, text: bytes, r: Random, options: list[str], files: Files) -> Case:
@@ -310,6 +319,7 @@ MAKERS: Mapping[str, Maker] = {
     "simulate": _simulate,
     "posttrain": _posttrain,
     "plan": _plan,
+    "emulate": _emulate,
     "yaml": _yaml,
     "set": _set,
     "config": _config,
@@ -327,6 +337,7 @@ WEIGHTS: Mapping[str, float] = {
     "simulate": 24,
     "posttrain": 14,
     "plan": 3,
+    "emulate": 1,
     "yaml": 8,
     "set": 8,
     "config": 8,

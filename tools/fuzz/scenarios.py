@@ -70,11 +70,11 @@ def changed(written: Written, r: Random, posttrain: bool, changes: int) -> Writt
             break
         container, key, _, schema = r.choice(places)
         chance = r.random()
-        if chance < 0.6:
+        if chance < 0.75:
             container[key] = value_of(root, schema, r, 2, str(key))
-        elif chance < 0.85:
+        elif chance < 0.9:
             container[key] = hostile_number(r)
-        elif chance < 0.97 or isinstance(container, list):
+        elif chance < 0.98 or isinstance(container, list):
             container[key] = hostile(r)
         else:
             container[hostile_text(r)] = hostile(r)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
+from math import inf
 from random import Random
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ Path = tuple[str, ...]
 
 _DEEPEST = 7
 _COUNTS = (1, 1, 2, 2, 3, 4, 8, 16, 40)
+_WORK = {"requests", "steps", "prompts", "group", "tasks", "duration", "replicas", "turns", "branches", "rounds", "units"}
 _NUMBERS = (0.001, 0.1, 0.5, 1.0, 1.5, 2.0, 4.0, 20.0)
 
 
@@ -64,7 +66,7 @@ def value_of(root: Schema, schema: Schema, r: Random, depth: int = 0, key: str =
     if kind == "string":
         return _text(r, key)
     if kind in ("integer", "number"):
-        return _number(chosen, r)
+        return _number(chosen, r, key)
     if kind == "boolean":
         return r.random() < 0.5
     return None
@@ -99,15 +101,23 @@ def _text(r: Random, key: str) -> str:
     return r.choice(("serve", "prefill", "decode", "a", "x", "400Gb", "search", "math"))
 
 
-def _number(schema: Schema, r: Random) -> float:
+def _number(schema: Schema, r: Random, key: str) -> float:
+    """Mostly small; sometimes at a limit, sometimes of any size that the limits leave.
+
+    Amounts of work are small or beyond any limit: what is allowed may take long.
+    """
     whole = schema["type"] == "integer"
     least = schema.get("minimum", schema.get("exclusiveMinimum", 0))
     most = schema.get("maximum", schema.get("exclusiveMaximum"))
-    edges = [least, least + 1 if whole else least + 1e-9] + ([] if most is None else [most])
-    if r.random() < 0.2:
-        found = r.choice(edges)
+    chance = r.random()
+    if key in _WORK:
+        found = r.choice(_COUNTS) if chance < 0.85 else r.choice((least - 1, least, 10**9, 10**12, 10**18))
+    elif chance < 0.15:
+        found = r.choice([least, least + 1 if whole else least + 1e-9] + ([] if most is None else [most]))
     elif most is not None and most <= 1:
         found = r.uniform(least, most)
+    elif chance < 0.45:
+        found = min(least + 10 ** r.uniform(0 if whole else -15, 18), inf if most is None else most)
     else:
         found = r.choice(_COUNTS if whole else _NUMBERS)
     return int(found) if whole else float(found)
