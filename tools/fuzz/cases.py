@@ -8,7 +8,7 @@ from random import Random
 
 from tools.fuzz import mutate, seeds
 from tools.fuzz.case import Case, Content
-from tools.fuzz.scenarios import scenario, setting, small_posttrain, small_serving, to_yaml
+from tools.fuzz.scenarios import scenario, setting, small_posttrain, small_serving, tiny_posttrain, to_yaml
 from tools.fuzz.values import hostile_number, hostile_text
 
 Files = dict[str, Content]
@@ -213,13 +213,15 @@ def _golden(r: Random) -> Case:
 
 
 def _events(r: Random) -> Case:
+    if r.random() < 0.2:
+        return Case(("replay", "store"), {"store": mutate.content(mutate.raw(seeds.store(), r), r)}, "store")
     text = _changed_lines(seeds.events(), r)
     return Case(("replay", "e.jsonl"), {"e.jsonl": mutate.content(text, r)}, "events")
 
 
 def _compare(r: Random) -> Case:
-    text = to_yaml(scenario(r, posttrain=True) if r.random() < 0.5 else small_posttrain(r))
-    files: Files = {"s.yaml": Content(text)}
+    written = tiny_posttrain(r)
+    files: Files = {"s.yaml": Content(to_yaml(scenario(r, True, written) if r.random() < 0.6 else written))}
     if r.random() < 0.5:
         row = {"digest": "0" * 24, "tokens_per_second": 1.0}
         files["c/results.jsonl"] = mutate.content(mutate.lines(mutate.dumped(row) + b"\n", r), r)
@@ -284,7 +286,7 @@ def _options(r: Random) -> Case:
     if command == "profile":
         words = [_inside(word) for word in words if not word.startswith("/")]
     after = command in ("posttrain", "plan", "compare")
-    written = (small_posttrain if after else small_serving)(r)
+    written = (tiny_posttrain if after else small_serving)(r)
     for option in r.sample(_OPTIONS.get(command, ()), k=min(len(_OPTIONS.get(command, ())), r.choice((0, 1, 1, 2)))):
         words.append(option)
         if option == "--set":

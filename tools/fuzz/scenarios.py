@@ -60,6 +60,20 @@ def small_posttrain(r: Random) -> Written:
     return found
 
 
+def tiny_posttrain(r: Random) -> Written:
+    """A scenario that runs in a blink, for commands that run many."""
+    return {
+        "model": "qwen3-0.6b",
+        "gpu": r.choice(("h100", "a800")),
+        "trajectories": {"preset": r.choice(("search", "math")), "prompts": 2, "group": 2},
+        "mode": r.choice(("split", "one-step-off", "asynchronous")),
+        "rollout": [{"tp": 1, "replicas": 2}],
+        "training": {"dp": 2},
+        "cost": {"source": "analytic"},
+        "steps": 1,
+    }
+
+
 def changed(written: Written, r: Random, posttrain: bool, changes: int) -> Written:
     """A scenario with so many keys changed: to what the schema allows, or to something hostile."""
     found = deepcopy(written)
@@ -81,13 +95,13 @@ def changed(written: Written, r: Random, posttrain: bool, changes: int) -> Writt
     return found
 
 
-def scenario(r: Random, posttrain: bool) -> Written:
+def scenario(r: Random, posttrain: bool, base: Written | None = None) -> Written:
     """Mostly near-valid; now and then random from the schema on."""
     if r.random() < 0.1:
         root = posttraining() if posttrain else serving()
         found: Written = value_of(root, root, r)
         return found
-    base = small_posttrain(r) if posttrain else small_serving(r)
+    base = base or (small_posttrain(r) if posttrain else small_serving(r))
     return changed(base, r, posttrain, r.choice((0, 1, 1, 1, 1, 2, 2, 3)))
 
 

@@ -18,7 +18,19 @@ Path = tuple[str, ...]
 
 _DEEPEST = 7
 _COUNTS = (1, 1, 2, 2, 3, 4, 8, 16, 40)
-_WORK = {"requests", "steps", "prompts", "group", "tasks", "duration", "replicas", "turns", "branches", "rounds", "units"}
+_WORK = {
+    "requests",
+    "steps",
+    "prompts",
+    "group",
+    "tasks",
+    "duration",
+    "replicas",
+    "turns",
+    "branches",
+    "rounds",
+    "units",
+}
 _NUMBERS = (0.001, 0.1, 0.5, 1.0, 1.5, 2.0, 4.0, 20.0)
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import tempfile
 from dataclasses import asdict
 from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from steelyard.balance.log import Journal
+from steelyard.balance.log import Journal, is_event, read_event, read_header
 from steelyard.cost import HostTerms
+from steelyard.live.store import Store
 from steelyard.posttrain.run import posttrain
 from steelyard.scenario import load_posttrain
 from tools.fuzz.scenarios import EXAMPLES
@@ -117,3 +119,15 @@ def events() -> bytes:
     file = io.StringIO()
     posttrain(load_posttrain(EXAMPLES / "posttrain" / "search-48.yaml", settings), journal=Journal(file, "fuzz"))
     return file.getvalue().encode()
+
+
+@cache
+def store() -> bytes:
+    """The same log as a controller's store."""
+    header, *rows = [json.loads(line) for line in events().splitlines()]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "store"
+        kept = Store(path, read_header(header, "seed").settings)
+        kept.append([read_event(row, "seed") for row in rows if is_event(row)])
+        kept.close()
+        return path.read_bytes()

@@ -76,6 +76,14 @@ def _json(row: dict[str, Any]) -> str:
     return json.dumps(row, separators=(",", ":"), allow_nan=False)
 
 
+def _logged(row: dict[str, Any], where: str) -> str:
+    """A line of a log as it was written."""
+    try:
+        return _json(row)
+    except ValueError:
+        raise UserError(f"{where}: a number that is not finite; logs have none") from None
+
+
 def read_header(row: dict[str, Any], where: str) -> Header:
     """The first line of a log, understood."""
     if row.get("log") != "steelyard":
@@ -115,8 +123,9 @@ def replay(rows: Iterable[Row], core: Core) -> Iterator[Replayed]:
     """Have a core decide each event of a log again; ``rows`` are those after the header."""
     for (where, row), logged in _by_event(rows):
         envelope = read_event(row, where)
+        event = _logged(row, where)
         decided = tuple(command_line(command) for command in core.decide(envelope))
-        yield Replayed(where, event_line(envelope), tuple(logged), decided)
+        yield Replayed(where, event, tuple(logged), decided)
 
 
 def _by_event(rows: Iterable[Row]) -> Iterator[tuple[Row, Sequence[str]]]:
@@ -125,7 +134,7 @@ def _by_event(rows: Iterable[Row]) -> Iterator[tuple[Row, Sequence[str]]]:
     commands: list[str] = []
     for where, row in rows:
         if not is_event(row):
-            commands.append(_json(row))
+            commands.append(_logged(row, where))
             continue
         if event is not None:
             yield event, commands

@@ -142,7 +142,7 @@ def log_rows(path: Path) -> Iterator[Row]:
 
 def log_lines(path: Path) -> Iterator[str]:
     """A store as lines of a log, up to the last event whose commands were carried out. Does not take over."""
-    db = _connect(path, create=False)
+    db = _connect_to_read(path)
     try:
         yield db.execute("SELECT line FROM header").fetchone()[0]
         query = (
@@ -168,3 +168,15 @@ def _connect(path: Path, create: bool) -> sqlite3.Connection:
     except sqlite3.Error as problem:
         raise UserError(f"{path}: cannot be opened as a controller's store: {problem}") from None
     return db
+
+
+def _connect_to_read(path: Path) -> sqlite3.Connection:
+    """A connection that changes nothing, and leaves no files beside a store that nobody has open."""
+    if not is_file(path):
+        raise UserError(f"{path}: no such file; give the store of a controller")
+    in_use = path.with_name(path.name + "-wal").exists()
+    try:
+        uri = f"{path.resolve().as_uri()}?mode=ro{'' if in_use else '&immutable=1'}"
+        return sqlite3.connect(uri, timeout=_WAIT_SECONDS, isolation_level=None, uri=True)
+    except sqlite3.Error as problem:
+        raise UserError(f"{path}: cannot be opened as a controller's store: {problem}") from None
