@@ -41,7 +41,20 @@ def json_value(data: Any, r: Random) -> Any:
 def _near(value: Any, r: Random) -> Any:
     """Another value of the same kind, or any other."""
     if isinstance(value, int | float) and not isinstance(value, bool) and r.random() < 0.6:
-        return r.choice((0, -1, 1, value + 1, value * 2, value // 2, value * 1000, value / 3, -value, *WHOLE))
+        return r.choice(
+            (
+                0,
+                -1,
+                1,
+                value + 1,
+                value * 2,
+                value // 2,
+                value * 1000,
+                -value,
+                value * 0.5 if abs(value) < 1e300 else 0.5,
+                *WHOLE,
+            )
+        )
     return hostile(r)
 
 

@@ -13,6 +13,7 @@ from typing import Any, TextIO, get_args
 
 from steelyard.balance.core import Core
 from steelyard.balance.encoding import decode, decode_kind, encode
+from steelyard.balance.events import ReplicaUp
 from steelyard.balance.inbox import Envelope
 from steelyard.balance.kinds import Command, Event
 from steelyard.balance.settings import CoreSettings
@@ -21,6 +22,7 @@ from steelyard.errors import UserError
 SCHEMA = 1
 """Of logs. A log of another one is refused."""
 
+_MOST_SEATS = 65_536  # of a replica: routers keep a step time for each
 _EVENTS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
 Row = tuple[str, dict[str, Any]]
 """Where a line stands, for messages, and its object."""
@@ -105,6 +107,8 @@ def read_event(row: dict[str, Any], where: str) -> Envelope:
     match row["id"]:
         case [int(epoch), int(seq)]:
             event = decode_kind(_EVENTS, {key: value for key, value in row.items() if key != "id"}, where)
+            if isinstance(event, ReplicaUp) and not 0 < event.seats <= _MOST_SEATS:
+                raise UserError(f"{where}: seats must be from 1 to {_MOST_SEATS:,} (found {event.seats})")
             return Envelope(epoch, seq, event)
     raise UserError(f"{where}: id must be two whole numbers, epoch and place (found {str(row['id'])[:40]})")
 

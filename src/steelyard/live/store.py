@@ -22,7 +22,7 @@ from steelyard.balance.kinds import Command
 from steelyard.balance.log import SCHEMA, Header, Row, command_line, event_line, header_line
 from steelyard.balance.settings import CoreSettings
 from steelyard.errors import UserError
-from steelyard.files.finding import is_file
+from steelyard.files.finding import is_file, is_there
 from steelyard.files.jsontext import json_row
 from steelyard.files.reading import opened
 from steelyard.files.writing import check_target
@@ -137,6 +137,8 @@ def log_rows(path: Path) -> Iterator[Row]:
     """A store as rows of a log."""
     for number, line in enumerate(log_lines(path), 1):
         where = f"{path}: row {number}"
+        if not isinstance(line, str):  # SQLite keeps whatever a damaged file says
+            raise UserError(f"{where}: not text; the store is damaged")
         yield where, json_row(line, where)
 
 
@@ -174,7 +176,7 @@ def _connect_to_read(path: Path) -> sqlite3.Connection:
     """A connection that changes nothing, and leaves no files beside a store that nobody has open."""
     if not is_file(path):
         raise UserError(f"{path}: no such file; give the store of a controller")
-    in_use = path.with_name(path.name + "-wal").exists()
+    in_use = is_there(path.with_name(path.name + "-wal"))
     try:
         uri = f"{path.resolve().as_uri()}?mode=ro{'' if in_use else '&immutable=1'}"
         return sqlite3.connect(uri, timeout=_WAIT_SECONDS, isolation_level=None, uri=True)
