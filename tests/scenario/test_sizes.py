@@ -8,6 +8,7 @@ import pytest
 
 from steelyard import simulate
 from steelyard.errors import UserError
+from steelyard.fleet import scaler
 from steelyard.posttrain.run import drive
 from steelyard.scenario import posttrain_from_dict, scenario_from_dict
 from support.numeric_fields import POSTTRAIN, SERVING, TRAJECTORIES
@@ -37,9 +38,13 @@ def serve(fleet: Any = None, engine: Any = None, **workload: Any) -> None:
         ),
         (
             {"plan": [*STAGES, {"branches": HUGE, "output": 5}]},
-            "workload.plan.branches: 4,000,000,008 rounds .* at most",
+            "s.yaml: workload.plan.branches: 1,000,000,000 in a stage",
         ),
-        ({"plan": [{"rounds": HUGE, "output": 5}]}, "workload.plan.rounds: 4,000,000,004 rounds .* at most 20,000,000"),
+        ({"plan": [{"rounds": HUGE, "output": 5}]}, "s.yaml: workload.plan.rounds: 1,000,000,000 in a stage"),
+        (
+            {"plan": [{"rounds": 10_000, "output": 5}], "requests": 3000},
+            "workload.plan.rounds: 30,003,000 rounds for 3,000 requests; at most 20,000,000",
+        ),
         ({"duration": 1e308}, r"workload.duration: must be at most 1e\+09"),
         (
             {"duration": 200, "requests": None, "arrivals": {"kind": "varying", "profile": PROFILE}},
@@ -105,6 +110,13 @@ def test_post_training_runs_that_are_too_large_are_refused(changes: dict[str, An
     trajectories = TRAJECTORIES | changes.pop("trajectories", {})
     with pytest.raises(UserError, match=says):
         drive(posttrain_from_dict(POSTTRAIN | changes | {"trajectories": trajectories}, "p.yaml"))
+
+
+def test_autoscaling_does_not_decide_for_years_of_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scaler, "_MOST_LOOKS", 10_000)
+    every = {"autoscale": {"max": 2, "target": 4, "every": 0.01}}
+    with pytest.raises(UserError, match=r"s.yaml: autoscale.every: [\d,]+ decisions about 2 replicas by second"):
+        serve(fleet=every, plan=[{"output": 4, "tool": 1e9}])
 
 
 def test_large_fleets_and_workloads_stay_possible() -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from steelyard.balance.autoscale import BySlo, Scaling
 from steelyard.engine import FINISHED, Request
+from steelyard.errors import UserError
 from steelyard.fleet.driver import FleetDriver
 from steelyard.fleet.placements import Placements
 from steelyard.fleet.presence import Presence, ReplicaPool
 from steelyard.fleet.uptime import PRESENT_OR_COMING, ReplicaState
+
+_MOST_LOOKS = 50_000_000  # at single replicas, in the decisions of a run: some ten seconds of CPU time
+_DECISION = 50  # looks that the rest of a decision takes as long as
 
 
 class Scaler:
@@ -17,6 +21,7 @@ class Scaler:
         self._driver, self._presence, self._placements = driver, presence, placements
         self._uptime = presence.uptime
         rules = [pool.scaling.rule if pool.scaling else None for pool in presence.pools]
+        self._looks = 0
         self._by_slo = {k: rule for k, rule in enumerate(rules) if isinstance(rule, BySlo)}
 
     def announce(self) -> None:
@@ -52,6 +57,7 @@ class Scaler:
 
     def _check(self, pool: ReplicaPool, scaling: Scaling, now: float) -> None:
         """Compare a pool's size with what its rule wants, every ``scaling.every`` seconds."""
+        self._count_looks(pool, scaling, now)
         driver, presence = self._driver, self._presence
         waiting = presence.waiting if pool.replicas[0] in driver.taking else presence.unplaced
         unfinished = sum(self._placements.count[replica] for replica in pool.replicas)
@@ -59,6 +65,15 @@ class Scaler:
         here = len(self._uptime.among(pool.replicas, PRESENT_OR_COMING))
         self._scale(pool, scaling, scaling.wanted(now, here, unfinished), now)
         driver.at(now + scaling.every, lambda then: self._check(pool, scaling, then))
+
+    def _count_looks(self, pool: ReplicaPool, scaling: Scaling, now: float) -> None:
+        """Refuse to decide again and again while requests pause for years."""
+        self._looks += _DECISION + len(pool.replicas)
+        if self._looks > _MOST_LOOKS:
+            raise UserError(
+                f"autoscale.every: {now / scaling.every:,.0f} decisions about {len(pool.replicas):,} replicas by "
+                f"second {now:g}, and the run goes on; give more than {scaling.every:g} s, or shorter pauses of requests"
+            )
 
     def _scale(self, pool: ReplicaPool, scaling: Scaling, wanted: int, now: float) -> None:
         """Bring a pool to ``wanted`` replicas. Those not up yet stop first, then those of the highest numbers."""

@@ -28,6 +28,7 @@ MOST_REPLICAS = 16_384
 MOST_REQUESTS = 10_000_000  # in 32 GB of memory; measured: 2.4 kB each
 MOST_GPUS = 65_536  # of a group; no time or memory depends on them
 MOST_ROUNDS = 20_000_000  # rows of requests with hidden rounds; they take less than other requests
+MOST_IN_A_STAGE = 10_000  # rounds or branches of a request's plan, as turns of a trajectory
 MOST_TRAJECTORIES = 1_000_000  # in progress at once; measured: 8 kB each
 MOST_ROLLED_OUT = 20_000_000  # trajectories of a run: some hours, at 0.5 ms each
 MOST_TURNS = 100_000_000  # of the trajectories of a step, each up to its budget, at 40 bytes each

@@ -57,12 +57,12 @@ class StageSpec(Spec):
     """
 
     rounds: TokensSpec = Field(
-        default=FixedTokens(kind="fixed", tokens=1), description="Consecutive rounds in each branch."
+        default=FixedTokens(kind="fixed", tokens=1), description="Consecutive rounds in each branch, at most 10,000."
     )
     branches: TokensSpec = Field(
         default=FixedTokens(kind="fixed", tokens=1),
-        description="Parallel chains of rounds. With several, the next stage waits for all of them and reads only the "
-        "results of their last tools.",
+        description="Parallel chains of rounds, at most 10,000. With several, the next stage waits for all of them and "
+        "reads only the results of their last tools.",
     )
     output: TokensSpec = Field(description="Tokens that a round generates, which the user does not see.")
     tool: SecondsSpec = Field(

@@ -68,7 +68,7 @@ def simulate(
     hopeless = None if stop is None else run.hopeless(stop)
     total = len(drawn)
     report = None if progress is None else lambda done: progress(done, total)
-    with collector_off():
+    with collector_off(), blaming(setup.scenario.source):
         run_fleet(run.engines, run.desk, run.router, report, run.handover, run.dynamics, cut, hopeless)
     check_end(max(engine.clock for engine in run.engines), setup.scenario.source)
     return run.result(keep, cut, hopeless)

@@ -15,7 +15,7 @@ import numpy as np
 from steelyard.errors import UserError
 from steelyard.records import Floats, Ints
 from steelyard.scenario import PrefixSpec, StageSpec
-from steelyard.scenario.numbers import MOST_ROUNDS
+from steelyard.scenario.numbers import MOST_IN_A_STAGE, MOST_ROUNDS
 from steelyard.workload.columns import Content, Workload, plain
 from steelyard.workload.draw import Dice, draw_seconds, draw_tokens
 from steelyard.workload.rounds import HIDDEN, KEPT, RETENTIONS, VISIBLE, RoundColumns
@@ -92,21 +92,24 @@ def lay_out(plan: Plan, requests: int, dice: Dice, base_dir: Path) -> PlanLayout
     branches = np.ones((requests, segments), dtype=np.int64)
     for k, stage in enumerate(plan):
         branches[:, k] = draw_tokens(stage.branches, requests, dice.of("branches", k), base_dir)
-    _check_rounds(float(branches.sum()), requests, "branches")
+    _check_rounds(branches, requests, "branches")
     segment = np.repeat(np.arange(requests * segments), branches.ravel())
     rounds = np.ones(len(segment), dtype=np.int64)
     for k, stage in enumerate(plan):
         threads = np.flatnonzero(segment % segments == k)
         rounds[threads] = draw_tokens(stage.rounds, len(threads), dice.of("rounds", k), base_dir)
-    _check_rounds(float(rounds.sum()), requests, "rounds")
+    _check_rounds(rounds, requests, "rounds")
     return PlanLayout(segments, branches.ravel(), rounds)
 
 
-def _check_rounds(found: float, requests: int, key: str) -> None:
-    """Refuse more rounds than fit into memory, before they are laid out."""
-    if found > MOST_ROUNDS:
+def _check_rounds(found: Ints, requests: int, key: str) -> None:
+    """Refuse more rounds than can be simulated, before they are laid out."""
+    most, total = int(found.max(initial=0)), float(found.sum())
+    if most > MOST_IN_A_STAGE:
+        raise UserError(f"workload.plan.{key}: {most:,} in a stage of one request; at most {MOST_IN_A_STAGE:,}")
+    if total > MOST_ROUNDS:
         raise UserError(
-            f"workload.plan.{key}: {found:,.0f} rounds for {requests:,} requests; at most {MOST_ROUNDS:,} can be "
+            f"workload.plan.{key}: {total:,.0f} rounds for {requests:,} requests; at most {MOST_ROUNDS:,} can be "
             "simulated: give fewer requests, branches or rounds"
         )
 
