@@ -72,7 +72,7 @@ class Scaler:
         if self._looks > _MOST_LOOKS:
             raise UserError(
                 f"autoscale.every: {now / scaling.every:,.0f} decisions about {len(pool.replicas):,} replicas by "
-                f"second {now:g}, and the run goes on; give more than {scaling.every:g} s, or shorter pauses of requests"
+                f"second {now:g}, and the run goes on; give more than {scaling.every:g} s, or shorter pauses"
             )
 
     def _scale(self, pool: ReplicaPool, scaling: Scaling, wanted: int, now: float) -> None:
