@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard.errors import UserError
-from steelyard.files.jsontext import json_lines, json_object, parse_json
+from steelyard.files.jsontext import json_lines, json_object, json_row, parse_json
 from steelyard.files.limits import MOST_DEPTH, MOST_DIGITS
 
 HOSTILE = {
@@ -35,6 +35,8 @@ def test_hostile_json_is_refused_alone_and_in_a_line(tmp_path: Path, name: str) 
     path.write_text(text)
     with pytest.raises(UserError, match=rf"a\.json: .*{message}"):
         json_object(path)
+    with pytest.raises(UserError, match=rf"row 3: .*{message}"):
+        json_row(text, "row 3")
 
 
 @pytest.mark.parametrize("text", ["[1]", "3", '"x"', "null", "NaN"])
