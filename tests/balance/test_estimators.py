@@ -193,7 +193,7 @@ def test_the_surface_online_is_ridge_in_one_batch(monkeypatch: pytest.MonkeyPatc
 
 def test_one_point_is_worth_the_same_alone_and_among_many() -> None:
     rng = np.random.default_rng(5)
-    plain = rng.integers(0, 20 * UNIT, size=(40, PLAIN)).tolist()
+    plain = list(rng.integers(0, 20 * UNIT, size=(40, PLAIN)).astype(float))
     tools: list[dict[str | None, int]] = [{"grep": SHARE * i // 40, "edit": SHARE - SHARE * i // 40} for i in range(40)]
     learner = Surface()
     learner.add(learner.waves(plain, tools), rng.normal(size=40) * 30)

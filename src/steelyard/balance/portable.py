@@ -10,9 +10,8 @@ libraries compute differently from CPU to CPU, nor the order in which BLAS adds 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from hashlib import shake_128
-from math import frexp, ldexp
+from math import ldexp
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,16 +23,27 @@ MICROSECOND = 20  # bits: of a second
 OCTAVE = 188  # steps of ``octaves_of`` to a factor of two, so that `surface.py` can divide by a power of two
 SIGMA = 256.0  # standard deviation of ``bell``
 _BYTES = 12  # summed up to one draw: near enough to a normal distribution, and it ends at six deviations
-_FRACTIONS = 1024  # a number's fraction, from half to one, is rounded down to as many parts of one
-_LOGARITHMS: list[int] = [0] * 512 + [(each**OCTAVE).bit_length() - 1 - 10 * OCTAVE for each in range(512, _FRACTIONS)]
+_FRACTION = 9  # bits of a number's fraction that its logarithm is looked up by
+_FINER = np.array(52 - _FRACTION)  # bits of a double that are not; numpy takes longer to work with a plain number
+_EXPONENTS = 64  # in the table, from 2 ** 0 on; a place in it is the first bits modulo its length
+_FRACTIONS = [(each**OCTAVE).bit_length() - 1 - _FRACTION * OCTAVE for each in range(1 << _FRACTION, 2 << _FRACTION)]
+_OCTAVES = np.roll(
+    np.array([OCTAVE * exponent + part for exponent in range(_EXPONENTS) for part in _FRACTIONS], np.float64),
+    (1023 << _FRACTION) % (_EXPONENTS << _FRACTION),
+)
 _LN2 = 0.6931471805599453
 _LARGE = np.array(ldexp(1.5, 52))
 _TERMS = 20  # of the exponential's series, which leaves less than 1e-16
 
 
-def octaves_of(values: Iterable[float]) -> list[int]:
-    """The logarithms of positive numbers to base 2, rounded down to multiples of 1 / ``OCTAVE``, in such steps."""
-    return [_LOGARITHMS[int(fraction * _FRACTIONS)] + OCTAVE * exponent for fraction, exponent in map(frexp, values)]
+def octaves_of(doubles: bytes) -> Floats:
+    """The logarithms to base 2 of numbers from 1 to 2 ** 62, packed as doubles: rounded down to multiples of
+    1 / ``OCTAVE``, in such steps.
+
+    The first bits of a double are its exponent and fraction, and so its place in a table.
+    """
+    found: Floats = _OCTAVES.take(np.right_shift(np.frombuffer(doubles, np.int64), _FINER), None, None, "wrap")
+    return found
 
 
 def exponential(value: float) -> float:

@@ -17,7 +17,7 @@ from steelyard.balance.estimate.history import History, tool_returns
 from steelyard.balance.estimate.protocol import Left
 from steelyard.balance.estimate.spread import Spread
 from steelyard.balance.estimate.surface import Surface
-from steelyard.records import Trajectory
+from steelyard.records import Floats, Trajectory
 
 # Chosen by hand (docs/estimators.md); all but the last trade CPU time for freshness.
 _BATCH = 16  # samples that the surface learns at once: a single one costs hardly less
@@ -31,7 +31,7 @@ class _Samples:
     """Tool returns that the surface has not learnt yet: features, the back-off's prediction, and the truth."""
 
     def __init__(self) -> None:
-        self.plain: list[list[int]] = []
+        self.plain: list[Floats] = []
         self.tools: list[dict[str | None, int]] = []
         self.expected: list[float] = []
         self.roots: list[float] = []
