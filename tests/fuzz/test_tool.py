@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steelyard import UserError, scenario_from_dict
-from steelyard.cli import edge
+from steelyard.cli import COMMANDS, edge
 from steelyard.scenario import posttrain_from_dict
 from tools.fuzz import nursery
 from tools.fuzz.campaign import Campaign, case_of, keep, table, tried
@@ -81,7 +81,9 @@ def test_cases_are_the_same_everywhere() -> None:
 
 def test_all_kinds_of_cases_come() -> None:
     assert MAKERS.keys() == WEIGHTS.keys()
-    labels = {case_of(0, number).label for number in range(300)}
+    made = [case_of(0, number) for number in range(1500)]
+    assert {case.name for case in made} >= set(COMMANDS)
+    labels = {case.label for case in made}
     assert labels >= {"scenario", "yaml", "set", "config", "trace", "trajectories", "capture", "golden", "options"}
 
 

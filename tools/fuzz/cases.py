@@ -67,12 +67,28 @@ def _plan(r: Random) -> Case:
 
 
 def _emulate(r: Random) -> Case:
-    """Where it cannot listen, so that it never serves."""
     text = to_yaml(scenario(r, posttrain=False))
-    options = ["--host", r.choice(("203.0.113.9", "203.0.113.9", "nowhere.invalid", hostile_text(r) + ".invalid"))]
-    for option in r.sample(("--port", "--speed", "--name"), k=r.choice((0, 1, 1, 2))):
-        options += [option, hostile_text(r) if r.random() < 0.5 else str(hostile_number(r))]
-    return _scenario_case("emulate", "scenario", text, r, options, {})
+    options = ("--port", "--speed", "--name")
+    return Case(("emulate", "s.yaml", *_nowhere(r, options)), {"s.yaml": Content(text)}, "scenario")
+
+
+def _gateway(r: Random) -> Case:
+    addresses = ("http://203.0.113.9:1", "https://203.0.113.9", "http://[::", "ftp://x", "http://x:99999", "//")
+    engines = [r.choice(addresses) if r.random() < 0.7 else hostile_text(r) for _ in range(r.choice((0, 1, 1, 2)))]
+    options = _nowhere(r, ("--port", "--router", "--rate", "--most-mb", "--certificate", "--key"))
+    files: Files = {}
+    if r.random() < 0.5:
+        options += ["--tokens", "tokens"]
+        files["tokens"] = mutate.content(_changed_lines(b"client abc\nengine def\noperator ghi\n", r), r)
+    return Case(("gateway", *engines, *options), files, "options")
+
+
+def _nowhere(r: Random, options: tuple[str, ...]) -> list[str]:
+    """Options of a server. It cannot listen at its address, so it never serves."""
+    found = ["--host", r.choice(("203.0.113.9", "203.0.113.9", "nowhere.invalid", hostile_text(r) + ".invalid"))]
+    for option in r.sample(options, k=r.choice((0, 0, 1, 2))):
+        found += [option, hostile_text(r) if r.random() < 0.3 else str(hostile_number(r))]
+    return found
 
 
 def _scenario_case(command: str, label: str, text: bytes, r: Random, options: list[str], files: Files) -> Case:
@@ -322,6 +338,7 @@ MAKERS: Mapping[str, Maker] = {
     "posttrain": _posttrain,
     "plan": _plan,
     "emulate": _emulate,
+    "gateway": _gateway,
     "yaml": _yaml,
     "set": _set,
     "config": _config,
@@ -340,6 +357,7 @@ WEIGHTS: Mapping[str, float] = {
     "posttrain": 14,
     "plan": 3,
     "emulate": 1,
+    "gateway": 0.5,
     "yaml": 8,
     "set": 8,
     "config": 8,

@@ -38,14 +38,14 @@ class Upstream:
     @classmethod
     def of(cls, url: str) -> Upstream:
         """The server at a URL such as http://127.0.0.1:8000."""
-        parts = urlsplit(url)
         try:
-            port = parts.port
-        except ValueError:
-            port = None
-        if parts.scheme != "http" or not parts.hostname or port is None or parts.path not in ("", "/", "/v1"):
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError:  # half an IPv6 address, a port that is no number
+            host = port = None
+        if not host or port is None or parts.scheme != "http" or parts.path not in ("", "/", "/v1"):
             raise UserError(f"{url}: must be the URL of an engine, such as http://127.0.0.1:8000")
-        return cls(parts.hostname, port)
+        return cls(host, port)
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
