@@ -84,7 +84,11 @@ CALIBRATION = json.dumps({"terms": asdict(HostTerms())}).encode()
 def configs() -> dict[str, Any]:
     """Configurations of models, by name: one of each family."""
     names = ("llama-3.1-8b", "mixtral-8x7b", "deepseek-v2-lite", "gemma-3-4b", "gpt-oss-20b", "qwen3-30b-a3b", "phi-4")
-    return {name: json.loads((_CATALOG / f"{name}.json").read_text(encoding="utf-8")) for name in names}
+    found = {name: json.loads((_CATALOG / f"{name}.json").read_text(encoding="utf-8")) for name in names}
+    for each in found.values():
+        for unread in ("_aliases", "_name_or_path", "architectures"):
+            each.pop(unread, None)
+    return found
 
 
 @cache
