@@ -85,13 +85,16 @@ def evaluate_file(path: Path, names: list[str], folds: int) -> Evaluation:
         raise UserError(
             f"{path}: nothing to predict: {len(left)} tool returns, and not two that had different tokens left"
         )
+    longest_above = float(np.quantile(left, 1 - LONGEST))
+    if left.max() <= longest_above:
+        raise UserError(f"{path}: nothing to rank: the longest {LONGEST:.0%} of tool returns had the same tokens left")
     return Evaluation(
         file=str(path),
         folds=folds,
         tasks=len(tasks),
         trajectories=len(every),
         tool_returns=len(left),
-        longest_above=float(np.quantile(left, 1 - LONGEST)),
+        longest_above=longest_above,
         scores=[_score(name, parts, left) for name in names],
     )
 

@@ -10,8 +10,9 @@ from typing import Any
 from steelyard.cost import CompiledCost, GraphPlan
 from steelyard.cost.host import Launch
 from steelyard.cost.step import StepTime
-from steelyard.errors import UserError
+from steelyard.errors import UserError, quoted
 from steelyard.files.jsontext import json_lines, required
+from steelyard.scenario.numbers import MOST_STEP_TOKENS
 from steelyard.workload.traces.lines import seconds, tokens
 
 _BEHIND = 0.85  # if the GPU has less work left than this share of a step's host time, the host decides; chosen
@@ -68,8 +69,12 @@ def _step(row: dict[str, Any], where: str) -> RecordedStep:
     )
     chunks = required(row, "chunks", where)
     if not isinstance(chunks, list) or not all(isinstance(chunk, list) and len(chunk) == 2 for chunk in chunks):
-        raise UserError(f"{where}: chunks must be a list of [tokens, context] (found {str(chunks)[:40]!r})")
-    return RecordedStep(scheduled, updated, decodes, keys, longest, tuple((int(new), int(old)) for new, old in chunks))
+        raise UserError(f"{where}: chunks must be a list of [tokens, context] (found {quoted(chunks)})")
+    prompts = tuple((tokens(new, "chunks", where), tokens(old, "chunks", where)) for new, old in chunks)
+    step = RecordedStep(scheduled, updated, decodes, keys, longest, prompts)
+    if step.tokens > MOST_STEP_TOKENS:
+        raise UserError(f"{where}: a step of {step.tokens:,} tokens; {MOST_STEP_TOKENS:,} are the most")
+    return step
 
 
 @dataclass(frozen=True)
