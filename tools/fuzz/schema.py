@@ -19,17 +19,8 @@ Path = tuple[str, ...]
 _DEEPEST = 7
 _COUNTS = (1, 1, 2, 2, 3, 4, 8, 16, 40)
 _WORK = {
-    "requests",
-    "steps",
-    "prompts",
-    "group",
-    "tasks",
-    "duration",
-    "replicas",
-    "turns",
-    "branches",
-    "rounds",
-    "units",
+    *("requests", "steps", "prompts", "group", "tasks", "duration", "replicas", "turns", "branches", "rounds", "units"),
+    *("tp", "pp", "dp", "ep", "cp"),
 }
 _NUMBERS = (0.001, 0.1, 0.5, 1.0, 1.5, 2.0, 4.0, 20.0)
 
