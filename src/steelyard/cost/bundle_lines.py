@@ -78,6 +78,9 @@ def _checked(row: Line, where: str) -> tuple[object, ...]:
     for name in ("spread", "launch_us", "compile_s"):
         if name in row:
             _check_number(row, name, where)
+    for name, value in (*row.items(), *point.items()):
+        if isinstance(value, dict | list) and name not in ("point", "queries", "keys"):
+            raise UserError(f"{where}: {name}: must be a single value (found {quoted(value)})")
     if op == "attention":
         _check_batch(point, where)
     elif op == "moe":

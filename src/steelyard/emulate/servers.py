@@ -29,7 +29,7 @@ def listen(host: str, port: int) -> socket.socket:
         raise UserError("--host: must be an address, such as 127.0.0.1")
     try:
         return socket.create_server((host, port), backlog=_BACKLOG)
-    except (OSError, OverflowError, UnicodeError) as problem:
+    except (OSError, OverflowError, TypeError, UnicodeError) as problem:  # TypeError: a NUL in the name
         raise UserError(f"--host {host} --port {port}: cannot listen there: {problem}") from None
 
 
