@@ -18,7 +18,7 @@ import steelyard
 BALANCE = Path(steelyard.__file__).parent / "balance"
 MODULES = sorted(BALANCE.rglob("*.py"))
 
-OWN = ("steelyard.balance", "steelyard.records", "steelyard.errors")
+OWN = ("steelyard.balance", "steelyard.records", "steelyard.errors", "steelyard.quoting")
 ALLOWED = {
     *("__future__", "abc", "bisect", "collections", "copy", "dataclasses", "enum", "fractions", "functools", "hashlib"),
     *("heapq", "itertools", "json", "math", "operator", "pickle", "random", "statistics", "struct", "sys", "types"),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from steelyard.balance.plan import Plan
+from steelyard.errors import UserError
 from steelyard.posttrain.part import enlarged, evenly, recommended
 from steelyard.posttrain.plan_simulator import PlanSimulator
 from steelyard.posttrain.setup import set_up_posttrain
@@ -74,3 +75,9 @@ def test_a_larger_plan_takes_what_training_on_the_whole_batch_takes() -> None:
     batch = list(whole.setup.tasks.step(0))
     small = replace(part.written, step=1.0)
     assert enlarged(small, 2, part, whole, batch).step == whole.least_seconds(whole.written, [batch])
+
+
+def test_clusters_that_are_too_large_to_plan_are_refused() -> None:
+    huge = posttrain_from_dict(TWICE | {"rollout": [{"tp": 4, "replicas": 8_000}]})
+    with pytest.raises(UserError, match="plans are made for up to 16,384"):
+        PlanSimulator(set_up_posttrain(huge))

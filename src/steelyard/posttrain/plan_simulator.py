@@ -9,6 +9,7 @@ from itertools import takewhile
 import numpy as np
 
 from steelyard.balance.plan import CLEAR, LengthsChanged, Measured, Plan, PlannerState, Simulated, World
+from steelyard.errors import UserError
 from steelyard.posttrain.planning import Training, as_written, buckets_of, planner_mode, world_of
 from steelyard.posttrain.recent import Batch
 from steelyard.posttrain.record import StepRecord
@@ -19,6 +20,7 @@ from steelyard.records import Trajectory
 LEARNT_TRAJECTORIES = 256  # trajectories that the estimator learns before a plan is simulated
 SIMULATED = 4  # steps of a simulation
 CONFIRMED = 12  # steps of the longer simulation that confirms a plan
+_MOST_GPUS = 16_384  # of a cluster to plan, which takes half a minute with few trajectories
 _SAMPLED = 3  # steps of a run, evenly spaced, on which the best fixed plan is searched
 _FINALISTS = 2  # plans that are run to the end for it, at most
 _CLOSE = 0.1  # of a step: plans this close may be in the wrong order on a sample of steps
@@ -52,6 +54,8 @@ class PlanSimulator:
 
     def __init__(self, setup: PosttrainSetup, watch: Callable[[int], None] = lambda made: None) -> None:
         scenario = setup.scenario
+        if scenario.gpus > _MOST_GPUS:
+            raise UserError(f"{scenario.source}: {scenario.gpus:,} GPUs; plans are made for up to {_MOST_GPUS:,}")
         self.setup = setup
         self._watch, self._simulations = watch, 0
         self.training = Training(setup, scenario.gpus)

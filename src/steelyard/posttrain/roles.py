@@ -40,6 +40,7 @@ class Roles:
         self.engines: dict[int, Tenure] = {}
         self.training: Tenure | None = None
         self.known: set[Gpus] = set()  # GPUs with a sleeping engine, which wakes faster than a new one starts
+        self._latest: dict[tuple[str, int], Tenure] = {}  # by GPU, and by role if roles share GPUs
         self._stage = stage
         self._started = 0
 
@@ -70,15 +71,14 @@ class Roles:
         self.training.until = at
 
     def _enter(self, tenure: Tenure) -> Tenure:
-        held = {gpu for each in self.tenures if self._in_the_way(each, tenure) for gpu in each.gpus}
-        taken = held & set(tenure.gpus)
+        role = tenure.role if self.shared else ""
+        before = {gpu: self._latest.get((role, gpu)) for gpu in tenure.gpus}
+        taken = [gpu for gpu, last in before.items() if last is not None and last.until > tenure.since]
         assert not taken, f"GPUs {sorted(taken)} have a role already"
-        assert len(set(tenure.gpus)) == len(tenure.gpus) and max(tenure.gpus) < self.gpus, "there are no such GPUs"
+        assert len(before) == len(tenure.gpus) and max(tenure.gpus) < self.gpus, "there are no such GPUs"
+        self._latest |= {(role, gpu): tenure for gpu in tenure.gpus}
         self.tenures.append(tenure)
         return tenure
-
-    def _in_the_way(self, each: Tenure, new: Tenure) -> bool:
-        return each.until > new.since and not (self.shared and each.role != new.role)
 
 
 def first_places(degrees: Sequence[int], training: int, gpus: int, shared: bool) -> tuple[list[Gpus], Gpus]:

@@ -66,6 +66,7 @@ class FinishPredictor:
         self._here: list[_Here] = []
         self._by_number: dict[int, _Here] = {}
         self._where: dict[str, _Here] = {}  # by trajectory
+        self._seconds: dict[tuple[BucketSpeed, int], list[float]] = {}  # of a step, by kind of replica and requests
         self._stale: set[int] = set()  # slots whose sums are outdated
         # Replicas whose load has changed, and tokens that tools returned per token then.
         self._loads: dict[int, tuple[Replica, float]] = {}
@@ -85,26 +86,36 @@ class FinishPredictor:
 
     def __reduce__(self) -> tuple[Callable[..., FinishPredictor], tuple[object, ...]]:
         """For pickling: the state from which arrays are rebuilt. Replicas with a changed load are pickled along."""
+        self._grow()
         return _restored, (
             *(self._demands, self._here, self._stale, self._loads, self._at, self._width),
             *(self._rooms, self._due, self._kept, self._tables),
         )
 
     def up(self, replica: Replica, speed: BucketSpeed) -> None:
-        """A replica is new."""
-        steps = np.array([speed.step(max(n, 1), 0) for n in range(replica.seats + 2)])
+        """A replica is new. Arrays grow at the next question, since replicas come in numbers."""
+        seconds = self._seconds.get((speed, replica.seats))
+        if seconds is None:
+            seconds = self._seconds[speed, replica.seats] = [speed.step(max(n, 1), 0) for n in range(replica.seats + 2)]
         here = _Here(
-            replica.number, speed, replica.seats, replica.capacity, ReplicaBins(), steps, steps.tolist(), self._at
+            replica.number, speed, replica.seats, replica.capacity, ReplicaBins(), np.array(seconds), seconds, self._at
         )
+        here.slot = len(self._here)
         self._here.append(here)
+        self._by_number[replica.number] = here
         self._rooms.append(inf)
         self._due.append(inf)
-        self._resize(
-            np.hstack([self._kept, np.zeros((2, 1))]), np.concatenate([self._tables, np.zeros((TABLES, BINS, 1))], 2)
-        )
+
+    def _grow(self) -> None:
+        """Make room in arrays for replicas that are new."""
+        new = len(self._here) - self._kept.shape[1]
+        if new:
+            empty = np.zeros((2, new)), np.zeros((TABLES, BINS, new))
+            self._resize(np.hstack([self._kept, empty[0]]), np.concatenate([self._tables, empty[1]], 2))
 
     def gone(self, number: int) -> None:
         """Remove a replica. Its trajectories count nowhere from now on."""
+        self._grow()
         slot = self._by_number[number].slot
         for name in self._here.pop(slot).bins.members:
             del self._where[name]
@@ -217,6 +228,8 @@ class FinishPredictor:
 
     def _cached_rises(self, demand: Demand, resident: int | None, at: float) -> Array:
         """The same, cached. Callers must not change the array."""
+        if len(self._here) != len(self._marginal):
+            self._grow()
         if self._loads:
             self._settle()
         if at > self._at:
