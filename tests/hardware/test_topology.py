@@ -27,7 +27,7 @@ def spec(**fields: Any) -> TopologySpec:
         ("0.9 TB/s", 900e9),
         ("25000MB", 25e9),
         (50e9, 50e9),
-        (1, 1.0),
+        (1000, 1000.0),
     ],
 )
 def test_bandwidths_are_read_with_their_units(text: Any, rate: float) -> None:
