@@ -72,6 +72,8 @@ def _step(row: dict[str, Any], where: str) -> RecordedStep:
         raise UserError(f"{where}: chunks must be a list of [tokens, context] (found {quoted(chunks)})")
     prompts = tuple((tokens(new, "chunks", where), tokens(old, "chunks", where)) for new, old in chunks)
     step = RecordedStep(scheduled, updated, decodes, keys, longest, prompts)
+    if not step.requests or any(new < 1 for new, _ in prompts):
+        raise UserError(f"{where}: a step runs at least one request, and a chunk at least one token")
     if step.tokens > MOST_STEP_TOKENS:
         raise UserError(f"{where}: a step of {step.tokens:,} tokens; {MOST_STEP_TOKENS:,} are the most")
     return step
