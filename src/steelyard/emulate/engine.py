@@ -22,7 +22,7 @@ Finish = Literal["", "length", "abort", "reject"]
 """Why a request has ended; empty while it has not."""
 
 _MOST_STEPS = 1 << 18  # kept by an engine that comes to rest: about 25 MB
-_REASONS: dict[int, Finish] = {FINISHED: "length", ABORTED: "abort", REJECTED: "reject"}
+_REASONS: dict[int, Finish] = {ABORTED: "abort", REJECTED: "reject"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class EmulatedEngine:
         self._eager = 0  # streams that want each token
         self._by_step: deque[tuple[int, list[tuple[int, int, Finish]]]] = deque()  # results of steps, in order
         self._ready: deque[Delivery] = deque()
-        self._held_since: float | None = None
+        self._held = False  # whether no step may run
 
     def submit(
         self, number: int, tokens: array[int], output: int, at: float, *, each_token: bool = True, priority: int = 0
@@ -99,13 +99,12 @@ class EmulatedEngine:
     def hold(self, at: float) -> None:
         """Run no step from now on. Steps that were launched end."""
         self.run(at)
-        if self._held_since is None:
-            self._held_since = at
+        self._held = True
 
     def release(self, at: float) -> None:
         """Go on after `hold`."""
-        if self._held_since is not None:
-            self._held_since = None
+        if self._held:
+            self._held = False
             self.engine.clock = max(self.engine.clock, at)
 
     @property
@@ -131,7 +130,7 @@ class EmulatedEngine:
 
     def run(self, now: float) -> None:
         """Run all steps that are scheduled by now, with the requests that the engine has seen by then."""
-        if self._held_since is not None:
+        if self._held:
             return
         engine = self.engine
         while self._arriving and self._arriving[0][0] <= now:
@@ -156,7 +155,7 @@ class EmulatedEngine:
     def next_second(self) -> float:
         """When there is something to run or to deliver, if nothing is submitted before; infinite when idle."""
         found = self._ready[0].at if self._ready else inf
-        if self._held_since is not None:
+        if self._held:
             return found
         engine = self.engine
         if self._arriving:

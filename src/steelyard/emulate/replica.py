@@ -20,8 +20,8 @@ from steelyard.engine import Request
 
 PauseMode = Literal["abort", "wait", "keep"]
 
-# A delivery leaves this much early: a server and a client on one machine need it themselves, and it is part of the
-# host's time to send a result. Half of a timer's millisecond, measured by `python -m bench.emulate`.
+# A delivery leaves this much early, since timers fire up to a millisecond late: half of that is the mean. Chosen;
+# `python -m bench.emulate` measures what is left.
 _EARLY_SECONDS = 0.5e-3
 
 

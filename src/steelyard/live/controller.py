@@ -68,7 +68,7 @@ class Controller:
 
     @property
     def fence(self) -> int:
-        """Rises with every controller of a run. Agents refuse commands of a lower one than they have seen."""
+        """Rises with every controller of a run, so that agents can tell an old controller from its successor."""
         return self._store.fence
 
     @property

@@ -5,8 +5,7 @@ before they are decided. Commands are written after they were carried out, toget
 them are decided again after a crash.
 
 A store has one writer at a time. Opening it as controller gives the next *fence*, a number that rises with every
-opening. Each transaction checks it: a controller that was replaced, and does not know yet, can write no more. Commands
-carry the fence, so that agents can refuse those of a controller that was replaced.
+opening. Each transaction checks it: a controller that was replaced, and does not know yet, can write no more.
 """
 
 from __future__ import annotations
