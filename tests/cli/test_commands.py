@@ -35,11 +35,6 @@ def test_a_command_says_what_the_list_says_of_it(name: str) -> None:
     assert f"steelyard {name} " in shown.output and COMMANDS[name][:50] in shown.output
 
 
-def test_a_mistyped_command_is_answered_with_the_nearest() -> None:
-    shown = CliRunner().invoke(app, ["simulat"])
-    assert shown.exit_code == 2 and "'simulate'" in shown.output
-
-
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"]])
 def test_help_and_version_import_nothing_heavy(arguments: list[str]) -> None:
     code = (

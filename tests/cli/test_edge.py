@@ -23,6 +23,8 @@ from steelyard.cli import app, main
 from steelyard.cli.edge import guarded
 from steelyard.errors import UserError
 from steelyard.files.partial import PREFIX
+from steelyard.files.swap import UNFINISHED
+from steelyard.sim import Result
 
 PROGRAM = str(Path(sys.executable).parent / "steelyard")
 SCENARIO: dict[str, Any] = {
@@ -321,6 +323,51 @@ def test_signals_are_handled_only_while_the_program_runs() -> None:
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
 
 
+def test_an_interrupt_while_a_module_is_imported_is_no_internal_error(folder: Path) -> None:
+    """Python 3.11 makes a RuntimeError of what is raised while a class gets its attributes."""
+
+    class Interrupting:
+        def __set_name__(self, owner: type, name: str) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(5)
+
+    def make(arguments: list[str]) -> None:
+        type("Made", (), {"name": Interrupting()})
+
+    assert guarded(make, []) == 130
+    assert guarded(raising(RuntimeError("x")), []) == 70
+
+
+def test_an_interrupt_that_python_cannot_raise_comes_again(capsys: pytest.CaptureFixture[str]) -> None:
+    """In a finalizer it was printed and lost, and the program went on."""
+
+    class Interrupting:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.01)
+
+    def work(arguments: list[str]) -> None:
+        Interrupting()
+        time.sleep(20)
+        raise AssertionError("it went on")
+
+    assert guarded(work, []) == 130 and capsys.readouterr().err == ""
+
+
+def test_other_errors_in_finalizers_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+
+    class Failing:
+        def __del__(self) -> None:
+            raise ValueError("x")
+
+    def work(arguments: list[str]) -> None:
+        Failing()
+
+    assert guarded(work, []) == 0 and [each.exc_type for each in told] == [ValueError]
+
+
 def test_signals_that_come_together_do_not_disturb_the_cleaning_up() -> None:
     cleaned = []
 
@@ -492,6 +539,37 @@ def test_a_log_of_a_run_that_was_ended_is_not_left_beside_an_earlier_summary(
         assert not [name for name in names(folder) if PREFIX in name]
     else:
         assert names(folder) == before
+
+
+DIE_AT_A_MOVE = """
+import os, signal, sys
+from steelyard.cli import main
+from steelyard.files.swap import UNFINISHED
+rename, left = os.rename, int(sys.argv.pop(1))
+def counted(one, other):
+    global left
+    if UNFINISHED in os.fspath(one):
+        left -= 1
+    if left < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    rename(one, other)
+os.rename = counted
+main()
+"""
+
+
+@pytest.mark.parametrize("moves", [0, 2])
+def test_a_result_is_whole_if_its_run_is_killed_while_it_replaces_an_earlier_one(
+    started: Callable[..., subprocess.Popen[str]], run: Run, folder: Path, moves: int
+) -> None:
+    """The folder had no summary then."""
+    command = ("simulate", "good.yaml", "--no-intervals", "--overwrite", "--out", "out", "--set")
+    assert run(*command, "workload.requests=9").code == 0
+    process = started(DIE_AT_A_MOVE, str(moves), *command, "workload.requests=7")
+    assert process.wait(timeout=60) == -signal.SIGKILL and UNFINISHED in names(folder / "out")
+    found = Result.load("out")
+    assert found.summary.requests == len(found.requests["arrival"]) == 7
+    assert UNFINISHED not in names(folder / "out")
 
 
 # -- the recorder's entry point -----------------------------------------------------------------------------------

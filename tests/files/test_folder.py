@@ -54,26 +54,6 @@ def test_nothing_is_lost_when_a_name_is_taken(tmp_path: Path, name: str, kind: s
     assert (tmp_path / "victim").read_text() == "mine"
 
 
-@pytest.mark.parametrize("failing", range(len(RESULT_FILES) + len(RESULT_FILES[1::2])))
-@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(5, "Input/output error")])
-def test_a_failure_at_any_move_puts_the_old_result_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int, error: type[BaseException] | BaseException
-) -> None:
-    out = tmp_path / "run"
-    fill(out, *RESULT_FILES[::2], SUMMARY, content="old")
-    before, moves, rename = tree(tmp_path), iter(range(100)), os.rename
-
-    def rename_or_fail(one: Path, other: Path) -> None:
-        if next(moves) == failing:
-            raise error
-        rename(one, other)
-
-    monkeypatch.setattr(os, "rename", rename_or_fail)
-    with pytest.raises((KeyboardInterrupt, UserError)):
-        fill(out, *RESULT_FILES[1::2])
-    assert tree(tmp_path) == before
-
-
 @pytest.mark.parametrize("there", [False, True])
 def test_one_of_two_runs_wins_a_fresh_folder_and_the_other_is_told(tmp_path: Path, there: bool) -> None:
     out = tmp_path / "run"

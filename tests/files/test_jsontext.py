@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from steelyard.errors import UserError
@@ -51,6 +51,9 @@ def test_objects_are_wanted(tmp_path: Path, text: str) -> None:
 def test_keys_given_twice_are_refused() -> None:
     with pytest.raises(UserError, match=r"a\.json: key 'b' is given twice"):
         parse_json('{"a": [{"b": 1, "c": 2, "b": 3}]}', "a.json")
+    many = ", ".join(f'"k{number}": 1' for number in range(300_000))  # half an hour if each is compared with each
+    with pytest.raises(UserError, match=r"a\.json: key 'b' is given twice"):
+        parse_json(f'{{{many}, "b": 1, "b": 2}}', "a.json")
 
 
 def test_a_torn_last_line_is_left_out_only_if_asked(tmp_path: Path) -> None:
@@ -82,6 +85,7 @@ VALUES = st.recursive(
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine is no failure
 @given(st.lists(st.dictionaries(st.text(), VALUES, max_size=3), max_size=4))
 def test_what_is_written_is_read_back(tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]]) -> None:
     path = tmp_path_factory.mktemp("json") / "a.jsonl"

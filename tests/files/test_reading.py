@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
 import socket
+import stat
 from pathlib import Path
 
 import pytest
@@ -93,6 +95,15 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
     with pytest.raises(UserError) as long:
         read_text(tmp_path / ("x" * 5000))
     assert len(str(long.value)) < 300
+
+
+def test_a_file_that_becomes_a_pipe_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As /proc/kmsg, which says that it is a regular file and has no end."""
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setattr(reading, "_mode", lambda path: stat.S_IFREG)
+    for read in (read_text, read_bytes, lambda path: list(text_lines(path))):
+        with contextlib.suppress(UserError):
+            assert not read(tmp_path / "pipe")
 
 
 def test_links_to_files_are_followed(tmp_path: Path) -> None:

@@ -92,6 +92,22 @@ def test_only_regular_files_are_written_to(tmp_path: Path, place: Callable[[Path
     }
 
 
+def test_files_that_only_their_owner_may_replace_are_refused_before_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder like /tmp: it was found out at the end of the run."""
+    write_text(tmp_path / "out.md", "old")
+    tmp_path.chmod(0o1777)
+    monkeypatch.setattr(os, "geteuid", lambda: 4242)
+    for write in (check_file, lambda path: write_text(path, "new")):
+        with pytest.raises(UserError, match=r"out\.md: belongs to another user"):
+            write(tmp_path / "out.md")
+    check_file(tmp_path / "other.md")
+    tmp_path.chmod(0o777)
+    write_text(tmp_path / "out.md", "new")
+    assert names(tmp_path) == {"out.md"} and (tmp_path / "out.md").read_text() == "new"
+
+
 def test_what_appears_while_a_file_is_written_is_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / "out.md"
     with pytest.raises(UserError, match="symbolic link"), replacing(path) as file:
@@ -185,6 +201,18 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     assert sum(name.startswith(PREFIX) for name in names(tmp_path)) == 3
     write_text(tmp_path / "new.md", "new")
     assert names(tmp_path) == {"new.md"}
+
+
+def test_a_folder_that_cannot_be_opened_is_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a umask of 777."""
+
+    def refuse(*arguments: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(PermissionError), partial_folder(tmp_path):
+        pass
+    assert not names(tmp_path)
 
 
 def test_what_another_process_is_writing_stays(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ METHODS = {
 ALLOWED = {
     "cli/edge.py": {"fdopen"},  # standard streams
     "cli/crash.py": {"mkstemp", "fdopen"},  # a new file that only the user can read
+    "live/train/checkpoint.py": {"rmtree"},  # old checkpoints and versions of weights, in its own folder
     "sim/cache.py": {"mkdir", "replace"},  # a folder that only the user can read
     "cost/points.py": {"savez_compressed"},  # to a file that `replacing` has opened
 }

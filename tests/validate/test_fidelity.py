@@ -51,3 +51,38 @@ def test_a_folder_that_is_not_there_is_refused(
     assert ended.value.code == 2
     assert "no such folder" in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_a_folder_without_captures_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also if another folder has some, and if something in it looks like half of one."""
+    out = tmp_path / "page.md"
+    capture(tmp_path / "own", {"lone": LONE[:8]})
+    half = tmp_path / "half"
+    half.mkdir()
+    (half / "meta.json").write_text("{}")
+    for folders in (["half"], ["own", "half"]):
+        asked = ["steelyard", "fidelity", *(str(tmp_path / each) for each in folders), "--out", str(out)]
+        monkeypatch.setattr(sys, "argv", asked)
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 2 and not out.exists()
+        said = capsys.readouterr().err
+        assert said.startswith(f"error: {half}: no capture in it (a folder with meta.json, config.json")
+        assert said.count("\n") == 1
+
+
+def test_a_bench_need_not_lie_below_three_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm" / "requests.jsonl").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["steelyard", "fidelity", ".", "--out", "page.md"])
+    monkeypatch.setattr("steelyard.validate.survey.package_folder", lambda: None)
+    monkeypatch.setattr("steelyard.validate.survey.gpu_names", list)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr().err
+    assert ended.value.code == 0 and "left out: vllm/meta.json: no such file" in said

@@ -336,6 +336,34 @@ def test_the_command_prints_a_table_and_writes_a_page(
     assert "is a folder" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("CAPTURE --trace nonexistent", "--trace nonexistent: it is for bench folders"),
+        ("BENCH --trace w.jsonl --given-cache", "--given-cache: BENCH is a bench folder"),
+        ("--silicon CAPTURE", "capture CAPTURE: --silicon has measured points of its own"),
+        ("--silicon --report page.html", "--report page.html: --silicon has measured points of its own"),
+        ("--silicon --trace w.jsonl", "--trace w.jsonl: --silicon has measured points of its own"),
+    ],
+)
+def test_an_option_without_effect_is_refused(
+    capture: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: str,
+    says: str,
+) -> None:
+    monkeypatch.chdir(capture.parent)
+    capture.rename("CAPTURE")
+    bench = Path("BENCH", "vllm")
+    bench.mkdir(parents=True)
+    (bench / "requests.jsonl").write_text("")
+    assert run(monkeypatch, *options.split()) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {says}") and said.count("\n") == 1
+    assert not Path("page.html").exists()
+
+
 def test_the_page_draws_two_different_curves(folder: Path) -> None:
     record(folder, "chat", CHAT, slower=1.5)
     lines = re.findall(r'<polyline class="line (c\d)" points="([^"]+)"', validation_page(validate(folder)))

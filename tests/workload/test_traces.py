@@ -339,6 +339,16 @@ BAD = [
         MOON + MOON.replace("[1, 2]", "[3, 2]"),
         "x.jsonl:2: hash id 2 follows another block than before",
     ),
+    (
+        "x.jsonl",
+        MOON + MOON.replace("[1, 2]", str(list(range(900_000)))),
+        "x.jsonl:2: hash_ids names 900,000 blocks, but an input_length of 600 fills at most 2 of 512 tokens",
+    ),
+    (
+        "x.jsonl",
+        MOON.replace("600", "512"),
+        "x.jsonl:1: hash_ids names 2 blocks, but an input_length of 512 fills at most 1 of 512 tokens",
+    ),
     ("x.jsonl", MOON + MOON.replace("[1, 2]", '"1"'), "x.jsonl:2: hash_ids must be a list of whole numbers"),
     ("x.jsonl", MOON + '{"timestamp": 1}\n', "x.jsonl:2: input_length is missing"),
     ("x.json", '{"requests": []}', "x.json: the trace holds no requests"),

@@ -229,10 +229,11 @@ def _golden(r: Random) -> Case:
 
 
 def _events(r: Random) -> Case:
+    command = r.choice(("replay", "explain"))
     if r.random() < 0.2:
-        return Case(("replay", "store"), {"store": mutate.content(mutate.raw(seeds.store(), r), r)}, "store")
+        return Case((command, "store"), {"store": mutate.content(mutate.raw(seeds.store(), r), r)}, "store")
     text = _changed_lines(seeds.events(), r)
-    return Case(("replay", "e.jsonl"), {"e.jsonl": mutate.content(text, r)}, "events")
+    return Case((command, "e.jsonl"), {"e.jsonl": mutate.content(text, r)}, "events")
 
 
 def _compare(r: Random) -> Case:
@@ -270,7 +271,9 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
     "validate": ("--gpu", "--profile", "--trace", "--calibration", "--report", "--given-cache", "--silicon"),
     "calibrate": ("--out", "--gpu"),
     "fidelity": ("--out",),
-    "replay": (),
+    "replay": ("--what-if", "--scenario", "--set"),
+    "explain": ("--trajectory", "--step", "--last", "--json", "--timeline"),
+    "control": ("--out", "--set", "--speed", "--address"),
     "estimator-eval": ("--estimator", "--folds", "--json"),
     "profile": ("--minutes",),
     "schema": (),
@@ -307,7 +310,7 @@ def _options(r: Random) -> Case:
         words.append(option)
         if option == "--set":
             words.append(setting(written, r, after))
-        elif option in ("--out", "--page", "--report"):
+        elif option in ("--out", "--page", "--report", "--timeline"):
             words.append(r.choice((_inside(hostile_text(r)), "out", "device", "fifo", "folder", "link/x", "s.yaml/x")))
         elif option not in (
             "--plain",
@@ -320,6 +323,8 @@ def _options(r: Random) -> Case:
             "--intervals",
         ):
             words.append(hostile_text(r))
+    if r.random() < 0.1:
+        words.append(r.choice(("--nosuch", "--ouy", "-x", "-", "--json=3", "--set", "--help=x")))
     files: Files = {
         "s.yaml": Content(to_yaml(written)),
         "r[/y].yaml": Content(to_yaml(written)),
@@ -330,6 +335,8 @@ def _options(r: Random) -> Case:
     }
     if command == "compare":
         words += _COMPARED_LESS
+    if command == "control":
+        words += ["--on", "nowhere"]  # it must not start
     return Case((command, *words), files, "options")
 
 

@@ -13,6 +13,7 @@ from tools.fuzz.values import WHOLE, hostile
 
 _PATIENT = 1 << 24  # bytes of one member of a gzip bomb
 _BOMB = 96  # members
+_MEMBERS = 300_000  # empty ones
 
 
 def json_value(data: Any, r: Random) -> Any:
@@ -145,6 +146,7 @@ def content(text: bytes, r: Random, gzipped: bool = False) -> Content:
             Content(kind="device"),
             Content(b"/dev/zero", kind="link"),
             Content(b"\n" * _PATIENT, times=_BOMB, gzipped=True),
+            Content(times=_MEMBERS, gzipped=True),
             Content(b"{" * 4_000_000),
             Content(b"x" * 1_000_000, times=20),
             Content(gzip.compress(text, 1, mtime=0)),

@@ -15,7 +15,7 @@ _DIFFERENCES = {"parity", "replay"}  # exit with 1 if what they compare differs
 _LINES, _LINE = 16, 2500  # most lines of a refusal, and most characters of one
 _MENDED = "results.jsonl"  # of which half a last line is removed, and which is removed if it is empty
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x80-\x9f]")
-_PARTIAL = re.compile(r"\.part$|\.steelyard-|\.tmp$")
+_PARTIAL = re.compile(r"\.part$|\bsteelyard-(partial|unfinished)|\.tmp$")
 _FRAME = re.compile(r'File "[^"]*?((?:steelyard|tools|site-packages)/[^"]+)", line \d+, in (\S+)')
 _RAISED = re.compile(
     r"^([A-Za-z_][\w.]*(?:Error|Exception|Exit|Result|Interrupt|Iteration|Warning|Overflow\w*))\b", re.M
@@ -90,6 +90,8 @@ def _refused(case: Case, got: Outcome) -> Failure | None:
     if len(lines) > _LINES or max(map(len, lines)) > _LINE:
         told = f"{len(lines)} lines, the longest of {max(map(len, lines))} characters: {got.stderr[:300]!r}"
         return Failure("long-message", told, f"{case.name} {case.label}")
+    if not any(line.startswith("error: ") for line in lines):
+        return Failure("not-told", f"no line says what is wrong: {got.stderr[:300]!r}", f"{case.name} {case.label}")
     return _said("message", got.stderr, case)
 
 

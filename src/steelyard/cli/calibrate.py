@@ -10,8 +10,10 @@ import typer
 
 from steelyard.cli.console import LateProgress, say
 from steelyard.cli.console import out as console
+from steelyard.cli.outputs import keep_inputs
 from steelyard.files.writing import check_file, write_text
 from steelyard.report.calibration import print_calibration
+from steelyard.validate.capture import capture_files
 from steelyard.validate.crossed import cross_calibrate, read_sources
 
 
@@ -22,6 +24,7 @@ def command(
 ) -> None:
     """Fit the host's times to captures, and test them on held-out captures."""
     check_file(out)
+    keep_inputs(f"--out {out}", [out], (file for folder in captures for file in capture_files(folder)))
     with LateProgress("calibrating") as progress:
         crossed = cross_calibrate(read_sources(captures, gpu), progress)
     write_text(out, json.dumps(crossed.as_dict(), indent=2, allow_nan=False) + "\n")

@@ -10,11 +10,14 @@ import typer
 from steelyard.cli.console import LateProgress
 from steelyard.cli.console import out as console
 from steelyard.cli.options import Figures, Set
+from steelyard.cli.outputs import keep_inputs, scenario_inputs
 from steelyard.posttrain.compare import compare
 from steelyard.posttrain.compare_choices import DIMENSIONS
 from steelyard.posttrain.compare_settings import CompareSettings
 from steelyard.report.compare import print_comparison
 from steelyard.report.compare_files import check_page, comparison_json, write_comparison
+
+_MOST_SEEDS = 100  # chosen: a mean's standard error is then a tenth of the spread; scenarios of all runs are held
 
 
 def _names(dimension: str) -> Any:
@@ -46,7 +49,7 @@ def command(
     ] = "1",
     seeds: Annotated[
         int,
-        typer.Option(min=1, help="Number of seeds, from the scenario's on, for ways close to the best."),
+        typer.Option(min=1, max=_MOST_SEEDS, help="Seeds, from the scenario's on, for ways close to the best."),
     ] = 1,
     workers: Annotated[int, typer.Option(min=1, help="Runs at a time, each in a process of its own.")] = 1,
     page: Annotated[
@@ -72,8 +75,12 @@ def command(
         seeds=seeds,
     )
     contenders, loaded = settings.contenders(), settings.scenarios(scenarios)
+    kept = [out / "results.jsonl"]
+    inputs = [each for pair in zip(scenarios, loaded, strict=True) for each in scenario_inputs(*pair)]
+    keep_inputs(f"--out {out}", kept, inputs)
     if page is not None:
         check_page(page)
+        keep_inputs(f"--page {page}", [page, page.with_suffix(".json")], [*inputs, *kept])
     with LateProgress("comparing") as progress:
         found = compare(loaded, contenders, out, workers, progress, seeds)
     if page is not None:

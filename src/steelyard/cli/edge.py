@@ -11,15 +11,12 @@ import errno
 import gc
 import io
 import os
-import signal
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from types import FrameType
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TextIO
 
+from steelyard.cli.signals import signals_as_interrupts
 from steelyard.errors import UserError
 from steelyard.quoting import message, printable, shortened
 
@@ -28,7 +25,6 @@ _DEBUG = "--debug"
 _MOST_SHOWN = 2000  # characters of a line
 # What only standard output can be refused with: files are written by `steelyard.files`, which names them.
 _OUTPUT = {errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT, errno.EBADF}
-_AGAIN_SECONDS = 2.0  # signals that come sooner after another are part of it, and do not disturb the cleaning up
 
 
 def guarded(run: Callable[[list[str]], None], arguments: Sequence[str]) -> int:
@@ -68,8 +64,17 @@ def _code_of(run: Callable[[list[str]], None], arguments: list[str], debug: bool
         where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
         return _say(f"{where}{error.strerror or error}")
     except Exception as error:
+        if _is_interrupt(error):
+            raise KeyboardInterrupt from None
         return _report(error, arguments, debug)
     return 0
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Whether an interrupt is the cause of an error: Python wraps what is raised while it makes a class."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__
+    return error is not None
 
 
 def _say(*lines: str) -> int:
@@ -133,28 +138,3 @@ def _drop_if_broken(stream: TextIO) -> None:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, stream.fileno())
             os.close(nowhere)
-
-
-@contextmanager
-def signals_as_interrupts() -> Iterator[None]:
-    """A request to end, or a closed terminal, is handled as Ctrl-C is: what is partial is removed."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    last = -_AGAIN_SECONDS
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if now - last >= _AGAIN_SECONDS:
-            last = now
-            raise KeyboardInterrupt
-
-    usual = (signal.SIG_DFL, signal.default_int_handler)
-    wanted = [each for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) in usual]
-    before = {each: signal.signal(each, interrupt) for each in wanted}
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)

@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from steelyard.cli.console import err, say
+from steelyard.cli.outputs import keep_inputs
 from steelyard.files.writing import check_file, write_text
 from steelyard.report.fidelity import fidelity_page
-from steelyard.validate.survey import survey
+from steelyard.validate.survey import find_runs, survey
 
 
 def command(
@@ -19,7 +20,9 @@ def command(
 ) -> None:
     """Validate against all captures and tables, and write the fidelity page."""
     check_file(out)
-    found = survey(folders, err.print)
+    runs = find_runs(folders)
+    keep_inputs(f"--out {out}", [out], runs.files)
+    found = survey(runs, err.print)
     asked = f"steelyard fidelity {' '.join(map(str, folders))} --out {out}"
     write_text(out, fidelity_page(found, asked))
     say(f"written to {out}")

@@ -15,6 +15,7 @@ from steelyard.cli.checks import checking
 from steelyard.cli.console import LateProgress, say
 from steelyard.cli.console import out as console
 from steelyard.cli.options import Check, Out, Overwrite, Posttrain, Set, Summary
+from steelyard.cli.outputs import keep_scenario
 from steelyard.files.folder import SUMMARY
 from steelyard.files.writing import written_text
 from steelyard.posttrain.check import check_posttrain
@@ -37,6 +38,7 @@ def command(
 ) -> None:
     """Simulate RL post-training: rollouts with tools, training and weight sync, step after step."""
     loaded = load_posttrain(scenario, set_ or [])
+    keep_scenario(out, scenario, loaded)
     output = OutputFolder(out, loaded.name, overwrite)
     with output.stage() as stage:
         with LateProgress("training steps") as progress, _journal(stage if log else None) as journal:

@@ -22,6 +22,7 @@ def command(
     """Measure this machine's GPU, operator by operator (needs torch; vLLM's kernels where installed)."""
     check_file(out)
     try:
+        _check_gpu()
         from steelyard.profile.grid import points
         from steelyard.profile.run import about, measure
     except ImportError as error:
@@ -33,3 +34,13 @@ def command(
     with LateProgress("measuring") as progress:
         added = measure(todo, out, minutes * 60, lambda done: progress(done, len(todo)))
     say(f"{added} points added to {out}, of {len(todo)} in the grid")
+
+
+def _check_gpu() -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        raise UserError(
+            f"profiling needs a CUDA GPU, and torch {torch.__version__} finds none; run it on a machine with an NVIDIA "
+            "GPU and a torch built for CUDA"
+        )

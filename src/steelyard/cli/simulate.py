@@ -12,6 +12,8 @@ from steelyard.cli.checks import checking
 from steelyard.cli.console import LateProgress, err, say
 from steelyard.cli.console import out as console
 from steelyard.cli.options import Check, Out, Overwrite, Set, Summary
+from steelyard.cli.outputs import keep_scenario
+from steelyard.errors import blaming
 from steelyard.report import (
     OutputFolder,
     print_intervals,
@@ -54,6 +56,7 @@ def command(
     is printed, at the end or on the interrupt.
     """
     loaded = load_scenario(scenario, set_ or [])
+    keep_scenario(out, scenario, loaded)
     output = OutputFolder(out, loaded.name, overwrite)
     with LateProgress("simulating") as progress:
         result = simulate(loaded, progress=progress)
@@ -67,7 +70,8 @@ def command(
         sys.stdout.flush()
     try:
         if intervals or (intervals is None and result.summary.requests <= _SMALL):
-            result = _repeated(result, workers)
+            with blaming(f"{folder} holds the result without its intervals"):
+                result = _repeated(result, workers)
             output.update(result, trace=trace)
             if not json_:
                 say("")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -10,14 +11,16 @@ import typer
 
 from steelyard.cli.console import LateProgress, out
 from steelyard.cli.options import Figures
+from steelyard.cli.outputs import keep_inputs
 from steelyard.errors import UserError
 from steelyard.files.writing import check_file
 from steelyard.hardware import find_gpu
 from steelyard.report.silicon import print_silicon
 from steelyard.report.validation import print_validation, write_validation_page
 from steelyard.scenario import CostSpec
+from steelyard.validate.capture import capture_files
 from steelyard.validate.compare import validate
-from steelyard.validate.llmservingsim import is_bench_folder, validate_bench
+from steelyard.validate.llmservingsim import bench_files, is_bench_folder, validate_bench
 from steelyard.validate.rival import find_rival
 from steelyard.validate.silicon import validate_silicon
 
@@ -52,20 +55,32 @@ def command(
     ] = None,
 ) -> None:
     """Replay the requests of a captured engine, and compare with its measurements."""
-    if report is not None:
-        check_file(report)
+    files = {"--profile": profile, "--trace": trace, "--calibration": calibration}
     if silicon:
+        others = {"capture": capture, "--given-cache": given_cache or None, **files, "--report": report}
+        _refuse(others, "--silicon has measured points of its own")
         _validate_silicon(gpu, json_)
         return
     if capture is None:
         raise UserError("nothing to validate: give a capture folder, or --silicon")
-    if is_bench_folder(capture):
+    is_bench = is_bench_folder(capture)
+    if report is not None:
+        check_file(report)
+        own = bench_files(capture) if is_bench else capture_files(capture)
+        keep_inputs(f"--report {report}", [report], [*own, *(path for path in files.values() if path is not None)])
+    if is_bench:
+        _refuse(
+            {"--given-cache": given_cache or None}, f"{capture} is a bench folder, which does not say what was cached"
+        )
         if trace is None:
             raise UserError(f"{capture}: a bench folder does not say what was asked; give --trace WORKLOAD.jsonl")
         validation = validate_bench(capture, profile, trace, gpu=gpu, calibration=calibration)
     else:
-        files = {"profile": profile, "calibration": calibration}
-        cost = CostSpec.model_validate({key: str(path) for key, path in files.items() if path is not None})
+        _refuse(
+            {"--trace": trace}, f"it is for bench folders of LLMServingSim, and {capture} has no vllm/requests.jsonl"
+        )
+        given = {"profile": profile, "calibration": calibration}
+        cost = CostSpec.model_validate({key: str(path) for key, path in given.items() if path is not None})
         with LateProgress("replaying") as progress:
             validation = validate(capture, gpu=gpu, given_cache=given_cache, cost=cost, progress=progress)
     if report is not None:
@@ -74,6 +89,14 @@ def command(
         typer.echo(json.dumps(validation.as_dict(), indent=2, allow_nan=False))
     else:
         print_validation(validation, out)
+
+
+def _refuse(given: Mapping[str, object], why: str) -> None:
+    """Refuse options that would have no effect."""
+    for name, value in given.items():
+        if value is not None:
+            shown = name if value is True else f"{name} {value}"
+            raise UserError(f"{shown}: {why}; leave {name} out")
 
 
 def _validate_silicon(gpu: str | None, as_json: bool) -> None:

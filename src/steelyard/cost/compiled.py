@@ -139,11 +139,11 @@ class CompiledCost:
         self._beside = collective_seconds, elementwise_seconds
         self.ranks = ranks
         self._by_provenance = token_seconds + all_ranks, head_seconds
-        self._tokens: list[float] = token_seconds.sum(axis=0).tolist()
-        self._experts: list[float] = expert_seconds.sum(axis=0).tolist()
-        self._pooled: list[float] = pooled_seconds.sum(axis=0).tolist()
-        self._exchange: list[float] = exchange_seconds.sum(axis=0).tolist()
-        self._head: list[float] = head_seconds.sum(axis=0).tolist()
+        self._tokens: list[float] = _summed(token_seconds)
+        self._experts: list[float] = _summed(expert_seconds)
+        self._pooled: list[float] = _summed(pooled_seconds)
+        self._exchange: list[float] = _summed(exchange_seconds)
+        self._head: list[float] = _summed(head_seconds)
         self._attention = attention
         self._source = source
         self._kv_bytes = kv_bytes
@@ -476,6 +476,11 @@ def _read_back(
     cost._width, cost._sampled = width, sampled
     cost._pieces, cost._skew, cost._decode_kinds = known
     return cost
+
+
+def _summed(table: Floats) -> list[float]:
+    """Seconds of all provenances. Many tables are empty, and then all their entries are one object."""
+    return table.sum(axis=0).tolist() if table.any() else [0.0] * table.shape[1]
 
 
 def _piece_at(pieces: tuple[Piece, ...], kv: int) -> Piece:

@@ -111,8 +111,12 @@ class BlockNames:
             before += length
         if known * self.block_size <= before:
             return self.names(chain, blocks * self.block_size)
-        *ranges, last = names.ranges
-        return Names([*ranges, range(last.start, last.stop + blocks - known)], blocks)
+        if blocks == known:
+            return names
+        ranges = [*names.ranges]
+        last = ranges[-1]
+        ranges[-1] = range(last.start, last.stop + blocks - known)
+        return Names(ranges, blocks)
 
 
 def extend(chain: Chain, stream: int) -> Chain:

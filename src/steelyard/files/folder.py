@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import stat
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from steelyard.errors import UserError
 from steelyard.files.partial import PREFIX, partial_folder, sync_folder
+from steelyard.files.swap import RESULT_FILES, SUMMARY, finish_swap, locked, swap
 from steelyard.files.writing import check_name, check_target, folders_above, nearest_folder
 
-SUMMARY = "summary.json"
-RESULT_FILES = (
-    *("requests.parquet", "trajectories.parquet", "steps.parquet", "events.jsonl", "trace.json.gz"),
-    *("timeline.svg", "report.html", SUMMARY),
-)
-"""All files that a result may have, in the order in which they are put in place: with its summary it is complete."""
-
-_OLD = "old"  # where files of the earlier result are meanwhile
-_PATIENCE = 10.0  # seconds for which another run may be putting its files in place
+__all__ = ["RESULT_FILES", "SUMMARY", "check_folder", "result_folder"]
 
 
 def check_folder(out: Path, fresh: bool) -> None:
@@ -35,6 +26,7 @@ def check_folder(out: Path, fresh: bool) -> None:
         home = nearest_folder(out)
         _check_link(home)
         if home == out:
+            finish_swap(out)
             if fresh and _content(out):
                 raise UserError(f"{out} is not empty: choose another folder or pass --overwrite")
             for name in RESULT_FILES:
@@ -55,8 +47,8 @@ def result_folder(
     """A private folder for the files of a result, which are put in place at the end of the block.
 
     It lies beside the folder of the result, or inside it where that exists, so that a mounted volume works too. Files
-    of an earlier result with any of these ``names`` are replaced, or removed if the new one has none. They are put back
-    if something fails. A ``fresh`` folder must have stayed empty, or there is ``another``, new one.
+    of an earlier result with any of these ``names`` are replaced, or removed if the new one has none: all or none, even
+    if the process is killed (`swap`). A ``fresh`` folder must have stayed empty, or there is ``another``, new one.
     """
     with _results_to(out):
         home = nearest_folder(out)
@@ -69,10 +61,10 @@ def result_folder(
                 out = another()
                 placed = _become(stage, out)
             if not placed:
-                with _locked(out):
+                with locked(out):
                     if fresh and _content(out):
                         raise _taken(out)
-                    _exchange(stage, out, names)
+                    swap(stage, out, names)
         sync_folder(out)
 
 
@@ -89,56 +81,12 @@ def _become(stage: Path, out: Path) -> bool:
     return True
 
 
-def _exchange(stage: Path, out: Path, names: Sequence[str]) -> None:
-    """Move new files in and old ones out, which are put back if anything fails on the way."""
-    for name in names:
-        check_target(out / name)
-    made = [name for name in names if os.path.lexists(stage / name)]
-    old = stage / _OLD
-    old.mkdir()
-    try:
-        for name in reversed(names):
-            with suppress(FileNotFoundError):
-                os.rename(out / name, old / name)
-        for name in made:
-            os.rename(stage / name, out / name)
-    except BaseException:
-        for name in made:
-            if not os.path.lexists(stage / name):
-                os.rename(out / name, stage / name)
-        for name in names:
-            if os.path.lexists(old / name):
-                os.rename(old / name, out / name)
-        raise
-
-
 def _content(folder: Path) -> list[str]:
     return [name for name in os.listdir(folder) if not name.startswith(PREFIX)]
 
 
 def _taken(out: Path) -> UserError:
     return UserError(f"{out}: another run has written to it since this one began; choose another folder")
-
-
-@contextmanager
-def _locked(out: Path) -> Iterator[None]:
-    """One run at a time puts its files in place."""
-    handle = os.open(out, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        until = time.monotonic() + _PATIENCE
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    raise UserError(f"{out}: another run is writing to it; choose another folder") from None
-                time.sleep(0.02)
-            except OSError:  # the file system has no locks
-                break
-        yield
-    finally:
-        os.close(handle)
 
 
 def _check_link(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 MOST_BYTES = 1 << 30  # of a file of lines, unpacked: ten million requests, the most of a scenario, at 100 bytes each
 MOST_RATIO = 100  # unpacked bytes for each packed one: recorded data have 3 to 30, and gzip cannot do more than 1,032
 SMALL_BYTES = 1 << 26  # up to which a file may be packed as well as it likes
+MOST_MEMBERS = 100_000  # of a gzip file: bgzip makes one for each 64 KiB, or 16,384 of 1 GiB
 MOST_LINES = 20_000_000  # two for each of ten million requests
 MOST_LINE_BYTES = 1 << 24  # a prompt of a million tokens, written as token ids, has 7 MB
 MOST_DOCUMENT_BYTES = 1 << 24  # of a file that is parsed as a whole: 200,000 requests, or 550 MB of empty lists

@@ -47,7 +47,7 @@ def partial_folder(home: Path) -> Iterator[Path]:
             path = _private(home)
             path.mkdir()
             with suppress(FileNotFoundError):  # taken for abandoned in the moment before it was locked
-                handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                handle = _opened(path)
                 stack.callback(os.close, handle)
                 if _locked(handle, path):
                     break
@@ -56,6 +56,22 @@ def partial_folder(home: Path) -> Iterator[Path]:
         finally:
             if _is_same(path, handle):
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def _opened(new: Path) -> int:
+    """A new folder, open to be locked. It is removed if a strange umask forbids that."""
+    try:
+        return os.open(new, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except PermissionError:
+        new.rmdir()
+        raise
+
+
+def discard(folder: Path) -> None:
+    """Remove a folder with all its files. Its name is free at once, whatever happens to the files."""
+    private = _private(folder.parent)
+    os.rename(folder, private)
+    shutil.rmtree(private, ignore_errors=True)
 
 
 def new_file(path: Path) -> BinaryIO:

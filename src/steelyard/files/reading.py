@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import stat
 import zlib
@@ -12,7 +11,9 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from steelyard.errors import UserError, shown
+from steelyard.files.gunzip import unpacked
 from steelyard.files.limits import MOST_BYTES, MOST_DOCUMENT_BYTES, MOST_LINE_BYTES, MOST_LINES, MOST_RATIO, SMALL_BYTES
+from steelyard.files.swap import RESULT_FILES, finish_swap
 from steelyard.quoting import shortened
 
 _GZIP = b"\x1f\x8b"
@@ -37,14 +38,19 @@ class LineBlock(NamedTuple):
 
 @contextmanager
 def opened(path: Path, wanted: str = "") -> Iterator[BinaryIO]:
-    """A regular file, open for reading. What goes wrong meanwhile is a `UserError`, which says what is ``wanted``."""
+    """A regular file, open for reading. What goes wrong meanwhile is a `UserError`, which says what is ``wanted``.
+
+    A file of a result belongs with the others there: what a killed run left to do is done first.
+    """
     hint = f"; give {wanted}" if wanted else ""
     where = shown(path)
+    if path.name in RESULT_FILES:
+        finish_swap(path.parent)
     try:
         mode = _mode(path)
         if not stat.S_ISREG(mode):
             raise UserError(f"{where}: is {_KINDS.get(stat.S_IFMT(mode), 'no file')}, not a regular file{hint}")
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=_without_waiting) as file:
             yield file
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"{where}: no such file{hint}") from None
@@ -59,6 +65,11 @@ def _mode(path: Path) -> int:
         return os.stat(path).st_mode
     except ValueError as error:  # a NUL in the name
         raise UserError(f"{shown(path)}: not the name of a file: {error}") from None
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file. Some of the system's own wait for what is to come, and so does a pipe that was a file before."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def read_bytes(path: Path, most: int = MOST_BYTES, wanted: str = "") -> bytes:
@@ -135,30 +146,36 @@ def _bounded(file: BinaryIO, path: Path, most: int) -> Iterator[bytes]:
     """A file by blocks. Its size is read before its bytes, which some have without end."""
     if os.fstat(file.fileno()).st_size > most:
         raise _too_large(path, most)
-    yield from _at_most(file, path, most)
+    yield from _at_most(_blocks(file), path, most)
+
+
+def _blocks(file: BinaryIO) -> Iterator[bytes]:
+    while block := file.read(_BLOCK):
+        yield block
 
 
 def _gunzipped(file: BinaryIO, path: Path, most: int) -> Iterator[bytes]:
     """A packed file by blocks. Its last bytes tell how much was packed, up to 4 GiB, if it was packed in one go."""
     packed = file.seek(0, os.SEEK_END)
+    if packed > most:
+        raise _too_large(path, most, "packed")
     file.seek(max(0, packed - 4))
     told = int.from_bytes(file.read(4), "little")
     most = min(most, max(SMALL_BYTES, MOST_RATIO * packed))
     if told > most:
         raise UserError(f"{shown(path)}: cannot be read: damaged, or more than {most:,} bytes when unpacked")
     file.seek(0)
-    with gzip.GzipFile(fileobj=file) as unpacked:
-        yield from _at_most(unpacked, path, most)
+    yield from _at_most(unpacked(file, _BLOCK), path, most)
 
 
-def _at_most(file: BinaryIO | gzip.GzipFile, path: Path, most: int) -> Iterator[bytes]:
+def _at_most(blocks: Iterator[bytes], path: Path, most: int) -> Iterator[bytes]:
     read = 0
-    while block := file.read(_BLOCK):
+    for block in blocks:
         read += len(block)
         if read > most:
             raise _too_large(path, most)
         yield block
 
 
-def _too_large(path: Path, most: int) -> UserError:
-    return UserError(f"{shown(path)}: more than {most:,} bytes, unpacked; give a smaller file")
+def _too_large(path: Path, most: int, state: str = "unpacked") -> UserError:
+    return UserError(f"{shown(path)}: more than {most:,} bytes, {state}; give a smaller file")

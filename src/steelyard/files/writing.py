@@ -106,15 +106,23 @@ def check_file(path: Path) -> None:
 
 
 def check_target(path: Path) -> None:
-    """Raise UserError unless a path is that of a regular file, or nothing is there."""
+    """Raise UserError unless a path is that of a regular file that may be replaced, or nothing is there."""
     check_name(path)
     try:
-        found = os.lstat(path).st_mode
+        found = os.lstat(path)
     except FileNotFoundError:
         return
-    told = next((told for is_kind, told in _KINDS if is_kind(found)), "is a device, a FIFO or a socket; give a file")
+    mode = found.st_mode
+    told = next((told for is_kind, told in _KINDS if is_kind(mode)), "is a device, a FIFO or a socket; give a file")
+    if not told and _is_kept(found, os.stat(path.parent)):
+        told = "belongs to another user, and its folder is one where only the owner may replace it; give another name"
     if told:
         raise UserError(f"{path}: {told}")
+
+
+def _is_kept(file: os.stat_result, folder: os.stat_result) -> bool:
+    """Whether a file is another user's in a folder like /tmp, which everybody may write to."""
+    return bool(folder.st_mode & stat.S_ISVTX) and os.geteuid() not in (0, file.st_uid, folder.st_uid)
 
 
 def check_name(path: Path) -> None:

@@ -19,14 +19,11 @@ Event = TypeVar("Event", bound=tuple[Any, ...])
 _LOOK_EVERY = 1 << 17  # events
 
 
-class NoProgress(RuntimeError):
-    """Events keep coming and time does not move on: a fault of the simulator, which would go on for ever."""
-
-
 class Environment(Generic[Event]):
     """Pending events and their handlers. An event's priority is the index of its handler.
 
-    ``most_at_once`` are more events than any run handles at the same second. Beyond them it is ended as `NoProgress`.
+    ``most_at_once`` are more events than any run handles at the same second. Beyond them it is ended with an error: a
+    fault of the simulator, which would go on for ever.
     """
 
     def __init__(self, handlers: Sequence[Callable[[Event], None]]) -> None:
@@ -67,7 +64,7 @@ class Environment(Generic[Event]):
                 at_once = at_once + handled if event[0] == last else 0
                 handled, last = 0, event[0]
                 if at_once > self.most_at_once:
-                    raise NoProgress(f"{at_once:,} events at second {event[0]:g}, and no end; the last is {event}")
+                    raise RuntimeError(f"{at_once:,} events at second {event[0]:g}, and no end; the last is {event}")
         self.until = before
 
     def stop(self) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from steelyard.errors import UserError
 from steelyard.files.folder import SUMMARY, check_folder, result_folder
+from steelyard.files.swap import finish_swap
 from steelyard.files.writing import written_text
 from steelyard.records.tables import write_table, write_tables
 from steelyard.report.names import file_name
@@ -53,6 +54,7 @@ class OutputFolder:
 
     def update(self, result: Result, *, trace: bool = False) -> None:
         """Replace the summary and the page, when intervals are known, unless another run has replaced the result."""
+        finish_swap(self.path)
         if self._written is None or not os.path.samestat(os.stat(self.path / SUMMARY), self._written):
             raise UserError(f"{self.path}: another run has replaced the result, which is left as it is")
         update_result(result, self.path, trace=trace)

@@ -42,9 +42,13 @@ def cache_folder() -> Path | None:
 class Cache(Generic[Thing]):
     """Entries of one kind, by the digest of their contents (`content.digest`)."""
 
-    def __init__(self, kind: str, worth_seconds: float = _WORTH_SECONDS) -> None:
+    def __init__(
+        self, kind: str, worth_seconds: float = _WORTH_SECONDS, weigh: Callable[[Thing], int] = lambda _: 1
+    ) -> None:
+        """``weigh`` says for how many entries a large one counts in memory."""
         self._kind = kind
         self._worth = worth_seconds
+        self._weigh = weigh
         self._known: OrderedDict[str, Thing] = OrderedDict()
 
     def get(self, name: str, make: Callable[[], Thing]) -> Thing:
@@ -55,7 +59,7 @@ class Cache(Generic[Thing]):
             if found is None:
                 found = self._make(name, make)
             self._known[name] = found
-            if len(self._known) > _IN_MEMORY:
+            while len(self._known) > 1 and sum(map(self._weigh, self._known.values())) > _IN_MEMORY:
                 self._known.popitem(last=False)
         self._known.move_to_end(name)
         return found

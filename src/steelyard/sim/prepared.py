@@ -82,7 +82,16 @@ class Prepared:
         return f"<Prepared {self.model.name} on {self.layout.gpus} {self.gpu.name}, {self.layout}, {blocks} blocks>"
 
 
-KNOWN: Cache[Prepared] = Cache("engines")
+_USUAL_ROWS = 16_384  # of a prepared engine's tables
+
+
+def weight(prepared: Prepared) -> int:
+    """For how many usual engines its tables count in memory."""
+    ranks = prepared.layout.dp * prepared.spread
+    return 1 + ranks * prepared.limits.max_num_batched_tokens // _USUAL_ROWS
+
+
+KNOWN: Cache[Prepared] = Cache("engines", weigh=weight)
 
 
 def prepare(

@@ -15,10 +15,10 @@ from steelyard.model import Layout, ModelSpec, Routing
 from steelyard.scenario import EngineSpec
 from steelyard.sim.cache import Cache
 from steelyard.sim.content import digest, package_fingerprint
-from steelyard.sim.prepared import Prepared, limits_of
+from steelyard.sim.prepared import Prepared, limits_of, weight
 from steelyard.sim.sources import Sources
 
-KNOWN: Cache[tuple[Prepared, Prepared]] = Cache("units")
+KNOWN: Cache[tuple[Prepared, Prepared]] = Cache("units", weigh=lambda unit: sum(map(weight, unit)))
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ from steelyard.sim.prepared import Prepared, Recipe, check_engine
 from steelyard.sim.prepared_unit import Half, UnitRecipe
 from steelyard.sim.sources import Sources
 
+MOST_ROWS = 48 * 8192  # tokens of all ranks in one step, by which tables are made
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -193,6 +195,7 @@ def _pool(scenario: Scenario, pool: PoolSpec, served: ServedModel, host: HostTer
     with blaming(f"{scenario.source}: {place}.gpu"):
         gpu = find_gpu(pool.gpu)
     layout = layout_of(pool)
+    check_rows(layout.dp, engine.max_num_batched_tokens, f"{scenario.source}: {place}.dp")
     with blaming(f"{scenario.source}: {place}.tp" if layout == Layout(tp=pool.tp) else f"{scenario.source}: {place}"):
         check_engine(served.spec, gpu, layout, engine)
     with blaming(scenario.source):
@@ -208,6 +211,10 @@ def _units(scenario: Scenario, served: ServedModel, host: HostTerms, sources: So
     engine = scenario.engine_of(attention_pool)
     if engine.drafts:
         raise UserError(f"{scenario.source}: engine: drafts are not simulated where attention and FFN are apart")
+    attention = attention_pool.replicas // scenario.fleet.afd.units
+    check_rows(
+        attention, engine.max_num_batched_tokens, f"{scenario.source}: fleet.pools: {attention_pool.name}.replicas"
+    )
     recipe = UnitRecipe(
         served.spec,
         _half(scenario, attention_pool, served.spec),
@@ -234,6 +241,15 @@ def _half(scenario: Scenario, pool: PoolSpec, model: ModelSpec) -> Half:
         check_fits_node(gpu, pool.tp)
     topology = topology_of(gpu, scenario.fleet.topology)
     return Half(pool.name, gpu, pool.replicas // scenario.fleet.afd.units, pool.tp, topology, pool.redundant_experts)
+
+
+def check_rows(ranks: int, tokens: int, where: str) -> None:
+    """Refuse engines whose ranks have more tokens in one step than tables are made for."""
+    if ranks * tokens > MOST_ROWS:
+        raise UserError(
+            f"{where}: {ranks} ranks with max_num_batched_tokens of {tokens:,} have {ranks * tokens:,} tokens a step, "
+            f"and at most {MOST_ROWS:,} can be simulated: lower engine.max_num_batched_tokens to {MOST_ROWS // ranks:,}"
+        )
 
 
 def layout_of(pool: PoolSpec) -> Layout:

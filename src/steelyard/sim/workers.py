@@ -79,16 +79,18 @@ def _started(function: Callable[[Any], Any], tasks: Sequence[Sequence[Any]]) -> 
     """Workers, each with tasks to begin with, as connections for further tasks and for what is found."""
     # A forked process shares what has been computed. Forking is not safe on other systems.
     context: ForkContext | SpawnContext = get_context("fork") if sys.platform == "linux" else get_context("spawn")
-    alive, lifeline = context.Pipe(duplex=False)  # nothing is ever sent: it ends when this process does
+    with _starting(1, len(tasks)):
+        alive, lifeline = context.Pipe(duplex=False)  # nothing is ever sent: it ends when this process does
     started, ends = [], []
     try:
-        for some in tasks:
-            ours, theirs = context.Pipe()  # made just before its worker, so that no other one holds it open
-            ends.append(ours)
-            process = context.Process(
-                target=_work, args=(function, some, theirs, alive, lifeline, os.getpid()), daemon=True
-            )
-            process.start()
+        for number, some in enumerate(tasks, 1):
+            with _starting(number, len(tasks)):
+                ours, theirs = context.Pipe()  # made just before its worker, so that no other one holds it open
+                ends.append(ours)
+                process = context.Process(
+                    target=_work, args=(function, some, theirs, alive, lifeline, os.getpid()), daemon=True
+                )
+                process.start()
             started.append(process)
             theirs.close()
         yield ends
@@ -98,6 +100,19 @@ def _started(function: Callable[[Any], Any], tasks: Sequence[Sequence[Any]]) -> 
             process.join()
         for end in (alive, lifeline, *ends):
             end.close()
+
+
+@contextmanager
+def _starting(number: int, workers: int) -> Iterator[None]:
+    """Say what the system's refusal is about, and what can be done."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"worker process {number} of {workers} cannot be started: {error.strerror or error}; give fewer --workers "
+            "(`simulate --workers 0` and `compare --workers 1` start none), or raise the limits of processes, open "
+            "files and memory (`ulimit -a` shows them)"
+        ) from None
 
 
 def _work(
@@ -122,7 +137,8 @@ def _work(
 def _end_with(parent: int, alive: Connection) -> None:
     """End this process when its parent does, however that ends.
 
-    The system sees to it on Linux, whatever this process is doing. On others a thread waits for the end of a pipe.
+    The system sees to it on Linux, whatever this process is doing. On others a thread waits for the end of a pipe,
+    which Linux can do without.
     """
     if sys.platform == "linux":
         import ctypes
@@ -130,7 +146,11 @@ def _end_with(parent: int, alive: Connection) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # it had ended before
             os._exit(_ENDED_WITH_PARENT)
-    threading.Thread(target=_wait_for_end, args=(alive,), daemon=True).start()
+    try:
+        threading.Thread(target=_wait_for_end, args=(alive,), daemon=True).start()
+    except RuntimeError:  # the system has no thread left
+        if sys.platform != "linux":
+            raise
 
 
 def _wait_for_end(alive: Connection) -> None:

@@ -114,6 +114,14 @@ def read_capture_folder(folder: Path) -> Capture:
     return Capture(folder, meta, _in_order([_run(folder, name) for name in names]))
 
 
+def capture_files(folder: Path) -> list[Path]:
+    """The files of a capture folder that are read."""
+    if not is_folder(folder):
+        return []
+    kinds = (f"*{ASKED}", f"*{_ANSWERED}*", f"*{_STEPS}*")
+    return [folder / "meta.json", folder / "config.json", *(path for kind in kinds for path in folder.glob(kind))]
+
+
 def _in_order(runs: Sequence[CapturedRun]) -> tuple[CapturedRun, ...]:
     """Runs in the order in which the engine served them."""
     spans = {

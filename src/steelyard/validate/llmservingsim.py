@@ -45,6 +45,14 @@ def is_bench_folder(folder: Path) -> bool:
     return is_file(folder / "vllm" / "requests.jsonl")
 
 
+def bench_files(folder: Path) -> list[Path]:
+    """The files of a bench folder that are read."""
+    return [
+        folder / "config.json",
+        *(folder / "vllm" / name for name in ("meta.json", "requests.jsonl", "timeseries.csv")),
+    ]
+
+
 def validate_bench(
     folder: Path, profile: Path | None, trace: Path, *, gpu: str | None = None, calibration: Path | None = None
 ) -> Validation:

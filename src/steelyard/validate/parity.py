@@ -16,6 +16,8 @@ TIME_TOLERANCE = 1e-6  # seconds: the goldens' times are rounded
 
 Step = tuple[float, float, dict[int, int], list[int], int]
 
+_MOST = 1 << 20  # of tokens and requests in a step, and of tokens in a block: more than any engine has
+
 
 @dataclass(frozen=True)
 class LinearCost:
@@ -82,6 +84,11 @@ def limits_of(golden: dict[str, Any]) -> Limits:
     ):
         if config.get(key, plain) != plain:
             raise UserError(f"scenario {golden['name']}: config.{key}={config[key]!r} is not supported; only {plain!r}")
+    for key in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
+        if not isinstance(config[key], int) or not 1 <= config[key] <= _MOST:
+            raise UserError(
+                f"scenario {golden['name']}: config.{key} must be from 1 to {_MOST:,} (found {config[key]!r})"
+            )
     longest = max(r["prompt_len"] + r["output_len"] for r in golden["requests"])
     drafts = config.get("num_speculative_tokens", 0)
     return Limits(

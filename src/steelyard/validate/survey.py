@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,13 +17,16 @@ from steelyard.files.finding import files_below, is_file, is_folder
 from steelyard.files.jsontext import json_object
 from steelyard.files.reading import read_bytes, read_text
 from steelyard.hardware import find_gpu, gpu_names
+from steelyard.validate.capture import capture_files
 from steelyard.validate.compare import Validation, WorkloadComparison, validate
 from steelyard.validate.crossed import cross_calibrate, read_sources
-from steelyard.validate.llmservingsim import is_bench_folder, validate_bench
+from steelyard.validate.llmservingsim import bench_files, is_bench_folder, validate_bench
 from steelyard.validate.rival import find_rival
 from steelyard.validate.silicon import SiliconValidation, validate_silicon
 
 _HOPPER = ("h100", "h200")
+_PROFILES, _WORKLOADS = "perf", "workloads"  # folders of LLMServingSim
+_SUMMARY = "their-summary.txt"  # of a bench: the errors of its own simulator
 
 Say = Callable[[str], None]
 
@@ -44,24 +48,54 @@ class Survey:
         return sum(inside for inside, _ in pairs), sum(of for _, of in pairs)
 
 
-def survey(roots: Sequence[Path], say: Say) -> Survey:
-    """Find captures and benches in folders, and validate them."""
-    found = Survey()
+@dataclass(frozen=True)
+class Runs:
+    """Folders of captures and of benches."""
+
+    captures: Sequence[Path]
+    benches: Sequence[Path]
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that are read, and folders of such files."""
+        asked = [root / name for root in map(_root, self.benches) for name in (_PROFILES, _WORKLOADS)]
+        own = [file for folder in self.captures for file in capture_files(folder)]
+        return [*own, *(file for folder in self.benches for file in (*bench_files(folder), folder / _SUMMARY)), *asked]
+
+
+def find_runs(roots: Sequence[Path]) -> Runs:
+    """Find captures and benches in folders, of which each must have some."""
+    captures: set[Path] = set()
+    benches: set[Path] = set()
     for root in roots:
         if not is_folder(root):
             raise UserError(f"{root}: no such folder; give one with captures in it")
-    folders = [folder for folder in _found(roots, "meta.json") if _is_capture(folder)]
-    for folder in folders:
+        own = {folder for folder in _found(root, "meta.json") if _is_capture(folder)}
+        others = {folder.parent for folder in _found(root, "vllm/requests.jsonl") if is_bench_folder(folder.parent)}
+        if not own and not others:
+            raise UserError(
+                f"{root}: no capture in it (a folder with meta.json, config.json and NAME.requests.jsonl) and no "
+                "bench of LLMServingSim (vllm/requests.jsonl); give a folder that has some"
+            )
+        captures |= own
+        benches |= others
+    return Runs(sorted(captures), sorted(benches))
+
+
+def survey(runs: Runs, say: Say) -> Survey:
+    """Validate captures and benches, and the profiles that ship with the package."""
+    found = Survey()
+    for folder in runs.captures:
         say(f"{folder.name}: from the profile alone")
         found.captures.append(validate(folder, given_cache=_shared(folder)))
-    for same_model in _by_model(folders):
+    for same_model in _by_model(runs.captures):
         say(f"{', '.join(folder.name for folder in same_model)}: calibrated on each other")
         try:
             found.crossed |= cross_calibrate(read_sources(same_model, None)).held_out
         except UserError as error:
             found.crossed[str(same_model[0])] = str(error)
-    for folder in _found(roots, "vllm/requests.jsonl"):
-        _bench(folder.parent, found, say)
+    for folder in runs.benches:
+        _bench(folder, found, say)
     for gpu in gpu_names():
         bundle = shipped_bundle(gpu)
         if bundle is not None:
@@ -73,9 +107,9 @@ def survey(roots: Sequence[Path], say: Say) -> Survey:
     return found
 
 
-def _found(roots: Sequence[Path], pattern: str) -> list[Path]:
+def _found(root: Path, pattern: str) -> set[Path]:
     """The folders of all files that match."""
-    return sorted({path.parent for root in roots for path in files_below(root, pattern, "the folder of captures")})
+    return {path.parent for path in files_below(root, pattern, "the folder of captures")}
 
 
 def _is_capture(folder: Path) -> bool:
@@ -94,16 +128,19 @@ def _by_model(folders: Sequence[Path]) -> list[list[Path]]:
     return list(same.values())
 
 
+def _root(bench: Path) -> Path:
+    """The folder of LLMServingSim that has this bench/HW/MODEL."""
+    return Path(os.path.normpath(bench / "../../.."))
+
+
 def _bench(folder: Path, found: Survey, say: Say) -> None:
-    if not is_bench_folder(folder):
-        return
-    root = folder.parents[2]
+    root = _root(folder)
     say(f"{folder.name}: from the profile of LLMServingSim")
-    summary = folder / "their-summary.txt"
+    summary = folder / _SUMMARY
     try:
         meta = json_object(folder / "vllm" / "meta.json")
-        trace = root / "workloads" / Path(str(meta.get("dataset_path"))).name
-        bench = validate_bench(folder, root / "perf", trace)
+        trace = root / _WORKLOADS / Path(str(meta.get("dataset_path"))).name
+        bench = validate_bench(folder, root / _PROFILES, trace)
     except UserError as error:
         say(f"left out: {error}")
         return

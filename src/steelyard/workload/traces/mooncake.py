@@ -30,17 +30,24 @@ def read_mooncake(path: Path, limit: int | None = None) -> Workload:
         at.append(seconds(required(row, "timestamp", where), "timestamp", where) / 1000)
         prompt.append(tokens(required(row, "input_length", where), "input_length", where))
         output.append(tokens(required(row, "output_length", where), "output_length", where))
-        blocks.append(_checked(required(row, "hash_ids", where), before, where))
+        blocks.append(_checked(required(row, "hash_ids", where), prompt[-1], before, where))
     work = recorded(path, at, prompt, output)
     contents, work.streams = _contents(blocks, prompt)
     work.content = contents if any(contents) else None
     return work
 
 
-def _checked(ids: Any, before: dict[int, int], where: str) -> list[int]:
-    """A prompt's ids, checked to follow the same predecessor each time; ``before`` maps an id to it."""
+def _checked(ids: Any, length: int, before: dict[int, int], where: str) -> list[int]:
+    """A prompt's ids: no more than its tokens fill blocks, and each with the same predecessor each time; ``before``
+    maps an id to it."""
     if not isinstance(ids, list) or not all(isinstance(each, int) for each in ids):
         raise UserError(f"{where}: hash_ids must be a list of whole numbers (found {str(ids)[:40]!r})")
+    most = -(-max(length, 1) // BLOCK)  # an empty prompt counts as one token
+    if len(ids) > most:
+        raise UserError(
+            f"{where}: hash_ids names {len(ids):,} blocks, but an input_length of {length:,} fills at most {most:,} of "
+            f"{BLOCK} tokens; give one id to each block"
+        )
     previous = -1
     for each in ids:
         if before.setdefault(each, previous) != previous:
