@@ -88,7 +88,7 @@ def placements(router: str, estimator: str, asked: list[Trajectory]) -> Iterator
     count = len(told)
     while told:
         at, _, event = heapq.heappop(told)
-        assert core.accepts(event) is None
+        assert core.rollouts.accepts(event) is None
         commands = core.decide(event)
         yield commands
         follow: list[RolloutEvent] = []

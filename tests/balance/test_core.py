@@ -499,7 +499,7 @@ FOUND = (*LOST, ReplicaUp(2.0, 0, 1, 4, 1_000, epoch=1))  # placed again: epoch 
 def core_after(events: Iterable[RolloutEvent]) -> Core:
     core = core_of("sticky", [])
     for event in events:
-        assert core.placement.accepts(event) is None
+        assert core.placement.rollouts.accepts(event) is None
         core.apply(event)
     return core
 
@@ -540,7 +540,6 @@ def picture(rollouts: Rollouts) -> tuple[object, ...]:
         (PAUSED, Called(2.0, "a", 1, 20), "repeated"),
         (MOVING, Called(2.0, "a", 1, 20), "late"),  # from where it is on its way from
         (ENDED, Ended(2.0, "a", 1, TURN), "late"),
-        (CALLED, Ended(2.0, "a", 1, TURN), "repeated"),
         (LOST, Ended(2.0, "a", 1, TURN), "repeated"),
         (FOUND, Ended(3.0, "a", 1, TURN), "late"),
         (BEGUN, Ended(1.0, "b", 1, TURN), "unknown trajectory"),
@@ -586,7 +585,7 @@ def test_what_does_not_count_changes_nothing(before: Sequence[RolloutEvent], eve
     core = core_after(before)
     rollouts = core.placement.rollouts
     there = picture(rollouts)
-    assert core.placement.accepts(event) == reason
+    assert core.placement.rollouts.accepts(event) == reason
     assert core.apply(event) == [] and core.dropped == {reason: 1}
     assert picture(rollouts) == there
 
@@ -601,6 +600,15 @@ def test_a_trajectory_can_be_aborted_by_any_epoch_that_it_has_had(before: Sequen
         assert not core.dropped and not rollouts.running and not len(rollouts.waiting)
         for replica in rollouts.replicas.values():
             assert (replica.busy, replica.active, replica.tokens, replica.placed, replica.coming) == (0, 0, 0, {}, {})
+
+
+def test_a_trajectory_that_turns_out_to_be_over_ends_as_if_it_had_called_no_tool() -> None:
+    """A live client says after its last turn that it was the last."""
+    at_once, later = core_after(BEGUN), core_after(CALLED)
+    for core in (at_once, later):
+        assert core.apply(Ended(2.0, "a", 1, TURN)) == []
+        assert not core.dropped and "a" not in core.placement.rollouts.running
+    assert picture(at_once.placement.rollouts) == picture(later.placement.rollouts)
 
 
 @pytest.mark.parametrize("before", [ENDED, ABORTED])

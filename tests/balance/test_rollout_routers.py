@@ -68,7 +68,7 @@ class Bench:
 
     def decide(self, event: RolloutEvent) -> list[RolloutCommand]:
         """Commands without the epochs of places, which are kept for what is reported of them."""
-        assert self.core.accepts(event) is None
+        assert self.core.rollouts.accepts(event) is None
         commands = self.core.decide(event)
         self.epochs |= {command.trajectory: command.epoch for command in commands if isinstance(command, Place)}
         return [replace(command, epoch=0) if isinstance(command, Place) else command for command in commands]
@@ -651,7 +651,7 @@ def rollout_seconds(router: str, everyone: list[Trajectory], degrees: Sequence[i
     clock = 0.0
 
     def tell(event: RolloutEvent) -> None:
-        assert core.accepts(event) is None
+        assert core.rollouts.accepts(event) is None
         for command in core.decide(event):
             if isinstance(command, Place):
                 name = command.trajectory

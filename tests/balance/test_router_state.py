@@ -90,7 +90,7 @@ class Rollout:
 
     def __init__(self, name: str) -> None:
         self.router = rollout_router(name, speeds=SPEEDS, seed=3)
-        self.rollouts = Rollouts(Line(self.router.rank), self.router.changed)
+        self.rollouts = Rollouts(Line(self.router.rank), self.router.changed, self.router.gone)
         self.decided: list[tuple[str, TurnChoice | str]] = []
         self.begun = 0
         for number in range(REPLICAS):
@@ -109,7 +109,6 @@ class Rollout:
         elif what == 8:
             self._end(number, at)
         elif number % REPLICAS in self.rollouts.replicas:
-            self.router.gone(number % REPLICAS)
             self.rollouts.apply(ReplicaDown(at, number % REPLICAS))
         else:
             self.rollouts.apply(ReplicaUp(at, number % REPLICAS, 2, 40, 150_000))

@@ -51,7 +51,7 @@ class Core:
         self._pool_rules = pool_rules
         self._wake_at = inf  # when the driver was asked to send a tick
         self._inbox = Inbox()
-        self._published = self._asked = self._trained = -1  # the last versions and steps that were reported
+        self.published = self.asked = self.trained = -1  # the last versions and steps that were reported
         self._part = -1
         self._dropped: Counter[str] = Counter()
 
@@ -72,10 +72,11 @@ class Core:
         return _PARTS[type(event)](self, event)
 
     def _roll_out(self, event: RolloutEvent) -> list[Command]:
-        reason = self.placement.accepts(event)
+        placement = self.placement
+        reason = placement.rollouts.accepts(event)
         if reason is not None:
             return self._drop(reason)
-        return [*self.placement.decide(event), *self.rounds.decide(event)]
+        return [*placement.decide(event), *self.rounds.decide(event)]
 
     def _count_tokens(self, event: Generated) -> list[Command]:
         if event.trajectory not in self.placement.rollouts.running:
@@ -83,31 +84,31 @@ class Core:
         return [*self.rounds.decide(event)]
 
     def _publish(self, event: WeightsPublished) -> list[Command]:
-        reason = _next_to(self._published, event.version)
+        reason = _next_to(self.published, event.version)
         if reason is not None:
             return self._drop(reason)
-        self._published = event.version
+        self.published = event.version
         return [*self.rounds.decide(event)]
 
     def _gather(self, event: TrainerReady) -> list[Command]:
-        reason = _next_to(self._asked, event.step)
+        reason = _next_to(self.asked, event.step)
         if reason is not None:
             return self._drop(reason)
-        self._asked, self._part = event.step, -1
+        self.asked, self._part = event.step, -1
         return [*self.rounds.decide(event)]
 
     def _go_on(self, event: PartTrained) -> list[Command]:
-        reason = _next_to(self._part, event.part) if event.step == self._asked else _next_to(self._asked, event.step)
-        if reason is not None or event.step != self._asked:
+        reason = _next_to(self._part, event.part) if event.step == self.asked else _next_to(self.asked, event.step)
+        if reason is not None or event.step != self.asked:
             return self._drop(reason or "out of order")
         self._part = event.part
         return [*self.rounds.decide(event)]
 
     def _train(self, event: StepTrained) -> list[Command]:
-        reason = _next_to(self._trained, event.step)
+        reason = _next_to(self.trained, event.step)
         if reason is not None:
             return self._drop(reason)
-        self._trained = event.step
+        self.trained = event.step
         return [*self.rounds.decide(event)]
 
     def _form_pool(self, event: PoolFormed) -> list[Command]:

@@ -43,7 +43,9 @@ class Line(Generic[Waits]):
 
     def discard(self, name: str) -> None:
         """Leave the line. Does nothing if the entry is not in line."""
-        self._there.pop(name, None)
+        if self._there.pop(name, None) is not None and not self._there:
+            self._unranked.clear()
+            self._heap.clear()
 
     def first(self) -> Waits | None:
         """The first entry, which stays in line; None if the line is empty."""
@@ -51,8 +53,6 @@ class Line(Generic[Waits]):
         if len(there) < 2:  # no rank is needed
             for _, only in there.values():
                 return only
-            self._unranked.clear()
-            self._heap.clear()
             return None
         if self._unranked:
             for joined, name in self._unranked:

@@ -14,19 +14,15 @@ from steelyard.balance.events import (
     Called,
     Ended,
     Paused,
-    ReplicaDown,
-    ReplicaUp,
     Resumed,
     Returned,
     RolloutEvent,
     Sent,
 )
 from steelyard.balance.line import Line
-from steelyard.balance.rollouts import Reason, Rollouts, Running
+from steelyard.balance.rollouts import Rollouts, Running
 from steelyard.balance.route.rollout import TurnRouter
 from steelyard.records import Trajectory
-
-_COMES_OR_GOES = ReplicaUp, ReplicaDown
 
 
 class Placement:
@@ -49,22 +45,15 @@ class Placement:
         self._estimator = estimator
         self._beginnings = ByPrompt() if beginnings is None else beginnings
         self._truth = truth  # for estimators that are given the answer
-        self.rollouts = Rollouts(Line(router.rank), router.changed)
-
-    def accepts(self, event: RolloutEvent) -> Reason | None:
-        """Why an event does not count; None if it does."""
-        return self.rollouts.accepts(event)
+        self.rollouts = Rollouts(Line(router.rank), router.changed, router.gone)
 
     def decide(self, event: RolloutEvent) -> list[RolloutCommand]:
-        """Apply an accepted event. Returns the commands that follow, in order."""
-        if isinstance(event, _COMES_OR_GOES) and event.replica in self.rollouts.replicas:
-            self._router.gone(event.replica)
+        """Apply an event that `Rollouts` accepts. Returns the commands that follow, in order."""
         trajectory = self.rollouts.apply(event)
         commands: list[RolloutCommand] = []
-        if trajectory is not None:
-            answer = _ANSWERS.get(type(event))
-            if answer is not None:
-                answer(self, trajectory, event, commands)
+        answer = _ANSWERS.get(type(event))
+        if answer is not None and trajectory is not None:
+            answer(self, trajectory, event, commands)
         self._serve(event.at, commands)
         return commands
 

@@ -1,7 +1,7 @@
 """The core's picture of a rollout: replicas, the trajectories on them and those that wait. Events alone change it.
 
-Whenever a trajectory changes, its load is subtracted from the replicas it touches, and its new load is added. So loads
-are always sums over trajectories, and an event costs the same however many there are.
+Whenever a trajectory goes elsewhere, its load is subtracted from the replicas it touches, and its new load is added. So
+loads are always sums over trajectories, and an event costs the same however many there are.
 
 Reports of a real cluster can be late, repeated or out of order. `accepts` decides by epochs which of them count. The
 others are never applied, so no seat is taken twice and none is lost.
@@ -98,14 +98,23 @@ class Rollouts:
     """Which trajectory is where. Trajectories without a replica wait in line."""
 
     def __init__(
-        self, waiting: Line[Running] | None = None, watch: Callable[[Replica], object] = lambda _: None
+        self,
+        waiting: Line[Running] | None = None,
+        watch: Callable[[Replica], object] = lambda _: None,
+        gone: Callable[[int], object] = lambda _: None,
     ) -> None:
         self.replicas: dict[int, Replica] = {}
         self.running: dict[str, Running] = {}
         self.waiting: Line[Running] = Line() if waiting is None else waiting
         self._watch = watch  # called with each replica whose load has changed
+        self._gone = gone  # called with the number of each replica that is about to be lost
         self._over: dict[str, int] = {}  # last epochs of ended trajectories, oldest first
         self._down: dict[int, int] = {}  # last epochs of replicas that are down
+
+    def next_epoch(self, number: int) -> int:
+        """The epoch that a replica's next `ReplicaUp` must have."""
+        there = self.replicas.get(number)
+        return 1 + (self._down.get(number, -1) if there is None else there.epoch)
 
     def accepts(self, event: RolloutEvent) -> Reason | None:
         """Why an event does not count; None if it does."""
@@ -142,7 +151,7 @@ class Rollouts:
         """It counts for any placement since the trajectory began."""
         running = self.running.get(event.trajectory)
         if running is None:
-            return self._misses(event, running)
+            return self._misses(event, None)
         return None if event.epoch >= running.begun_epoch else "late"
 
     def _accepts_replica(self, event: ReplicaUp | ReplicaDown) -> Reason | None:
@@ -226,14 +235,16 @@ class Rollouts:
 
     def _returned(self, event: Returned) -> Running:
         trajectory = self.running[event.trajectory]
-        self._count(trajectory, -1)
+        before = trajectory.context
         trajectory.fresh = 0
         trajectory.history.add(event.turn)
         trajectory.since = event.at
-        self._wait(trajectory)
-        self._count(trajectory, +1)
-        self._changed(trajectory.replica)
-        return trajectory
+        if trajectory.replica is not None:
+            here = self.replicas[trajectory.replica]
+            if trajectory.cache == "keep":
+                here.tokens += trajectory.context - before
+            self._watch(here)
+        return self._wait(trajectory)
 
     def _resumed(self, event: Resumed) -> Running:
         trajectory = self.running[event.trajectory]
@@ -277,14 +288,20 @@ class Rollouts:
 
     def _stop(self, trajectory: Running, generated: int, doing: Doing = "tool") -> Running:
         """It stops generating for now."""
-        self._arrive(trajectory)
+        if trajectory.target is not None:
+            self._arrive(trajectory)
         if trajectory.doing == "waiting":
             self.waiting.discard(trajectory.name)
-        self._count(trajectory, -1)
+        if trajectory.replica is not None:
+            here = self.replicas[trajectory.replica]
+            if trajectory.cache == "keep":
+                here.tokens += generated - trajectory.fresh
+            if trajectory.doing == "generating":
+                here.busy -= 1
+                here.active -= trajectory.context
+            self._watch(here)
         trajectory.doing = doing
         trajectory.fresh = generated
-        self._count(trajectory, +1)
-        self._changed(trajectory.replica)
         return trajectory
 
     def _remove(self, event: Ended | Aborted) -> Running:
@@ -317,6 +334,7 @@ class Rollouts:
 
     def _lose(self, number: int) -> None:
         """Trajectories that generated there wait again. So do those on their way there, which keep their caches."""
+        self._gone(number)
         lost = self.replicas[number]
         for trajectory in [*lost.placed.values(), *lost.coming.values()]:
             other = trajectory.replica if trajectory.target == number else trajectory.target
@@ -403,7 +421,7 @@ _GENERATES: tuple[Doing, ...] = ("generating", "moving")
 _COUNTS_WHILE: dict[type[RolloutEvent], tuple[Doing, ...]] = {
     Moved: ("moving",),
     Called: _GENERATES,
-    Ended: _GENERATES,
+    Ended: (*_GENERATES, "tool"),  # a live driver learns from its client, after the turn, that it was the last
     Returned: ("tool",),
     Paused: ("waiting", "generating", "moving"),
 }

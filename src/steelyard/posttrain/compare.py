@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -144,6 +145,7 @@ def figures_of(scenario: PosttrainScenario) -> dict[str, Any]:
         result = posttrain(scenario)
     except UserError as error:
         return {"refused": str(error)}
+    gc.collect()  # a loop and its engines refer to each other, and nothing else would free them between two runs
     summary = result.summary
     ages = {int(age): count for age, count in summary["staleness"].items()}
     thrown = int(result.trajectories["given_up"].sum())

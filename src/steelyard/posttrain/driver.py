@@ -20,12 +20,15 @@ CarryOut = Callable[[Any, float], None]
 
 
 class Driver:
-    """One core, and the handlers of its commands. Events are written to the journal before they are decided."""
+    """One core, and the handlers of its commands. Events are written to the journal before they are decided.
+
+    Without a journal they need no envelope, since a core in the same process gets each of them once and in order.
+    """
 
     def __init__(self, core: Core, journal: Journal | None = None) -> None:
         self.core = core
         self._journal = journal
-        self._decide = core.decide if journal is None else self._noted
+        self._decide: Callable[[Event], list[Command]] = core.apply if journal is None else self._noted
         self._carry_out: dict[type[Command], CarryOut] = {}
         self._events: deque[Event] = deque()
         self._busy = False
@@ -37,21 +40,23 @@ class Driver:
 
     def tell(self, event: Event) -> None:
         """Report an event. Unless another is being decided, it and all that it leads to are decided now."""
-        events = self._events
-        events.append(event)
         if self._busy:
+            self._events.append(event)
             return
         self._busy = True
-        while events:
+        decide, carry_out, events = self._decide, self._carry_out, self._events
+        while True:
+            for command in decide(event):
+                carry_out[type(command)](command, event.at)
+            if not events:
+                break
             event = events.popleft()
-            envelope = Envelope(0, self._seq, event)
-            self._seq += 1
-            for command in self._decide(envelope):
-                self._carry_out[type(command)](command, event.at)
         self._busy = False
 
-    def _noted(self, envelope: Envelope) -> list[Command]:
+    def _noted(self, event: Event) -> list[Command]:
         assert self._journal is not None
+        envelope = Envelope(0, self._seq, event)
+        self._seq += 1
         self._journal.event(envelope)
         commands = self.core.decide(envelope)
         self._journal.commands(commands)

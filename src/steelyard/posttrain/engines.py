@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from steelyard.balance.route.speed import BucketSpeed
 from steelyard.cost import RESTED, HostTerms
-from steelyard.engine import BlockNames, BriefLog, Engine, Limits
+from steelyard.engine import BlockNames, Engine, EngineLog, Limits
 from steelyard.engine.step_cost import StepCost
 from steelyard.hardware import CONNECTOR_START_SECONDS, Gpu
 from steelyard.model import kv_bytes_per_token
@@ -35,7 +35,7 @@ class EngineKind:
         sources = sorted(set().union(*prepared.cost.families.values()))
         return cls(layout.tp, prepared.limits, prepared.step_cost, prepared.host, prepared.gpu, size, tuple(sources))
 
-    def engine(self, names: BlockNames, log: BriefLog) -> Engine:
+    def engine(self, names: BlockNames, log: EngineLog) -> Engine:
         """A new engine."""
         return Engine(
             self.limits,

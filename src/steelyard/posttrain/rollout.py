@@ -221,10 +221,6 @@ class RolloutStage:
     def _on_due(self, event: Happening) -> None:
         self._due.pop(event[4])(event[0])
 
-    def _on_end(self, event: Happening) -> None:
-        now, _, number, name, index = event
-        self._turn_over(number, name, index, now)
-
     def _on_return(self, event: Happening) -> None:
         attempt = self._awaited(event)
         if attempt is not None:
@@ -239,7 +235,10 @@ class RolloutStage:
     def _on_submit(self, event: Happening) -> None:
         attempt = self._awaited(event)
         if attempt is not None:
-            self._submit(event[2], attempt, event[0])
+            r = attempt.request
+            assert r is not None
+            attempt.submitted = True
+            self.replicas.submit(event[2], r, event[0])
 
     def _on_wake(self, event: Happening) -> None:
         now, _, number, _, ticket = event
@@ -292,15 +291,10 @@ class RolloutStage:
         attempt.ticket = next(self._indices)
         self._clock.schedule((ready, event, command.replica, command.trajectory, attempt.ticket))
 
-    def _submit(self, number: int, attempt: Attempt, now: float) -> None:
-        r = attempt.request
-        assert r is not None
-        attempt.submitted = True
-        self.replicas.submit(number, r, now)
-
     # -- what engines and tools report --------------------------------------------------------------------------
 
-    def _turn_over(self, number: int, name: str, index: int, now: float) -> None:
+    def _on_end(self, event: Happening) -> None:
+        now, _, number, name, index = event
         attempt = self.replicas.requests.pop(index, None)
         if attempt is None:
             return

@@ -14,23 +14,34 @@ from steelyard.records import Trajectory
 
 
 class Starts:
-    """Carries out `Start`. No sample of a prompt is drawn twice, and no two samples have the same name."""
+    """Carries out `Start`."""
 
     def __init__(self, setup: PosttrainSetup, stage: RolloutStage, record: LoopRecord) -> None:
-        self._tasks, self._learning = setup.tasks, setup.scenario.trajectories.learning
-        self._stage, self._record = stage, record
-        self._drawn = array("i")  # samples of each prompt, by its place in the run
-        self._names: dict[int, set[str]] = {}  # of samples, by the step that they are for
-        self._steps = setup.scenario.staleness_bound + 2  # that may be under way, and one more
+        self._stage = stage
+        self._drawing = Drawing(setup, record)
         stage.driver.on(Start, self.start)
 
     def start(self, command: Start, at: float) -> None:
-        """Start samples; the first ``command.first`` of each group before all others."""
+        self._stage.begin(self._drawing.in_order(command), at, self._stage.version)
+
+
+class Drawing:
+    """Draws samples. No sample of a prompt is drawn twice, and no two samples have the same name."""
+
+    def __init__(self, setup: PosttrainSetup, record: LoopRecord) -> None:
+        self._tasks, self._learning = setup.tasks, setup.scenario.trajectories.learning
+        self._record = record
+        self._drawn = array("i")  # samples of each prompt, by its place in the run
+        self._names: dict[int, set[str]] = {}  # of samples, by the step that they are for
+        self._steps = setup.scenario.staleness_bound + 2  # that may be under way, and one more
+
+    def in_order(self, command: Start) -> list[tuple[Trajectory, str]]:
+        """Samples in the order in which they begin; the first ``command.first`` of each group before all others."""
         early: list[tuple[Trajectory, str]] = []
         late: list[tuple[Trajectory, str]] = []
         for i, sample in enumerate(self.samples(command)):
             (early if i % command.samples < command.first else late).append(sample)
-        self._stage.begin(early + late, at, self._stage.version)
+        return early + late
 
     def samples(self, command: Start) -> list[tuple[Trajectory, str]]:
         """Samples and their groups, group by group. All these groups must have equally many samples so far."""

@@ -15,6 +15,7 @@ from steelyard.balance.events import (
     Begun,
     Called,
     Ended,
+    Moved,
     PartTrained,
     Returned,
     TrainerReady,
@@ -22,7 +23,7 @@ from steelyard.balance.events import (
 )
 from steelyard.balance.rounds.protocol import RoundInput, RoundSettings
 
-_OF_NO_CONCERN = (Called, Returned)
+_OF_NO_CONCERN = (Called, Returned, Moved)
 
 
 @dataclass(slots=True)
@@ -109,9 +110,11 @@ class BatchRounds:
 
     def _hand_out(self) -> list[RoundCommand]:
         """The next part, once there are enough groups for it."""
+        if not self._waiting:
+            return []
         least, wanted = self._settings.least_part, self._wanted
         needed = least if wanted >= 2 * least else wanted
-        if not self._waiting or len(self._ready) < needed:
+        if len(self._ready) < needed:
             return []
         latest = max(0, self._step - self._settings.staleness)
         own = [group for group in self._ready if group.version <= latest]

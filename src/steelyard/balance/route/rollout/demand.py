@@ -142,7 +142,8 @@ class DemandModel:
         given = _lengths(left.mean * more, left.p90 * more)
         if self._ended < under_way:
             doubt, some = 1.0 - self._ended / under_way, unknown(history.generated)
-            return [each + doubt * max(other - each, 0.0) for each, other in zip(given, some, strict=True)]
+            both = zip(given, some, strict=True)
+            return [each + doubt * (other - each) if other > each else each for each, other in both]
         return given
 
     def _at_its_pace(self, history: History) -> float:

@@ -134,7 +134,7 @@ class FinishPredictor:
         self._kept, self._tables = kept, tables
         self._by_slot = [tables[:, :, slot] for slot in range(count)]
         self._marginal, self._total = kept
-        self._marginal_by_length = np.tile(self._marginal, (LENGTHS, 1))
+        self._marginals = np.tile(self._marginal, (2, LENGTHS, 1))  # as added to the first two of ``_each``
         speeds = list(dict.fromkeys(here.speed for here in self._here))
         self._kinds = [(speed.prefill, speed.read, speed.move, speed.reach) for speed in speeds]
         kinds = np.array([speeds.index(here.speed) for here in self._here], np.intp)
@@ -143,8 +143,8 @@ class FinishPredictor:
         self._asked, self._into_asked = asked.reshape(3, -1), asked.data
         self._pack_asked = Struct(f"{len(asked)}d").pack_into
         self._each = np.zeros((3, LENGTHS, count))  # all by length, so that they have one shape
-        self._slower, self._wait, loads = self._each
-        self._load = loads[0]
+        self._slower, loads, self._wait = self._each
+        self._slower_and_loads, self._load = self._each[:2], loads[0]
         self._tokens = np.zeros((LENGTHS, count))
         self._taken = np.zeros((TABLES, LENGTHS, count))
         harm, self._begin, self._pace = self._taken
@@ -244,9 +244,7 @@ class FinishPredictor:
             self._stale.clear()
             self._last = None
         last = self._last
-        if (
-            last is None or last[0] is not demand or last[1] != resident
-        ):  # trajectories of one prompt repeat the same query
+        if last is None or last[0] is not demand or last[1] != resident:  # those of one prompt repeat the same query
             last = self._last = demand, resident, self._rises(demand, resident)
         return last[2]
 
@@ -274,13 +272,8 @@ class FinishPredictor:
     def _ask(self, demand: Demand, resident: int | None) -> None:
         """By replica: seconds per token of the trajectory, tools included, seconds of its prompt, and seconds that it
         adds to each step. Computed once per kind of replica."""
-        cached, new, usual, returned, tools = (
-            demand.cached,
-            demand.new,
-            demand.usual_context,
-            demand.returned,
-            demand.tools,
-        )
+        cached, new, tools = demand.cached, demand.new, demand.tools
+        usual, returned = demand.usual_context, demand.returned
         slower: list[float] = []
         waits: list[float] = []
         loads: list[float] = []
@@ -289,13 +282,12 @@ class FinishPredictor:
             waits.append((moved if moved < again else again) + prefill * new)
             loads.append(added := read * usual + prefill * returned)
             slower.append(added + tools)
-        self._pack_asked(self._into_asked, 0, *slower, *waits, *loads)
+        self._pack_asked(self._into_asked, 0, *slower, *loads, *waits)
         self._asked.take(self._kind, 1, self._each, "clip")
         if resident is not None:
             here = self._by_number[resident]
             self._wait[:, here.slot] = here.speed.prefill * new
-        np.add(self._slower, self._marginal_by_length, self._slower)
-        np.add(self._load, self._marginal, self._load)
+        np.add(self._slower_and_loads, self._marginals, self._slower_and_loads)
 
     def _fill(self, slot: int) -> None:
         here = self._here[slot]
@@ -322,7 +314,7 @@ class FinishPredictor:
         here, sums = self._here[slot], self._sums
         here.bins.write(sums.row)
         self._total[slot] = sums.sum_up(here.steps, here.seats, here.capacity, self._demands.tools, self._by_slot[slot])
-        self._marginal[slot] = self._marginal_by_length[:, slot] = sums.marginal(here.steps)
+        self._marginal[slot] = self._marginals[:, :, slot] = sums.marginal(here.steps)
         here.changes = 0
 
 
