@@ -94,6 +94,48 @@ def test_a_client_that_does_not_stream_gets_its_answer_at_the_same_second() -> N
     assert ends[0] == ends[1]
 
 
+@pytest.mark.parametrize(
+    ("engine", "missing"),
+    [({}, 0), ({"async_scheduling": False}, 0), ({"num_gpu_blocks": 60}, 1)],  # preempted with a step in flight
+    ids=str,
+)
+def test_generated_tokens_are_those_whose_steps_have_ended(engine: dict[str, Any], missing: int) -> None:
+    here = emulated(setup_of(engine))
+    streamed = {number: here.submit(number, tokens(number, 300), 100, 0.0) for number in range(5)}
+    whole = {number: here.submit(number, tokens(number, 300), 100, 0.0, each_token=False) for number in range(5, 8)}
+    known: dict[int, list[float]] = {number: [] for number in streamed}
+    counts: list[tuple[float, dict[int, int]]] = []
+    while (now := here.next_second()) < inf:
+        here.run(now)
+        for delivery in here.due(now):
+            if delivery.request in streamed:
+                known[delivery.request] += [delivery.known] * (delivery.tokens - len(known[delivery.request]))
+            else:
+                first = here.first_token(whole[delivery.request])
+                assert delivery.tokens == 100 and 0 < first < delivery.at - 99 * 0.003  # seconds of a step, at least
+        counts.append((now, {number: here.generated(r, now) for number, r in (streamed | whole).items()}))
+    for now, found in counts:
+        for number, times in known.items():
+            assert 0 <= sum(each <= now for each in times) - found[number] <= missing
+    assert set(counts[-1][1].values()) == {100}
+    assert any(0 < found[7] < 100 for _, found in counts)
+
+
+def test_a_delivery_may_leave_early_but_not_before_its_step_has_ended() -> None:
+    here = emulated(setup_of())
+    here.submit(0, tokens(0, 300), 20, 0.0)
+    found = []
+    while (now := here.next_second(1e-3)) < inf:
+        here.run(now)
+        found += [(now, delivery) for delivery in here.due(now, 1e-3)]
+    assert len(found) == 20
+    assert all(now == delivery.at - 1e-3 > delivery.known for now, delivery in found)
+    here.submit(1, tokens(1, 300), 20, found[-1][0])
+    while (now := here.next_second(10.0)) < inf:
+        here.run(now)
+        assert all(delivery.known <= now < delivery.at for delivery in here.due(now, 10.0))
+
+
 def test_a_conversation_hits_its_own_output_until_the_cache_is_reset() -> None:
     here = emulated(setup_of())
     first = tokens(0, 1000)
@@ -112,14 +154,26 @@ def test_aborted_requests_keep_what_was_delivered_and_free_their_place() -> None
     here = emulated(setup_of({"max_num_seqs": 1}))
     here.submit(0, tokens(0, 500), 400, 0.0)
     here.submit(1, tokens(1, 100), 10, 0.0)
+    here.submit(2, tokens(2, 100), 10, 0.0, each_token=False)
     before = run_until(here, 1.0)
-    here.abort([0, 1, 99], 1.0)
+    here.abort([0, 1, 2, 99], 1.0)
     after = run_until(here, 1.5)
     stopped = {delivery.request: delivery for delivery in after if delivery.finish == "abort"}
     assert stopped[0].tokens == max(delivery.tokens for delivery in before)
-    assert stopped[1].tokens == 0
-    assert len(after) == 2  # nothing comes after that
+    assert stopped[1].tokens == stopped[2].tokens == 0
+    assert len(after) == 3  # nothing comes after that
     assert here.running == here.waiting == 0 and not here.unfinished
+
+
+def test_an_aborted_request_that_does_not_stream_has_the_tokens_so_far() -> None:
+    here = emulated(setup_of())
+    request = here.submit(0, tokens(0, 500), 400, 0.0, each_token=False)
+    assert not run_until(here, 1.0)
+    here.run(1.0)
+    generated = here.generated(request, 1.0)
+    here.abort([0], 1.0)
+    (stopped,) = run_until(here)
+    assert stopped.finish == "abort" and 100 < stopped.tokens == generated < 400
 
 
 def test_a_held_engine_goes_on_where_it_was() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import time
+from array import array
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,7 +14,8 @@ import httpx
 import openai
 import pytest
 
-from steelyard.emulate.replica import EmulatedReplica
+from steelyard.emulate.openai import logprob_of
+from steelyard.emulate.replica import EmulatedReplica, Mailbox
 from steelyard.emulate.serve import replicas_of
 from steelyard.errors import UserError
 from steelyard.scenario import scenario_from_dict
@@ -78,6 +82,7 @@ def test_answers_take_the_engines_time() -> None:
         ({"prompt": []}, "0 tokens"),
         ({"prompt": {"a": 1}}, "prompt"),
         ({"n": 10**9}, "n: "),
+        ({"prompt_logprobs": -2}, "prompt_logprobs"),
         ({"prompt": [7] * 131_072}, "131072 tokens"),
     ],
 )
@@ -177,6 +182,179 @@ def test_log_probs_tell_the_weights_and_stale_ones_are_told_by_them_alone() -> N
     in_server(test)
 
 
+def scores(version: str, prompt: list[int]) -> list[float | None]:
+    logprob = logprob_of(version)
+    return [None, *(logprob(place, token) for place, token in enumerate(prompt) if place)]
+
+
+def test_prompts_are_scored_with_the_weights_in_use_and_computed_as_a_whole() -> None:
+    async def test(client: httpx.AsyncClient, replica: EmulatedReplica) -> None:
+        async def score(**body: Any) -> list[list[float | None]]:
+            found = await ask(client, max_tokens=1, prompt_logprobs=1, **body)
+            assert found["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
+            for choice, prompt in zip(found["choices"], prompts, strict=True):
+                assert [None if each is None else list(each) for each in choice["prompt_logprobs"]] == [
+                    None,
+                    *([str(token)] for token in prompt[1:]),
+                ]
+                (one,) = choice["prompt_logprobs"][1].values()
+                assert one["rank"] == 1 and one["decoded_token"].startswith(" ")
+            return [
+                [None if each is None else next(iter(each.values()))["logprob"] for each in choice["prompt_logprobs"]]
+                for choice in found["choices"]
+            ]
+
+        prompts = [list(range(1, 60)), [7, 8]]
+        assert await score(prompt=prompts) == [scores("0", prompt) for prompt in prompts]
+        await client.post("/pause", params={"mode": "keep"})
+        waiting = asyncio.ensure_future(score(prompt=prompts))  # the blocks of the first one are cached
+        while len(replica.choices) < 2:
+            await asyncio.sleep(0.002)
+        await client.post("/update_weight_version", json={"new_version": "1"})
+        await asyncio.sleep(0.05)
+        assert not waiting.done()  # as with vLLM
+        await client.post("/resume")
+        assert await waiting == [scores("1", prompt) for prompt in prompts]
+        assert "prompt_logprobs" not in (await ask(client, max_tokens=1))["choices"][0]
+        await client.post("/pause", params={"mode": "keep"})
+        never = asyncio.ensure_future(ask(client, max_tokens=1, prompt_logprobs=1))
+        while not replica.choices:
+            await asyncio.sleep(0.002)
+        await client.post("/abort_requests", json={})
+        assert (await never)["choices"][0]["prompt_logprobs"] is None  # it was not computed
+        await client.post("/resume")
+        refused = await client.post("/v1/completions", json={"prompt": "a", "prompt_logprobs": 1, "stream": True})
+        assert refused.status_code == 400 and "prompt_logprobs" in refused.text
+
+    in_server(test)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_tokens_after_an_update_are_of_the_new_weights(stream: bool) -> None:
+    async def test(client: httpx.AsyncClient, replica: EmulatedReplica) -> None:
+        body = {"prompt": [1, 2, 3], "max_tokens": 60, "ignore_eos": True, "logprobs": 0, "stream": stream}
+        asked = asyncio.ensure_future(client.post("/v1/completions", json=body))
+        while not replica.choices or replica.observe().generated_tokens._value.get() < 5:
+            await asyncio.sleep(0.002)
+        await client.post("/pause", params={"mode": "keep"})
+        await asyncio.sleep(0.1)  # steps in flight end
+        (choice,) = replica.choices
+        before = replica.engine.generated(choice.request, replica.clock.now()) if choice.request else 0
+        await client.post("/update_weight_version", json={"new_version": "1"})
+        await client.post("/resume")
+        parts = (await asked).text
+        found = [json.loads(part[6:]) for part in parts.split("\n\n")[:-2]] if stream else [json.loads(parts)]
+        values = [value for part in found for value in part["choices"][0]["logprobs"]["token_logprobs"]]
+        ids = choice.output.ids()
+        assert 5 <= before < 60 == len(values)
+        old, new = logprob_of("0"), logprob_of("1")
+        assert values[:before] == [old(3 + place, token) for place, token in enumerate(ids[:before])]
+        assert values[before:] == [new(3 + before + place, token) for place, token in enumerate(ids[before:])]
+
+    in_server(test, speed=5.0)
+
+
+@pytest.mark.parametrize(
+    ("path", "header", "key", "named", "aborted"),
+    [
+        ("/v1/completions", None, "x", "cmpl-x-0", 1),
+        ("/v1/completions", None, "x", "x", 2),
+        ("/v1/completions", "y", "x", "cmpl-y-1", 1),
+        ("/v1/completions", "y", "x", "cmpl-x-0", 0),
+        ("/v1/completions", None, "x", "cmpl-x", 0),
+        ("/v1/chat/completions", None, "x", "chatcmpl-x", 1),
+        ("/v1/chat/completions", "y", None, "y", 1),
+    ],
+)
+def test_requests_are_aborted_by_the_names_that_vllm_gives_them(
+    path: str, header: str | None, key: str | None, named: str, aborted: int
+) -> None:
+    async def test(client: httpx.AsyncClient, replica: EmulatedReplica) -> None:
+        chat = {"messages": [{"role": "user", "content": "a"}]}
+        body = {"max_tokens": 5000, "ignore_eos": True, "request_id": key}
+        asked = client.post(
+            path,
+            json=body | (chat if "chat" in path else {"prompt": ["a", "b"]}),
+            headers={} if header is None else {"X-Request-Id": header},
+        )
+        waiting = asyncio.ensure_future(asked)
+        while not replica.engine.running:
+            await asyncio.sleep(0.002)
+        said = await client.post("/abort_requests", json={"request_ids": [named, "other"]})
+        assert said.json() == {"status": "aborted", "aborted": aborted}
+        await client.post("/abort_requests", json={})
+        found = (await waiting).json()
+        assert found["id"].endswith(header or key or "")
+        assert {choice["finish_reason"] for choice in found["choices"]} == {"abort"}
+
+    in_server(test, speed=2.0)
+
+
+def test_an_aborted_request_that_does_not_stream_answers_with_its_tokens_so_far() -> None:
+    async def test(client: httpx.AsyncClient, replica: EmulatedReplica) -> None:
+        waiting = asyncio.ensure_future(ask(client, max_tokens=5000, return_token_ids=True))
+        while not replica.choices or replica.observe().generated_tokens._value.get() < 20:
+            await asyncio.sleep(0.002)
+        (choice,) = replica.choices
+        await client.post("/abort_requests", json={})
+        found = await waiting
+        tokens = found["usage"]["completion_tokens"]
+        assert 20 <= tokens < 5000 and found["choices"][0]["token_ids"] == choice.output.ids(0, tokens)
+        assert replica.observe().generated_tokens._value.get() == tokens
+
+    in_server(test)
+
+
+def test_tokens_are_counted_while_they_are_generated() -> None:
+    async def test(client: httpx.AsyncClient, replica: EmulatedReplica) -> None:
+        async def counted() -> int:
+            (line,) = re.findall(r"^vllm:generation_tokens_total{.*} (\S+)", (await client.get("/metrics")).text, re.M)
+            return int(float(line))
+
+        waiting = [asyncio.ensure_future(ask(client, max_tokens=300)) for _ in range(3)]
+        seen = [0]
+        while not all(each.done() for each in waiting):
+            seen.append(await counted())
+        assert seen == sorted(seen) and len({each for each in seen if 0 < each < 900}) > 2
+        assert await counted() == 900
+        sums = re.findall(r"^vllm:time_to_first_token_seconds_sum{.*} (\S+)", (await client.get("/metrics")).text, re.M)
+        assert 0 < float(sums[0]) < 3 * 0.3  # not those of whole answers, which take longer than a second
+
+    in_server(test, speed=3.0)
+
+
+def test_a_request_arrives_with_its_last_byte() -> None:
+    async def test(client: httpx.AsyncClient, replica: EmulatedReplica) -> None:
+        body = b'{"prompt": [1, 2, 3], "max_tokens": 2000, "ignore_eos": true}'
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+        _, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
+        writer.write(head + body[:20])
+        await asyncio.sleep(0.05)
+        between = replica.clock.now()
+        writer.write(body[20:])
+        while not replica.choices:
+            await asyncio.sleep(0.002)
+        assert between < replica.choices[0].at <= replica.clock.now()
+        writer.close()
+
+    in_server(test)
+
+
+def test_a_burst_is_submitted_before_the_engine_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(_: httpx.AsyncClient, replica: EmulatedReplica) -> None:
+        pokes: list[int] = []
+        poke = replica.poke
+        monkeypatch.setattr(replica, "poke", lambda: pokes.append(len(replica.choices)) or poke())  # type: ignore[func-returns-value]
+        at = replica.clock.now()
+        choices = [replica.submit(array("I", [place]), 50, Mailbox(), at, exact=True) for place in range(20)]
+        assert not pokes
+        await asyncio.sleep(0)
+        assert pokes == [20]
+        assert {choice.request.arrival for choice in choices if choice.request is not None} == {at}
+
+    in_server(test, speed=1.0)
+
+
 def test_a_hung_engine_answers_once_it_recovers_and_a_slow_one_late() -> None:
     async def test(client: httpx.AsyncClient, _: EmulatedReplica) -> None:
         await client.post("/emulate/fault", json={"kind": "hang"})
@@ -228,7 +406,7 @@ def test_replicas_share_nothing() -> None:
 
 
 def test_metrics_have_vllms_names() -> None:
-    async def test(client: httpx.AsyncClient, _: EmulatedReplica) -> None:
+    async def test(client: httpx.AsyncClient, replica: EmulatedReplica) -> None:
         await ask(client, max_tokens=5)
         text = (await client.get("/metrics")).text
         own = '{engine="0",model_name="llama-3.1-8b"}'
@@ -242,6 +420,14 @@ def test_metrics_have_vllms_names() -> None:
             "e2e_request_latency_seconds_count": 1.0,
         }.items():
             assert f"vllm:{name}{own} {value}" in text, name
+        limits = replica.engine.engine.limits
+        (config,) = re.findall(r"^vllm:cache_config_info{(.*)} 1.0$", text, re.M)
+        assert set(config.split(",")) == {
+            f'num_gpu_blocks="{limits.blocks}"',
+            f'block_size="{limits.block_size}"',
+            'enable_prefix_caching="True"',
+            'engine="0"',
+        }
 
     in_server(test)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard.emulate.text import END_OF_TURN, Output, chat_tokens, tokens_of
+from steelyard.emulate.text import END_OF_TURN, Output, chat_tokens, tokens_of, word_of
 
 
 @given(st.text(), st.text())
@@ -26,6 +26,18 @@ def test_output_text_and_output_tokens_agree() -> None:
         assert tokens_of(output.text(0, 50)).tolist() == output.ids()
         assert output.text(0, 20) + output.text(20, 50) == output.text(0, 50)
     assert len({Output(number, 3).text(0, 3) for number in range(50_000)}) == 50_000
+
+
+@given(st.lists(st.integers(0, 2**32 - 1), max_size=50))
+def test_any_tokens_can_be_written_as_as_many_words(tokens: list[int]) -> None:
+    text = "".join(map(word_of, tokens))
+    again = tokens_of(text).tolist()
+    assert len(again) == len(tokens) and "".join(map(word_of, again)) == text
+
+
+def test_words_of_output_are_written_as_they_are() -> None:
+    output = Output(5, 40)
+    assert "".join(map(word_of, output.ids())) == output.text(0, 40)
 
 
 def test_the_next_prompt_of_a_chat_begins_with_the_last_one_and_its_answer() -> None:

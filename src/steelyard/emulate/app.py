@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from array import array
 from importlib.metadata import version as version_of
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
+import orjson
 from fastapi import Body as FromBody
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel, Field
-from starlette.types import ASGIApp, Receive, Scope, Send
+from pydantic import BaseModel, Field, ValidationError
+from starlette.types import Receive, Scope, Send
 
 from steelyard.emulate.engine import Delivery
-from steelyard.emulate.openai import Body, ChatBody, CompletionBody, Rendering, error, logprob_of
+from steelyard.emulate.openai import Body, ChatBody, CompletionBody, Message, Rendering, Token, error
 from steelyard.emulate.replica import AnswerChoice, EmulatedReplica, Mailbox, PauseMode
-from steelyard.emulate.text import tokens_of
+from steelyard.emulate.servers import read_at
+from steelyard.emulate.text import chat_tokens, tokens_of, word_of
 
 _VERSION = version_of("steelyard")
+_JSON = "application/json"
+_Read = TypeVar("_Read", bound=BaseModel)
 
 
 class Fault(BaseModel):
@@ -28,19 +33,20 @@ class Fault(BaseModel):
     factor: float = Field(1.0, ge=1.0, le=1000.0, description="How much slower, of `slow`.")
 
 
-def make_app(replica: EmulatedReplica) -> ASGIApp:
-    """The application of one engine. Requests arrive when their first byte does, not when they are parsed."""
-    app = api_of(replica)
+class PromptText(BaseModel):
+    """POST /tokenize"""
 
-    async def stamped(scope: Scope, receive: Receive, send: Send) -> None:
-        scope["steelyard.arrival"] = replica.clock.now()
-        await app(scope, receive, send)
-
-    return stamped
+    prompt: str
 
 
-def api_of(replica: EmulatedReplica) -> FastAPI:
-    """All routes."""
+class Conversation(BaseModel):
+    """POST /tokenize"""
+
+    messages: list[Message]
+
+
+def make_app(replica: EmulatedReplica) -> FastAPI:
+    """The application of one engine."""
     app = FastAPI(title="Steelyard, an emulated engine", version=_VERSION)
     app.add_exception_handler(RequestValidationError, _refuse)
     _add_clients(app, replica)
@@ -59,30 +65,46 @@ def _refuse(_: Request, problem: Exception) -> JSONResponse:
 
 
 def _add_clients(app: FastAPI, replica: EmulatedReplica) -> None:
-    @app.post("/v1/completions")
-    async def completions(body: CompletionBody, request: Request) -> Response:
-        return await _answer(replica, body, request)
+    @app.post("/v1/completions", openapi_extra=_takes(CompletionBody))
+    async def completions(request: Request) -> Response:
+        return await _answer(replica, await _body(CompletionBody, request), request)
 
-    @app.post("/v1/chat/completions")
-    async def chat(body: ChatBody, request: Request) -> Response:
-        return await _answer(replica, body, request)
+    @app.post("/v1/chat/completions", openapi_extra=_takes(ChatBody))
+    async def chat(request: Request) -> Response:
+        return await _answer(replica, await _body(ChatBody, request), request)
 
     @app.post("/tokenize")
-    async def tokenize(prompt: Annotated[str, FromBody(embed=True)]) -> dict[str, Any]:
-        tokens = tokens_of(prompt).tolist()
-        return {"tokens": tokens, "count": len(tokens), "max_model_len": replica.longest}
+    async def tokenize(given: PromptText | Conversation) -> dict[str, Any]:
+        found = tokens_of(given.prompt) if isinstance(given, PromptText) else chat_tokens(given.messages)
+        return {"tokens": found.tolist(), "count": len(found), "max_model_len": replica.longest}
+
+    @app.post("/detokenize")
+    async def detokenize(tokens: Annotated[list[Token], FromBody(embed=True)]) -> dict[str, str]:
+        return {"prompt": "".join(map(word_of, tokens))}
+
+
+def _takes(kind: type[BaseModel]) -> dict[str, Any]:
+    """What a route's description says of its body."""
+    return {"requestBody": {"content": {"application/json": {"schema": kind.model_json_schema()}}, "required": True}}
+
+
+async def _body(kind: type[_Read], request: Request) -> _Read:
+    """A request's body. Parsed and checked in one go, since prompts may be lists of many thousand tokens."""
+    try:
+        return kind.model_validate_json(await request.body())
+    except ValidationError as problem:
+        raise RequestValidationError(problem.errors(include_url=False, include_context=False)) from None
 
 
 async def _answer(replica: EmulatedReplica, body: Body, request: Request) -> Response:
-    at: float = request.scope["steelyard.arrival"]
     if body.model is not None and body.model != replica.name:
         message = f"The model `{body.model}` does not exist; this engine serves `{replica.name}`."
         return JSONResponse(error(message, "NotFoundError", 404), 404)
     prompts = body.prompts()
-    for prompt in prompts:
-        if not prompt or len(prompt) >= replica.longest:
-            message = f"a prompt of {len(prompt)} tokens; this engine takes 1 to {replica.longest - 1}"
-            return JSONResponse(error(message, "BadRequestError", 400), 400)
+    problem = _problem(body, prompts, replica.longest)
+    if problem:
+        return JSONResponse(error(problem, "BadRequestError", 400), 400)
+    at = replica.clock.at(read_at(request.scope))
     mailbox = Mailbox()
     choices = [
         replica.submit(
@@ -93,12 +115,25 @@ async def _answer(replica: EmulatedReplica, body: Body, request: Request) -> Res
             exact=body.ignore_eos or (body.most is not None and body.min_tokens >= body.most),
             each_token=body.stream,
             priority=body.priority,
+            cached=body.cached,
+            scored=body.scored,
         )
         for prompt in prompts
         for _ in range(body.n)
     ]
-    rendering = Rendering(body, replica.name, choices, logprob_of(replica.weights.answers))
+    name = request.headers.get("x-request-id", body.request_id)
+    rendering = Rendering(body, replica.name, choices, name or f"{choices[0].number:08x}")
     return DeliveredResponse(replica, choices, mailbox, rendering, stream=body.stream)
+
+
+def _problem(body: Body, prompts: list[array[int]], longest: int) -> str:
+    """What is wrong with a request, if anything is."""
+    if body.scored and body.stream:
+        return "prompt_logprobs: cannot be streamed; leave out stream"
+    for prompt in prompts:
+        if not prompt or len(prompt) >= longest:
+            return f"a prompt of {len(prompt)} tokens; this engine takes 1 to {longest - 1}"
+    return ""
 
 
 class DeliveredResponse(Response):
@@ -114,7 +149,9 @@ class DeliveredResponse(Response):
         stream: bool,
     ) -> None:
         kind = "text/event-stream; charset=utf-8" if stream else "application/json"
-        self.raw_headers = [(b"content-type", kind.encode()), (b"x-request-id", rendering.id.encode())]
+        self.raw_headers = [(b"content-type", kind.encode())]
+        if rendering.id.isascii() and rendering.id.isprintable():
+            self.raw_headers.append((b"x-request-id", rendering.id.encode()))
         self.background = None
         self.status_code = 200
         self._replica, self._choices, self._mailbox, self._rendering = replica, choices, mailbox, rendering
@@ -122,22 +159,17 @@ class DeliveredResponse(Response):
         self._places = {choice.number: index for index, choice in enumerate(choices)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        watch = asyncio.ensure_future(self._gone(receive))
-        sending = asyncio.ensure_future(self._send_stream(send) if self._stream else self._send_whole(send))
+        watch = asyncio.ensure_future(self._watch(receive))
         try:
-            await asyncio.wait({watch, sending}, return_when=asyncio.FIRST_COMPLETED)
-            if sending.done():
-                sending.result()
+            await (self._send_stream(send) if self._stream else self._send_whole(send))
         finally:
             watch.cancel()
-            if not sending.done():
-                sending.cancel()
-                left = [choice for choice in self._choices if choice in self._replica.choices]
-                self._replica.abort(left)
+            self._replica.abort(self._choices)
 
-    async def _gone(self, receive: Receive) -> None:
+    async def _watch(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
+        self._replica.abort(self._choices)
 
     async def _send_stream(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -162,7 +194,7 @@ class DeliveredResponse(Response):
 
     async def _send_whole(self, send: Send) -> None:
         finishes: list[str | None] = [None] * len(self._choices)
-        answer: JSONResponse | None = None
+        answer: Response | None = None
         while None in finishes:
             for delivery in await self._mailbox.take():
                 if delivery.finish == "reject":
@@ -170,7 +202,7 @@ class DeliveredResponse(Response):
                 index = self._places[delivery.request]
                 finishes[index] = self._finish(index, delivery)
         if answer is None:
-            answer = JSONResponse(self._rendering.whole([each or "" for each in finishes]))
+            answer = Response(orjson.dumps(self._rendering.whole([each or "" for each in finishes])), media_type=_JSON)
         await answer({"type": "http"}, _nothing, send)
 
     def _finish(self, index: int, delivery: Delivery) -> str | None:
@@ -230,7 +262,7 @@ def _add_operators(app: FastAPI, replica: EmulatedReplica) -> None:
     async def abort_requests(
         request_ids: Annotated[list[str] | None, FromBody(embed=True)] = None,
     ) -> dict[str, Any]:
-        wanted = [choice for choice in replica.choices if not request_ids or f"{choice.number:08x}" in request_ids]
+        wanted = replica.named(request_ids) if request_ids else replica.choices
         replica.abort(wanted)
         return {"status": "aborted", "aborted": len(wanted)}
 
@@ -270,7 +302,7 @@ def _add_weights(app: FastAPI, replica: EmulatedReplica) -> None:
         await replica.spend(replica.loading.update)
         version = update_info.get("weight_version")
         if version is not None:
-            replica.weights.update(str(version))
+            replica.update_weights(str(version))
         return {"message": "Weights updated"}
 
     @app.post("/finish_weight_update")
@@ -278,12 +310,12 @@ def _add_weights(app: FastAPI, replica: EmulatedReplica) -> None:
         weight_version: Annotated[str | None, FromBody(embed=True)] = None,
     ) -> dict[str, str]:
         if weight_version is not None:
-            replica.weights.update(weight_version)
+            replica.update_weights(weight_version)
         return {"message": "Weight update finished"}
 
     @app.post("/update_weight_version")
     async def update_weight_version(new_version: Annotated[str, FromBody(embed=True)]) -> dict[str, Any]:
-        replica.weights.update(new_version)
+        replica.update_weights(new_version)
         return {"success": True, "new_version": new_version}
 
     @app.get("/weight_info")

@@ -17,7 +17,11 @@ class Clock:
 
     def now(self) -> float:
         """Engine seconds."""
-        return self._before + (self._machine() - self._since) * self.speed
+        return self.at(self._machine())
+
+    def at(self, second: float) -> float:
+        """Engine seconds at a second of the machine's clock."""
+        return self._before + (second - self._since) * self.speed
 
     def wait(self, until: float) -> float:
         """Seconds of the machine's clock until an engine second; 0 if it is over."""

@@ -7,6 +7,7 @@ times are those of a simulation of the same requests, to the bit.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -34,6 +35,11 @@ class Delivery:
     tokens: int
     finish: Finish = ""
     why: str = ""
+    known: float = 0.0  # the second of its step's result, before which it cannot be sent
+
+    def leaves(self, lead: float) -> float:
+        """When to send it, if sending begins so many seconds before."""
+        return max(self.known, self.at - lead)
 
 
 @dataclass(slots=True)
@@ -62,11 +68,21 @@ class EmulatedEngine:
         self._held = False  # whether no step may run
 
     def submit(
-        self, number: int, tokens: array[int], output: int, at: float, *, each_token: bool = True, priority: int = 0
+        self,
+        number: int,
+        tokens: array[int],
+        output: int,
+        at: float,
+        *,
+        each_token: bool = True,
+        priority: int = 0,
+        given: int = -1,
     ) -> Request:
-        """A client sends a request. ``tokens`` are those of its prompt and of its output."""
+        """A client sends a request. ``tokens`` are those of its prompt and of its output. A connector has brought the
+        cache of the first ``given`` of them; -1 without one."""
         prompt = len(tokens) - output
         r = Request(number, at, prompt, output, priority)
+        r.given = given
         if self.engine.limits.enable_prefix_caching:
             r.chain = self.names.add(number, tokens)
             r.keys = self.names.names(r.chain, prompt)
@@ -76,13 +92,14 @@ class EmulatedEngine:
         return r
 
     def abort(self, numbers: Iterable[int], at: float) -> None:
-        """Stop requests. Each is delivered once more, with what was delivered before."""
+        """Stop requests. Each is delivered once more, with what was delivered or, if only its end is, generated."""
         self.run(at)
         for number in numbers:
             stream = self._streams.get(number)
             if stream is None:
                 continue
             r = stream.request
+            tokens = stream.sent if stream.each_token else self.generated(r, at)
             waiting = [each for each in self._arriving if each[1] is r]
             if waiting:
                 self._arriving.remove(waiting[0])
@@ -94,7 +111,7 @@ class EmulatedEngine:
             else:
                 continue  # its last token is on the way
             self._take_back(number)
-            self._ready.appendleft(Delivery(at, number, stream.sent, "abort"))
+            self._ready.appendleft(Delivery(at, number, tokens, "abort"))
 
     def hold(self, at: float) -> None:
         """Run no step from now on. Steps that were launched end."""
@@ -138,13 +155,13 @@ class EmulatedEngine:
             self._advance(seen)
             engine.submit(r, seen)
         self._advance(nextafter(now, inf))
-        if engine.step > self._most_steps and engine.idle and not self._by_step:
+        if engine.step > self._most_steps and engine.idle and not self._by_step and not self._ready:
             self._forget_steps()
 
-    def due(self, now: float) -> list[Delivery]:
-        """Deliveries up to now, in order."""
+    def due(self, now: float, lead: float = 0.0) -> list[Delivery]:
+        """Deliveries up to now, or so many seconds later if their tokens are there, in order."""
         found = []
-        while self._ready and self._ready[0].at <= now:
+        while self._ready and self._ready[0].leaves(lead) <= now:
             delivery = self._ready.popleft()
             found.append(delivery)
             stream = self._streams.get(delivery.request)
@@ -152,9 +169,9 @@ class EmulatedEngine:
                 stream.sent = delivery.tokens
         return found
 
-    def next_second(self) -> float:
+    def next_second(self, lead: float = 0.0) -> float:
         """When there is something to run or to deliver, if nothing is submitted before; infinite when idle."""
-        found = self._ready[0].at if self._ready else inf
+        found = self._ready[0].leaves(lead) if self._ready else inf
         if self._held:
             return found
         engine = self.engine
@@ -165,6 +182,20 @@ class EmulatedEngine:
         if not engine.idle:
             found = min(found, engine.clock if self._eager else max(engine.clock, engine.next_end_bound()))
         return found
+
+    def generated(self, r: Request, now: float) -> int:
+        """Output tokens of a request that steps have brought by now, up to which the engine has run. It may lack the
+        newest one while the request is preempted."""
+        log = self.engine.log
+        last = log.dropped + bisect_right(log.ends, now) - 1
+        if r.grouped:
+            return max(0, min(r.output, last + 2 - r.offset - r.prompt))
+        outputs = r.output if r.status == FINISHED else r.outputs
+        return outputs if r.last <= last else outputs - 1
+
+    def first_token(self, r: Request) -> float:
+        """When the front end had the first token of a request that is being delivered."""
+        return self.engine.log.end_of(r.first) + self._host.output
 
     def _advance(self, until: float) -> None:
         """Run up to a second, a completion at a time, so that blocks are freed and counted in order."""
@@ -206,8 +237,8 @@ class EmulatedEngine:
         final = engine.step - (1 if engine.flight is None else 2)
         while self._by_step and self._by_step[0][0] <= final:
             step, found = self._by_step.popleft()
-            at = self._shown.at(step)
-            self._ready.extend(Delivery(at, number, tokens, finish) for number, tokens, finish in found)
+            at, end = self._shown.at(step), engine.log.end_of(step)
+            self._ready.extend(Delivery(at, number, tokens, finish, "", end) for number, tokens, finish in found)
 
     def _take_back(self, number: int) -> None:
         """Tokens of steps in flight are not delivered to a request that was aborted."""

@@ -53,6 +53,17 @@ class Metrics:
             "vllm:request_success", "Ended requests.", (*_LABELS, "finished_reason"), registry=self._registry
         )
 
+    def cache_config(self, block_size: int, blocks: int, prefix_caching: bool) -> None:
+        """Tell the size of the KV cache, as vLLM does: a gauge that is 1, with its settings as labels."""
+        labels = {
+            "engine": self._own["engine"],
+            "block_size": str(block_size),
+            "num_gpu_blocks": str(blocks),
+            "enable_prefix_caching": str(prefix_caching),
+        }
+        about = "Size and settings of the KV cache, as labels."
+        Gauge("vllm:cache_config_info", about, tuple(labels), registry=self._registry).labels(**labels).set(1)
+
     def ended(self, reason: str) -> None:
         """Count a request that has ended."""
         self._ended.labels(**self._own, finished_reason=reason).inc()

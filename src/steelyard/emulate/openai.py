@@ -9,13 +9,23 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from steelyard.emulate.replica import AnswerChoice
-from steelyard.emulate.text import chat_tokens, tokens_of
+from steelyard.emulate.replica import AnswerChoice, CacheSource
+from steelyard.emulate.text import chat_tokens, tokens_of, word_of
 
 _MOST_CHOICES = 1024  # of one request
+_MOST_GPUS = 1024  # of one engine
 Token = Annotated[int, Field(ge=0, lt=1 << 32)]
+
+
+def _with_role(message: dict[str, Any]) -> dict[str, Any]:
+    if not isinstance(message.get("role"), str):
+        raise ValueError("a message needs a role")
+    return message
+
+
+Message = Annotated[dict[str, Any], AfterValidator(_with_role)]
 
 
 class StreamOptions(BaseModel):
@@ -40,10 +50,22 @@ class _Body(BaseModel):
     priority: int = 0
     request_id: str | None = None
     return_token_ids: bool = False
+    kv_transfer_params: dict[str, Any] | None = None
+
+    @property
+    def cached(self) -> CacheSource | None:
+        """Where the prompt's KV cache can be fetched: ``{"gpus": N}``, an engine of N GPUs, or 0, the host's memory."""
+        gpus = (self.kv_transfer_params or {}).get("gpus")
+        return CacheSource(gpus) if isinstance(gpus, int) and 0 <= gpus <= _MOST_GPUS else None
 
     @property
     def usage_at_end(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def usage_always(self) -> bool:
+        """Whether every part of a stream tells the tokens so far."""
+        return self.usage_at_end and self.stream_options is not None and self.stream_options.continuous_usage_stats
 
 
 class CompletionBody(_Body):
@@ -51,6 +73,7 @@ class CompletionBody(_Body):
 
     prompt: str | list[Token] | list[str] | list[list[Token]]
     logprobs: int | None = Field(None, ge=0)
+    prompt_logprobs: int | None = Field(None, ge=-1)
 
     kind: Literal["completion"] = "completion"
 
@@ -62,6 +85,11 @@ class CompletionBody(_Body):
     @property
     def wants_logprobs(self) -> bool:
         return self.logprobs is not None
+
+    @property
+    def scored(self) -> bool:
+        """Whether log-probs of prompts are wanted."""
+        return self.prompt_logprobs is not None
 
     def prompts(self) -> list[array[int]]:
         """The tokens of each prompt."""
@@ -81,7 +109,7 @@ def _ids(tokens: object) -> array[int]:
 class ChatBody(_Body):
     """POST /v1/chat/completions"""
 
-    messages: list[dict[str, Any]] = Field(min_length=1)
+    messages: list[Message] = Field(min_length=1)
     max_completion_tokens: int | None = Field(None, ge=0)
     logprobs: bool = False
 
@@ -95,6 +123,10 @@ class ChatBody(_Body):
     def wants_logprobs(self) -> bool:
         return self.logprobs
 
+    @property
+    def scored(self) -> bool:
+        return False
+
     def prompts(self) -> list[array[int]]:
         """The tokens of the conversation."""
         return [chat_tokens(self.messages)]
@@ -104,21 +136,20 @@ Body = CompletionBody | ChatBody
 
 
 class Rendering:
-    """Writes what goes back to the client of one request."""
+    """Writes what goes back to the client of one request, which is known by ``name``."""
 
-    def __init__(
-        self, body: Body, name: str, choices: Sequence[AnswerChoice], logprob: Callable[[int, int], float]
-    ) -> None:
+    def __init__(self, body: Body, model: str, choices: Sequence[AnswerChoice], name: str) -> None:
         self._body = body
         self._choices = choices
-        self._logprob = logprob  # by position and token
         self._chat = body.kind == "chat"
-        self.id = f"{'chatcmpl' if self._chat else 'cmpl'}-{body.request_id or f'{choices[0].number:08x}'}"
+        self.id = f"{'chatcmpl' if self._chat else 'cmpl'}-{name}"
+        for place, choice in enumerate(choices):
+            choice.ids = (name, self.id if self._chat else f"{self.id}-{place // body.n}")
         kind = ("chat.completion.chunk" if self._chat else "text_completion") if body.stream else None
         whole = "chat.completion" if self._chat else "text_completion"
-        self._head = {"id": self.id, "object": kind or whole, "created": int(time.time()), "model": name}
+        self._head = {"id": self.id, "object": kind or whole, "created": int(time.time()), "model": model}
         self._prefix = f"data: {json.dumps(self._head)[:-1]}, "
-        self._plain = not body.wants_logprobs and not body.return_token_ids
+        self._plain = not (body.wants_logprobs or body.return_token_ids or body.usage_always)
 
     def opening(self) -> bytes:
         """What a stream begins with: chats tell the role."""
@@ -140,7 +171,7 @@ class Rendering:
         answer |= {"logprobs": self._logprobs(choice, first, last), "finish_reason": finish}
         if self._body.return_token_ids:
             answer["token_ids"] = choice.output.ids(first, last)
-        return self._chunk([answer])
+        return self._chunk([answer], _usage(choice, last) if self._body.usage_always else None)
 
     def closing(self) -> bytes:
         """What a stream ends with."""
@@ -159,6 +190,9 @@ class Rendering:
             said = {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}
             entry: dict[str, Any] = {"index": index, **said, "logprobs": self._logprobs(choice, 0, choice.delivered)}
             entry["finish_reason"] = finish
+            if self._body.scored:
+                computed = choice.delivered > 0 or finish != "abort"
+                entry["prompt_logprobs"] = _scores(choice) if computed else None
             if self._body.return_token_ids:
                 entry |= {
                     "token_ids": choice.output.ids(0, choice.delivered),
@@ -188,11 +222,29 @@ class Rendering:
             return None
         places = range(first, last)
         tokens, ids = [choice.output.text(each, each + 1) for each in places], choice.output.ids(first, last)
-        values = [self._logprob(len(choice.prompt) + place, token) for place, token in zip(places, ids, strict=True)]
+        values = [
+            logprob_of(choice.version_of(place))(len(choice.prompt) + place, token)
+            for place, token in zip(places, ids, strict=True)
+        ]
         if self._chat:
             pairs = zip(tokens, values, strict=True)
             return {"content": [{"token": each, "logprob": value, "top_logprobs": []} for each, value in pairs]}
         return {"tokens": tokens, "token_logprobs": values, "top_logprobs": None, "text_offset": []}
+
+
+def _usage(choice: AnswerChoice, outputs: int) -> dict[str, int]:
+    """Tokens of one choice so far."""
+    prompt = len(choice.prompt)
+    return {"prompt_tokens": prompt, "completion_tokens": outputs, "total_tokens": prompt + outputs}
+
+
+def _scores(choice: AnswerChoice) -> list[dict[str, Any] | None]:
+    """Log-probs of a prompt but for its first token. No other tokens are told: each is the likeliest of its place."""
+    logprob = logprob_of(choice.version_of(0))
+    return [
+        {str(token): {"logprob": logprob(place, token), "rank": 1, "decoded_token": word_of(token)}} if place else None
+        for place, token in enumerate(choice.prompt)
+    ]
 
 
 def logprob_of(version: str) -> Callable[[int, int], float]:

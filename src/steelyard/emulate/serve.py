@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import socket
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -14,7 +16,8 @@ from steelyard.emulate.content import ContentNames
 from steelyard.emulate.engine import EmulatedEngine
 from steelyard.emulate.metrics import Metrics
 from steelyard.emulate.replica import EmulatedReplica, Loading
-from steelyard.emulate.servers import LocalServer, listen, stop_on_signals
+from steelyard.emulate.servers import LocalServer, StampedProtocol, listen, serve_at, stop_on_signals
+from steelyard.engine import Engine
 from steelyard.errors import UserError
 from steelyard.scenario import Scenario
 from steelyard.sim import draw_workload, set_up
@@ -38,6 +41,7 @@ def replicas_of(scenario: Scenario, speed: float, name: str | None = None) -> li
         for _ in range(pool.pool.replicas):
             names = ContentNames(pool.limits.block_size, _REMEMBERED * pool.limits.blocks)
             (engine,) = make_engines(alone, names)
+            _warm_up(engine)
             found.append(
                 EmulatedReplica(
                     served,
@@ -50,6 +54,12 @@ def replicas_of(scenario: Scenario, speed: float, name: str | None = None) -> li
                 )
             )
     return found
+
+
+def _warm_up(engine: Engine) -> None:
+    """Compute what the times of decode steps are read from, which takes milliseconds for some batch sizes."""
+    for requests in range(1, engine.limits.max_num_seqs + 1):
+        engine.cost.decode_line(requests, requests, 1)
 
 
 def _check(setup: FleetSetup) -> None:
@@ -74,22 +84,38 @@ async def serve(replicas: list[EmulatedReplica], host: str, port: int, ready: Ca
     A replica that is told to crash closes its port and drops its connections. Returns 1 if all have crashed.
     """
     sockets = [listen(host, port + place if port else 0) for place in range(len(replicas))]
-    servers = [_server(replica) for replica in replicas]
-    running = [
-        asyncio.ensure_future(server.serve(sockets=[each])) for server, each in zip(servers, sockets, strict=True)
-    ]
-    crashes = [asyncio.ensure_future(_crash(*each)) for each in zip(replicas, servers, strict=True)]
+    servers = [server_of(replica) for replica in replicas]
+    running = [asyncio.ensure_future(serve_one(*each)) for each in zip(replicas, servers, sockets, strict=True)]
     stop_on_signals(servers)
+    gc.freeze()  # as vLLM does: else every collection looks through all that was imported, for tens of milliseconds
     ready([each.getsockname()[1] for each in sockets])
-    await asyncio.gather(*running)
-    for each in crashes:
-        each.cancel()
+    try:
+        await asyncio.gather(*running)
+    finally:
+        gc.unfreeze()
     return int(all(replica.crashed.is_set() for replica in replicas))
 
 
-def _server(replica: EmulatedReplica) -> LocalServer:
+async def serve_one(replica: EmulatedReplica, server: LocalServer, at: socket.socket) -> None:
+    """Serve a replica at a socket until it crashes or its server is told to exit."""
+    crash = asyncio.ensure_future(_crash(replica, server))
+    try:
+        await serve_at(server, at)
+    finally:
+        crash.cancel()
+
+
+def server_of(replica: EmulatedReplica) -> LocalServer:
+    """The HTTP server of a replica."""
     config = uvicorn.Config(
-        make_app(replica), log_level="warning", access_log=False, loop="asyncio", lifespan="off", timeout_keep_alive=75
+        make_app(replica),
+        http=StampedProtocol,
+        proxy_headers=False,
+        log_level="warning",
+        access_log=False,
+        loop="asyncio",
+        lifespan="off",
+        timeout_keep_alive=75,
     )
     return LocalServer(config)
 

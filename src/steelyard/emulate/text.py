@@ -32,14 +32,27 @@ def tokens_of(text: str) -> array[int]:
     return array("I", [crc32(piece.encode()) for piece in _PIECE.findall(text)])
 
 
+@cache
+def _words() -> dict[int, str]:
+    """Words of output by their tokens."""
+    words, ids = _table()
+    return dict(zip(ids, words, strict=True))
+
+
+def word_of(token: int) -> str:
+    """The text of a token: its own if it is a word of output. Others are hashes, and some word stands for each."""
+    word = _words().get(token)
+    return _table()[0][token % _WORDS] if word is None else word
+
+
 def chat_tokens(messages: Iterable[Mapping[str, Any]]) -> array[int]:
     """The tokens of a conversation, up to where the assistant is to speak."""
     found = array("I")
     for message in messages:
         found += tokens_of(f"<|{message['role']}|>\n")
         found += tokens_of(_content(message.get("content")))
-        for call in message.get("tool_calls") or ():
-            found += tokens_of(str(call))
+        if message.get("tool_calls"):
+            found += tokens_of(str(message["tool_calls"]))
         found.append(END_OF_TURN)
     return found + tokens_of("<|assistant|>\n")
 
