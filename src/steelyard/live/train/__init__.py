@@ -1,0 +1,1 @@
+"""A data-parallel training group on torch, which hybrid lanes join and leave between steps."""
