@@ -1,0 +1,1 @@
+"""Steelyard's routing inside other post-training stacks: verl, slime, SkyRL, AReaL, prime-rl."""
