@@ -3,14 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# What is installed beside the core. `make test TRAIN=1` also tests trainers and the small engine, which need torch.
+COMMA := ,
+EXTRAS := dev,live$(if $(TRAIN),$(COMMA)train)
 
-.PHONY: demo test fuzz lint bench figures fast plain clean
+.PHONY: demo test fuzz chaos lint bench figures fast plain clean
 
 $(READY): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "python3 (3.11 or newer) is needed: apt-get install python3 python3-venv"; exit 2; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed, found $$($(PYTHON) --version)"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,live]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	$(BIN)/python -m compileall -q src
 	@touch $@
 
@@ -24,6 +27,10 @@ test: $(READY) lint
 # on where it was. Options: make fuzz FUZZ="--cases 500 --seed 7 --workers 1".
 fuzz: $(READY)
 	$(BIN)/python -m tools.fuzz $(FUZZ)
+
+# 200 runs on emulated engines whose parts die at random moments; some ten minutes.
+chaos: $(READY)
+	CHAOS=200 $(BIN)/python -m pytest -n 2 tests/live/test_emulated_run.py -k chaos
 
 lint: $(READY)
 	$(BIN)/ruff check src tests bench studies tools

@@ -1,25 +1,40 @@
 """`python -m bench.gateway`: what the gateway adds to the time to first token, beside direct access in the same run.
 
-Two emulated engines, the gateway and the client are processes of their own on this machine. Requests go directly and
-through the gateway in turn, while so many streams are open that each gets 20 tokens a second.
+Engines (emulated), the gateway, the controller and the client are processes of their own on this machine. Requests go
+directly and through the gateway in turn, while others are under way:
+
+- a serving fleet: none, then 200 streams of 20 tokens a second;
+- trajectories: 1,000 turns of a controller's run at once, and 200 streams, which are turns, too.
+
+Given ``fleet`` or ``trajectories``, it measures only those.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
+import orjson
 from rich.console import Console
 from rich.table import Table
+
+from steelyard.live.emulated.run import EmulatedRun
+from steelyard.live.store import log_rows
+from steelyard.scenario import posttrain_from_dict
 
 _SCENARIO: dict[str, Any] = {
     "name": "behind",
@@ -29,78 +44,261 @@ _SCENARIO: dict[str, Any] = {
     "workload": {"arrivals": {"kind": "burst"}, "requests": 1, "prompt": 64, "output": 64},
 }
 _SPEED = 0.125  # a step of 100 streams takes 6 ms on an H200: 20 tokens a second
-_SECONDS = 15.0
-_PROBES = 150
+_RUN: dict[str, Any] = {
+    "name": "behind",
+    "model": "llama-3.1-8b",
+    "gpu": "h200",
+    "trajectories": {"preset": "search", "prompts": 2, "group": 4},
+    "mode": "asynchronous",
+    "rollout": [{"tp": 1, "replicas": 2}],
+    "training": {"tp": 2, "dp": 1},
+    "engine": {"max_num_seqs": 1024},
+    "steps": 1,
+}
+_RUN_SPEED = 0.75  # a step of 600 turns, with their contexts, takes about 45 ms on an H200
+_WARM_SECONDS, _SECONDS = 8.0, 40.0
+_STEP_SECONDS = 0.05
+_PROBES = 1_000  # each way: steps are so long that medians of fewer differ by chance
+_AT_ONCE = 8
+_TURNS, _STREAMS = 1_000, 200
+_TURN_TOKENS, _RETURNED = 256, 64
+
+
+Probe = tuple[int, float]
+"""The engine that was asked and the seconds to first token. Through a fleet's gateway the engine is not known: -1."""
+
+
+@dataclass
+class Found:
+    """What was measured each way, and what else happened meanwhile."""
+
+    first: dict[str, list[Probe]] = field(default_factory=dict)
+    turns: int = 0
+    chunks: int = 0  # parts of streams
+    gateway_cpu: float = 0.0  # seconds
+    seconds: float = 0.0
+
+
+@asynccontextmanager
+async def _asked(port: int, path: str, body: Mapping[str, Any], session: str) -> AsyncIterator[asyncio.StreamReader]:
+    """The answer to a request, whose connection ends with it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    data = orjson.dumps(body)
+    lines = [f"POST {path} HTTP/1.1", "Host: x", "Connection: close", "Content-Type: application/json"]
+    lines += [f"Content-Length: {len(data)}", *([f"X-Session-ID: {session}"] if session else [])]
+    writer.write("\r\n".join([*lines, "", ""]).encode() + data)
+    try:
+        yield reader
+    finally:
+        writer.close()
+
+
+async def _stream(port: int, tokens: int, found: Found | None = None, session: str = "") -> float:
+    """Stream a completion to its end; seconds to its first token."""
+    body = {"prompt": list(range(64)), "max_tokens": tokens, "ignore_eos": True, "stream": True}
+    begun, first = time.monotonic(), 0.0
+    async with _asked(port, "/v1/completions", body, session) as reader:
+        while data := await reader.read(1 << 16):
+            if b'"text"' in data:
+                first = first or time.monotonic() - begun
+                if found is not None:
+                    found.chunks += data.count(b'"text"')
+    return first
+
+
+async def _whole(port: int, path: str, body: Mapping[str, Any], session: str = "") -> dict[str, Any]:
+    async with _asked(port, path, body, session) as reader:
+        head, _, answer = (await reader.read(-1)).partition(b"\r\n\r\n")
+    if b" 200 " not in head[:20]:
+        raise RuntimeError(f"{path}: {head[:100]!r} {answer[:200]!r}")
+    return dict(orjson.loads(answer))
+
+
+async def _play(port: int, name: str, random: Random, found: Found) -> None:
+    """Play trajectories one after the other, turn by turn. The first turn is short, so that not all end at once."""
+    for trajectory in count():
+        session, context = f"{name}.{trajectory}", list(range(64))
+        for turn in range(8):
+            tokens = random.randint(1, _TURN_TOKENS) if trajectory == turn == 0 else _TURN_TOKENS
+            body = {"prompt": context, "max_tokens": tokens, "ignore_eos": True}
+            answer = await _whole(port, "/v1/completions", body, session)
+            found.turns += 1
+            context += answer["choices"][0]["token_ids"] + list(range(_RETURNED))
+        await _whole(port, f"/v1/trajectories/{session}/end", {})
+
+
+async def _probe(engines: list[int], gateway: int, sessions: bool) -> dict[str, list[Probe]]:
+    """Ask directly and through the gateway in turn, several at once. A turn has its number instead of its engine's.
+
+    Each waits for a random while first. Else it would always be sent when a step has just ended.
+    """
+    found: dict[str, list[Probe]] = {"direct": [], "gateway": []}
+    ends, random = time.monotonic() + _SECONDS, Random(2)
+
+    async def one(number: int) -> None:
+        for probe in range(number, _PROBES, _AT_ONCE):
+            await asyncio.sleep(random.random() * _STEP_SECONDS)
+            engine = probe // _AT_ONCE % len(engines)
+            found["direct"].append((engine, await _stream(engines[engine], 1)))
+            session = f"probe.{probe}" if sessions else ""
+            await asyncio.sleep(random.random() * _STEP_SECONDS)
+            found["gateway"].append((probe if sessions else -1, await _stream(gateway, 1, session=session)))
+            if sessions:
+                await _whole(gateway, f"/v1/trajectories/{session}/end", {})
+            if time.monotonic() > ends:
+                break
+
+    await asyncio.gather(*(one(number) for number in range(_AT_ONCE)))
+    return found
+
+
+async def _probe_apart(engines: list[int], gateway: int, sessions: bool) -> dict[str, list[Probe]]:
+    """The same in a process of its own, which nothing else keeps waiting."""
+    ports = [str(port) for port in (gateway, *engines)]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "bench.gateway", "probe", str(int(sessions)), *ports), stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+    return dict(orjson.loads(output))
+
+
+async def _measure(engines: list[int], gateway: int, pid: int, streams: int, turns: int) -> Found:
+    """Times to first token while streams and turns are under way through the gateway."""
+    found, random = Found(), Random(1)
+    playing: list[asyncio.Future[Any]] = [
+        *(asyncio.ensure_future(_play(gateway, f"turn-{each}", random, found)) for each in range(turns)),
+        *(
+            asyncio.ensure_future(_stream(gateway, 4096, found, f"stream-{each}" if turns else ""))
+            for each in range(streams)
+        ),
+    ]
+    await asyncio.sleep(_WARM_SECONDS)
+    found.turns = found.chunks = 0
+    begun, cpu = time.monotonic(), _cpu_seconds(pid)
+    found.first = await _probe_apart(engines, gateway, turns > 0)
+    found.seconds, found.gateway_cpu = time.monotonic() - begun, _cpu_seconds(pid) - cpu
+    for task in playing:
+        if task.done():
+            task.result()
+        task.cancel()
+    await asyncio.gather(*playing, return_exceptions=True)
+    return found
+
+
+def _cpu_seconds(pid: int) -> float:
+    """CPU seconds that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
-def _process(*arguments: str) -> Iterator[list[str]]:
-    """A command of ours until the end of the block, and the first lines it printed."""
+def _process(*arguments: str) -> Iterator[tuple[int, list[str]]]:
+    """A command of ours until the end of the block: its process, and the first lines it printed."""
     command = [sys.executable, "-m", "steelyard", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
-            count = 2 if arguments[0] == "emulate" else 1
-            yield [process.stdout.readline() for _ in range(count)]
+            lines = 2 if arguments[0] == "emulate" else 1
+            yield process.pid, [process.stdout.readline() for _ in range(lines)]
         finally:
             process.terminate()
+
+
+@contextmanager
+def _part(folder: Path, name: str) -> Iterator[int]:
+    """A part of a run until the end of the block: its process."""
+    with subprocess.Popen([sys.executable, "-m", "steelyard.live.process", str(folder), name]) as process:
+        try:
+            yield process.pid
+        finally:
+            process.kill()
 
 
 def _port(line: str) -> int:
     return int(line.split("/v1")[0].rsplit(":", 1)[1])
 
 
-async def _ask(port: int, tokens: int, until: float) -> float:
-    """Stream a completion; seconds to its first token."""
-    body = json.dumps({"prompt": list(range(64)), "max_tokens": tokens, "ignore_eos": True, "stream": True}).encode()
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    head = (
-        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    )
-    begun = time.monotonic()
-    writer.write(head.encode() + body)
-    first = 0.0
-    while data := await reader.read(1 << 16):
-        if not first and b'"text"' in data:
-            first = time.monotonic() - begun
-        if time.monotonic() > until:
-            break
-    writer.close()
-    return first
+def _fleet(folder: Path, streams: int) -> Found:
+    """Behind a serving fleet."""
+    path = folder / "behind.json"
+    path.write_text(json.dumps(_SCENARIO), encoding="utf-8")
+    with _process("emulate", str(path), "--port", "0", "--speed", str(_SPEED)) as (_, lines):
+        engines = [_port(line) for line in lines]
+        addresses = [f"http://127.0.0.1:{port}" for port in engines]
+        with _process("gateway", *addresses, "--port", "0", "--router", "least-outstanding") as (pid, (line,)):
+            return asyncio.run(_measure(engines, _port(line), pid, streams, 0))
 
 
-async def _measure(engines: list[int], gateway: int, streams: int) -> dict[str, list[float]]:
-    """Times to first token, of requests sent in turn while streams are open through the gateway."""
-    end = time.monotonic() + _SECONDS + 3
-    background = [asyncio.ensure_future(_ask(gateway, 4096, end)) for _ in range(streams)]
-    await asyncio.sleep(3)
-    found: dict[str, list[float]] = {"direct": [], "gateway": []}
-    for probe in range(_PROBES):
-        found["direct"].append(await _ask(engines[probe % len(engines)], 1, end))
-        found["gateway"].append(await _ask(gateway, 1, end))
-        if time.monotonic() > end - 1:
-            break
-    await asyncio.gather(*background)
+def _trajectories(folder: Path) -> Found:
+    """Turns that a controller places, which is a process of its own as all other parts are."""
+    run = EmulatedRun.at_free_ports(posttrain_from_dict(_RUN), folder, _RUN_SPEED)
+    run.write()
+    with ExitStack() as parts:
+        names = [name for name in run.parts if name not in ("job", "gateway")] + ["gateway"]  # which ends first
+        pids = {name: parts.enter_context(_part(folder, name)) for name in names}
+        asyncio.run(_ready(run.gateway))
+        found = asyncio.run(_measure(list(run.engines), run.gateway, pids["gateway"], _STREAMS, _TURNS))
+    rows = (row for _, row in log_rows(run.store) if row.get("kind") == "Place")
+    placed = {row["trajectory"]: int(row["replica"]) for row in rows}
+    found.first["gateway"] = [(placed[f"probe.{probe}"], seconds) for probe, seconds in found.first["gateway"]]
     return found
 
 
+async def _ready(gateway: int) -> None:
+    """Wait until a turn is answered."""
+    for attempt in count():
+        with suppress(OSError, RuntimeError):
+            await _whole(gateway, "/v1/completions", {"prompt": [1], "max_tokens": 1}, f"first.{attempt}")
+            return
+        await asyncio.sleep(0.2)
+
+
+def _percentiles(probes: list[Probe], like: list[Probe]) -> tuple[float, float]:
+    """Median and 99th percentile, in ms, with each engine counted as often as among other probes. One engine may be
+    busier than the other, and a controller that sees it avoids it."""
+    wanted, own = (Counter(engine for engine, _ in each) for each in (like, probes))
+    known = set(wanted) <= set(own)
+    ordered = sorted((seconds, wanted[engine] / own[engine] if known else 1.0) for engine, seconds in probes)
+    below = np.cumsum([weight for _, weight in ordered])
+    p50, p99 = (ordered[int(np.searchsorted(below, share * below[-1]))][0] * 1e3 for share in (0.5, 0.99))
+    return p50, p99
+
+
+def _add_rows(table: Table, what: str, found: Found) -> None:
+    like = found.first["gateway"]
+    direct = _percentiles(found.first["direct"], like)
+    for way, probes in found.first.items():
+        p50, p99 = _percentiles(probes, like)
+        added = "" if way == "direct" else f"{p50 - direct[0]:+.1f}, {p99 - direct[1]:+.1f}"
+        table.add_row(what, way, f"{p50:.1f}", f"{p99:.1f}", added, str(len(probes)), *_meanwhile(found, way))
+
+
+def _meanwhile(found: Found, way: str) -> tuple[str, str, str]:
+    if way == "direct":
+        return "", "", ""
+    rates = f"{found.turns / found.seconds:.1f}", f"{found.chunks / found.seconds:,.0f}"
+    return (*rates, f"{found.gateway_cpu / found.seconds:.0%}")
+
+
 def main() -> None:
-    """Print both for each number of streams."""
-    table = Table("streams", "way", "p50 ms", "p99 ms", "requests", box=None)
+    """Print a table. Beside it runs what else the machine does, so the load is printed, too."""
+    wanted = sys.argv[1:] or ["fleet", "trajectories"]
+    if wanted[0] == "probe":
+        sessions, gateway, *engines = (int(word) for word in wanted[1:])
+        sys.stdout.buffer.write(orjson.dumps(asyncio.run(_probe(engines, gateway, bool(sessions)))))
+        return
+    table = Table(
+        *("under way", "way", "p50 ms", "p99 ms", "adds ms", "requests", "turns/s", "parts/s", "CPU of the gateway"),
+        box=None,
+    )
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "behind.json"
-        path.write_text(json.dumps(_SCENARIO), encoding="utf-8")
-        for streams in (0, 200):
-            with _process("emulate", str(path), "--port", "0", "--speed", str(_SPEED)) as lines:
-                engines = [_port(line) for line in lines]
-                addresses = [f"http://127.0.0.1:{port}" for port in engines]
-                with _process("gateway", *addresses, "--port", "0", "--router", "least-outstanding") as (line,):
-                    found = asyncio.run(_measure(engines, _port(line), streams))
-            for way, times in found.items():
-                p50, p99 = np.percentile(np.array(times) * 1e3, [50, 99])
-                table.add_row(str(streams), way, f"{p50:.1f}", f"{p99:.1f}", str(len(times)))
-    Console().print(table)
+        if "fleet" in wanted:
+            for streams in (0, _STREAMS):
+                _add_rows(table, f"{streams} streams", _fleet(Path(folder), streams))
+        if "trajectories" in wanted:
+            _add_rows(table, f"{_TURNS:,} turns, {_STREAMS} streams", _trajectories(Path(folder)))
+    Console(width=140).print(table)
+    Console().print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs", highlight=False)
 
 
 if __name__ == "__main__":

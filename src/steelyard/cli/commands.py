@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -11,8 +9,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from steelyard import __version__
-from steelyard.cli.edge import one_line
+from steelyard.cli.misuse import misuse_as_user_error
 from steelyard.collector import collector_off
+from steelyard.errors import UserError, did_you_mean, quoted
 
 COMMANDS = {
     "simulate": "Simulate a scenario and write its result folder.",
@@ -23,7 +22,9 @@ COMMANDS = {
     "calibrate": "Fit the host's times to captures, and test them on held-out captures.",
     "fidelity": "Validate against all captures and tables, and write the fidelity page.",
     "posttrain": "Simulate RL post-training: rollouts with tools, training and weight sync, step after step.",
+    "control": "Run post-training under the live controller: on emulated engines, or a small model that really learns.",
     "replay": "Decide every event of a log again and compare the commands, byte for byte.",
+    "explain": "Say in plain sentences what a log's decision core decided, and why.",
     "plan": "Recommend how to split a scenario's GPUs between rollout and training, and how to lay both out.",
     "compare": "Compare ways to run post-training: ours, bounds, other systems, and ours with one setting changed.",
     "estimator-eval": "Evaluate estimators of what a trajectory has left, on held-out tasks.",
@@ -34,21 +35,7 @@ COMMANDS = {
 }
 """Every command, and the first sentence of its help; the command ``a-b`` is the module ``a_b``."""
 
-
-_MISUSE: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
-
-_HELP = "NoArgsIsHelpError"  # whose message is the help
-
-
-@contextmanager
-def _misuse_printable() -> Iterator[None]:
-    """What a wrong command line quotes of itself is shown as in other messages."""
-    try:
-        yield
-    except _MISUSE as error:
-        if type(error).__name__ != _HELP:
-            error.message = one_line(str(error.message))
-        raise
+_PROGRAM = "steelyard"
 
 
 class Deferred(TyperCommand):
@@ -79,17 +66,24 @@ class Commands(TyperGroup):
 
     def make_context(self, *arguments: Any, **more: Any) -> Any:
         """Parse the options before a command."""
-        with _misuse_printable():
+        with misuse_as_user_error(_PROGRAM):
             return super().make_context(*arguments, **more)
+
+    def resolve_command(self, context: Any, arguments: list[str]) -> Any:
+        """Find a command by its name."""
+        name = arguments[0]
+        if name not in self.commands and not context.resilient_parsing:
+            raise UserError(f"{_PROGRAM}: {quoted(name)}: no such command; {did_you_mean(name, self.commands)}")
+        return super().resolve_command(context, arguments)
 
     def invoke(self, context: Any) -> Any:
         """Parse and run a command."""
-        with _misuse_printable():
+        with misuse_as_user_error(_PROGRAM, context):
             return super().invoke(context)
 
 
 app = typer.Typer(
-    name="steelyard",
+    name=_PROGRAM,
     cls=Commands,
     help="Weigh an LLM serving fleet before it is built.",
     no_args_is_help=True,

@@ -7,7 +7,7 @@ that they have carried out before as done.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -76,15 +76,34 @@ class Controller:
         """Events so far."""
         return self._store.events
 
-    def tell(self, events: Sequence[Event]) -> None:
-        """Decide events, in order. They are on disk before the first is decided."""
+    @property
+    def store(self) -> Store:
+        """The run's memory on disk."""
+        return self._store
+
+    def tell(self, events: Sequence[Event], reports: Mapping[str, int] | None = None) -> None:
+        """Decide events, in order. They are on disk before the first is decided, and so is which report of each member
+        they came with."""
+        self.decide(self.write(events, reports))
+
+    def write(self, events: Sequence[Event], reports: Mapping[str, int] | None = None) -> list[Envelope]:
+        """The first half of `tell`, which waits for the disk. It may run in a thread, one call at a time."""
         first = self._store.events
         envelopes = [Envelope(0, first + index, event) for index, event in enumerate(events)]
-        self._write(envelopes)
+        self._write(envelopes, reports)
+        return envelopes
+
+    def decide(self, envelopes: Sequence[Envelope]) -> None:
+        """The second half of `tell`."""
         for envelope in envelopes:
             self._act(envelope.seq, self.core.decide(envelope))
         if self._store.events - self._saved >= _EVENTS_BETWEEN_SNAPSHOTS:
             self.save()
+
+    def flush(self) -> None:
+        """Write the commands that have been carried out."""
+        if self._carried_out:
+            self._write([])
 
     def save(self) -> None:
         """Write everything, and a snapshot, so that the next controller starts at once."""
@@ -102,9 +121,9 @@ class Controller:
             self._carry_out(CommandId(event, place), command)
         self._carried_out.append(commands)
 
-    def _write(self, envelopes: Sequence[Envelope]) -> None:
-        self._store.append(envelopes, self._carried_out)
-        self._carried_out = []
+    def _write(self, envelopes: Sequence[Envelope], reports: Mapping[str, int] | None = None) -> None:
+        carried_out, self._carried_out = self._carried_out, []
+        self._store.append(envelopes, carried_out, reports)
 
     def _catch_up(self, first: int, path: Path) -> None:
         """Bring the core from a snapshot to where it was."""

@@ -96,7 +96,8 @@ class EngineFleet:
 
     async def _probe(self, engine: int) -> None:
         try:
-            answer = await asyncio.wait_for(self._health(engine), _PATIENCE_SECONDS)
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                answer = await self._health(engine)
         except (UpstreamFailure, TimeoutError):
             answer = 0
         self.set_up(engine, answer == 200)

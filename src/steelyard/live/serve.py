@@ -8,7 +8,7 @@ from pathlib import Path
 
 import uvicorn
 
-from steelyard.emulate.servers import LocalServer, listen, stop_on_signals
+from steelyard.emulate.servers import LocalServer, listen, serve_at, stop_on_signals
 from steelyard.errors import UserError
 from steelyard.files.reading import read_text
 from steelyard.live.fleet import EngineFleet
@@ -30,8 +30,23 @@ async def serve_gateway(
         raise UserError(f"--host {host}: other machines can reach it, so it needs --tokens FILE")
     for path in certificate or ():
         read_text(path, wanted="a PEM file")
+    watching = asyncio.ensure_future(fleet.watch())
+    try:
+        await serve_app(Gateway(fleet, rules), host, port, ready, certificate)
+    finally:
+        watching.cancel()
+
+
+async def serve_app(
+    app: Gateway,
+    host: str,
+    port: int,
+    ready: Callable[[int], None],
+    certificate: tuple[Path, Path] | None = None,
+) -> None:
+    """Serve a gateway until it is interrupted."""
     config = uvicorn.Config(
-        Gateway(fleet, rules),
+        app,
         log_level="warning",
         access_log=False,
         loop="asyncio",
@@ -47,11 +62,7 @@ async def serve_gateway(
     except OSError as problem:
         raise UserError(f"--certificate, --key: not a certificate and its key: {problem}") from None
     listener = listen(host, port)
-    watching = asyncio.ensure_future(fleet.watch())
     ready(listener.getsockname()[1])
-    try:
-        server = LocalServer(config)
-        stop_on_signals([server])
-        await server.serve(sockets=[listener])
-    finally:
-        watching.cancel()
+    server = LocalServer(config)
+    stop_on_signals([server])
+    await serve_at(server, listener)

@@ -11,10 +11,12 @@ opening. Each transaction checks it: a controller that was replaced, and does no
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from threading import Lock
+from typing import Any
 
 from steelyard.balance.inbox import Envelope
 from steelyard.balance.kinds import Command
@@ -32,6 +34,8 @@ CREATE TABLE fence (number INTEGER NOT NULL, carried_out INTEGER NOT NULL);
 CREATE TABLE events (place INTEGER PRIMARY KEY, line TEXT NOT NULL);
 CREATE TABLE commands (event INTEGER, place INTEGER, line TEXT NOT NULL, PRIMARY KEY (event, place)) WITHOUT ROWID;
 CREATE TABLE snapshots (events INTEGER PRIMARY KEY, state BLOB NOT NULL);
+CREATE TABLE members (name TEXT PRIMARY KEY, reports INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 INSERT INTO fence VALUES (0, 0);
 """
 _MAGIC = b"SQLite format 3\0"
@@ -49,6 +53,7 @@ class Store:
     def __init__(self, path: Path, settings: CoreSettings | None = None) -> None:
         """Open the store of a run, or begin one with ``settings``. Takes over from any other controller."""
         self._db = _connect(path, create=settings is not None)
+        self._one_at_a_time = Lock()  # events are written by a thread of their own
         with self._transaction(check=False):
             if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'fence'").fetchone():
                 assert settings is not None
@@ -62,22 +67,35 @@ class Store:
         self.carried_out = self._number("SELECT carried_out FROM fence")  # events whose commands were written
 
     def close(self) -> None:
-        self._db.close()
+        """Close the file, once a thread that writes to it is through."""
+        with self._one_at_a_time:
+            self._db.close()
+
+    def _read(self, query: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+        with self._one_at_a_time:
+            return self._db.execute(query, values).fetchall()
 
     @property
     def header(self) -> str:
         """The first line of the log."""
-        found: str = self._db.execute("SELECT line FROM header").fetchone()[0]
-        return found
+        return str(self._read("SELECT line FROM header")[0][0])
 
-    def append(self, envelopes: Sequence[Envelope], carried_out: Sequence[Sequence[Command]] = ()) -> None:
-        """Write events that are about to be decided, and commands of the events before them."""
+    def append(
+        self,
+        envelopes: Sequence[Envelope],
+        carried_out: Sequence[Sequence[Command]] = (),
+        reports: Mapping[str, int] | None = None,
+    ) -> None:
+        """Write events that are about to be decided, and commands of the events before them. ``reports`` says which
+        report of each member was the last."""
         rows = [(self.events + index, event_line(each)) for index, each in enumerate(envelopes)]
         with self._transaction():
             if carried_out:
                 self._db.executemany("INSERT INTO commands VALUES (?, ?, ?)", self._lines(carried_out))
                 self._db.execute("UPDATE fence SET carried_out = ?", (self.carried_out + len(carried_out),))
             self._db.executemany("INSERT INTO events VALUES (?, ?)", rows)
+            if reports:
+                self._db.executemany("INSERT OR REPLACE INTO members VALUES (?, ?)", reports.items())
         self.events += len(rows)
         self.carried_out += len(carried_out)
 
@@ -85,6 +103,31 @@ class Store:
         for event, commands in enumerate(carried_out, self.carried_out):
             for place, command in enumerate(commands):
                 yield event, place, command_line(command)
+
+    def reports(self) -> dict[str, int]:
+        """The last report of each member that was written."""
+        return {str(name): int(number) for name, number in self._read("SELECT name, reports FROM members")}
+
+    def last_second(self) -> float:
+        """The second of the last event; 0 without one."""
+        found = self._read("SELECT line FROM events ORDER BY place DESC LIMIT 1")
+        return float(json_row(found[0][0], "store")["at"]) if found else 0.0
+
+    def keep(self, name: str, value: str) -> None:
+        """Write a fact about the run that is in no event. It is on disk when this returns."""
+        with self._transaction():
+            self._db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
+
+    def fact(self, name: str) -> str | None:
+        """A fact that was written, if it was."""
+        found = self._read("SELECT value FROM facts WHERE name = ?", (name,))
+        return str(found[0][0]) if found else None
+
+    def commands(self, after: tuple[int, int] | None = None) -> list[tuple[int, int, str]]:
+        """Commands that were written, in order, after one of them."""
+        event, place = (-1, -1) if after is None else after
+        query = "SELECT event, place, line FROM commands WHERE (event, place) > (?, ?) ORDER BY event, place"
+        return [(event, place, line) for event, place, line in self._read(query, (event, place))]
 
     def save(self, state: bytes) -> None:
         """Keep a snapshot of the core after all events so far."""
@@ -97,29 +140,28 @@ class Store:
 
     def snapshot(self) -> tuple[int, bytes] | None:
         """The newest snapshot, and the number of events before it."""
-        found: tuple[int, bytes] | None = self._db.execute(
-            "SELECT events, state FROM snapshots ORDER BY events DESC LIMIT 1"
-        ).fetchone()
-        return found
+        found = self._read("SELECT events, state FROM snapshots ORDER BY events DESC LIMIT 1")
+        return (int(found[0][0]), bytes(found[0][1])) if found else None
 
     def rows(self, first: int = 0) -> Iterator[tuple[int, str, list[str]]]:
         """Events from ``first`` on, each with its commands that were written."""
-        for place, line in self._db.execute("SELECT place, line FROM events WHERE place >= ? ORDER BY place", (first,)):
-            commands = self._db.execute("SELECT line FROM commands WHERE event = ? ORDER BY place", (place,))
+        for place, line in self._read("SELECT place, line FROM events WHERE place >= ? ORDER BY place", (first,)):
+            commands = self._read("SELECT line FROM commands WHERE event = ? ORDER BY place", (place,))
             yield place, line, [row[0] for row in commands]
 
     @contextmanager
     def _transaction(self, check: bool = True) -> Iterator[None]:
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
-            if check and self._number("SELECT number FROM fence") != self.fence:
-                raise Fenced("another controller has taken over this run")
-            yield
-            self._db.execute("COMMIT")
-        except BaseException:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            raise
+        with self._one_at_a_time:
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                if check and self._number("SELECT number FROM fence") != self.fence:
+                    raise Fenced("another controller has taken over this run")
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
 
     def _number(self, query: str) -> int:
         found: int = self._db.execute(query).fetchone()[0]
@@ -158,12 +200,24 @@ def log_lines(path: Path) -> Iterator[str]:
         db.close()
 
 
+def stored_fact(path: Path, name: str) -> str | None:
+    """A fact of a controller's store, if it has it. Does not take over."""
+    db = _connect_to_read(path)
+    try:
+        found = db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+    except sqlite3.DatabaseError as problem:
+        raise UserError(f"{path}: not a store of a controller: {problem}") from None
+    finally:
+        db.close()
+    return None if found is None else str(found[0])
+
+
 def _connect(path: Path, create: bool) -> sqlite3.Connection:
     if not create and not is_file(path):
         raise UserError(f"{path}: no such file; give the store of a controller")
     check_target(path)
     try:
-        db = sqlite3.connect(path, timeout=_WAIT_SECONDS, isolation_level=None)
+        db = sqlite3.connect(path, timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False)
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
     except sqlite3.Error as problem:

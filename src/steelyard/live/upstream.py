@@ -74,11 +74,21 @@ class Upstream:
     async def _connect(self) -> _Connection:
         loop = asyncio.get_running_loop()
         try:
-            making = loop.create_connection(lambda: _Connection(self), self.host, self.port)
-            _, connection = await asyncio.wait_for(making, _CONNECT_SECONDS)
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                transport, connection = await loop.create_connection(lambda: _Connection(self), self.host, self.port)
         except (OSError, TimeoutError) as problem:
             raise UpstreamFailure(f"{self}: {str(problem) or 'no connection in time'}") from None
+        if is_own(transport):
+            connection.close()
+            raise UpstreamFailure(f"{self}: nobody listens there")
         return connection
+
+
+def is_own(transport: asyncio.BaseTransport) -> bool:
+    """Whether a connection leads to itself. Where nobody listens at a port of this machine, the system may give that
+    very port to the one who asks for it."""
+    own: object = transport.get_extra_info("sockname")
+    return own is not None and own == transport.get_extra_info("peername")
 
 
 class UpstreamAnswer:

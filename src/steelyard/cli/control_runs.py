@@ -1,0 +1,166 @@
+"""The two kinds of runs of ``steelyard control``: what begins them, and what is shown at their end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from steelyard.cli.console import out as console
+from steelyard.cli.console import say
+from steelyard.errors import UserError
+from steelyard.files.jsontext import json_lines
+from steelyard.files.writing import write_text
+from steelyard.live.emulated.run import EmulatedRun
+from steelyard.live.figures import LiveFigures, live_figures
+from steelyard.live.grpo.run import GrpoRun
+from steelyard.live.operate import ask_controller
+from steelyard.live.runs import LiveRun, read_run
+from steelyard.posttrain.run import posttrain
+from steelyard.records.jsontext import readable
+from steelyard.report.folder import choose_output_dir
+from steelyard.report.live import Curve, curves_svg, live_page, progress_curve, recovery_rows, step_rows
+from steelyard.scenario import PosttrainScenario, load_posttrain
+from steelyard.scenario.live import GrpoScenario, load_grpo
+
+CarryOut = Callable[[LiveRun], None]
+_SPEED = 20.0
+_OURS, _STATIC = "ours", "static"
+ACTIONS = ("status", "drain", "restore")
+
+
+def emulate(path: Path, overrides: Sequence[str], out: Path | None, speed: float | None, carry_out: CarryOut) -> None:
+    """Run a post-training scenario on emulated engines."""
+    scenario = load_posttrain(path, overrides)
+    _check(scenario)
+    folder = choose_output_dir(out, f"{scenario.name}-live", overwrite=False)
+    run = EmulatedRun.at_free_ports(scenario, folder, _SPEED if speed is None else speed)
+    run.write()
+    carry_out(run)
+    _show_emulated(run)
+
+
+def learn(path: Path, overrides: Sequence[str], out: Path | None, speed: float | None, carry_out: CarryOut) -> None:
+    """Have a small model learn, with our scheduling and, if asked for, with a static one."""
+    if speed is not None:
+        raise UserError("--speed: is for emulated engines, and these are real; leave it out")
+    scenario = load_grpo(path, overrides)
+    folder = choose_output_dir(out, f"{scenario.name}-live", overwrite=False)
+    ways = {_OURS: scenario}
+    if scenario.baseline:
+        ways[_STATIC] = scenario.replace(staleness=0, router="round-robin")
+    runs: dict[str, GrpoRun] = {}
+    for name, each in ways.items():
+        say(f"{name}: staleness {each.staleness}, {each.router}; making the model")
+        runs[name] = GrpoRun.at_free_ports(each, folder / name)
+        runs[name].write()
+        carry_out(runs[name])
+    _show_learnt(scenario, folder, runs)
+
+
+def resume(folder: Path, overrides: Sequence[str], speed: float | None, carry_out: CarryOut) -> None:
+    """Go on with a run whose processes have all died."""
+    if speed is not None or overrides:
+        raise UserError(f"{folder}: a run that is resumed has its own settings; leave out --speed and --set")
+    run = read_run(folder)
+    carry_out(run)
+    if isinstance(run, EmulatedRun):
+        _show_emulated(run)
+    elif isinstance(run, GrpoRun):
+        _show_learnt(run.scenario, folder, {_OURS: run})
+
+
+def operate(action: str, words: Sequence[str]) -> None:
+    """Ask the controller of a run that is under way."""
+    match action, list(words):
+        case "status", [folder]:
+            _show_status(ask_controller(read_run(Path(folder)).address(), {"what": action}))
+        case "drain" | "restore", [folder, number] if number.isascii() and number.isdigit() and len(number) < 10:
+            ask_controller(read_run(Path(folder)).address(), {"what": action, "engine": int(number)})
+            say(f"engine {int(number)}: {action}")
+        case "status", _:
+            raise UserError("control status: give a run's folder")
+        case _:
+            raise UserError(f"control {action}: give a run's folder and the number of an engine")
+
+
+def _show_status(status: dict[str, Any]) -> None:
+    doing = ", ".join(f"{count} {name}" for name, count in status["trajectories"].items()) or "none under way"
+    say(f"{status['trained']} of {status['steps']} steps trained; engines have weights {status['weights']}")
+    say(f"trajectories: {doing}; {status['events']:,} events in {status['second']:,.0f} s")
+    table = Table("engine", "TP", "state", "weights", "turns", "seats", "address", box=None)
+    for each in status["engines"]:
+        words = ("number", "tp", "state", "weights", "busy", "seats", "url")
+        table.add_row(*(str(each[word]) for word in words))
+    console.print(table)
+
+
+def _check(scenario: PosttrainScenario) -> None:
+    if scenario.mode == "colocated":
+        raise UserError(f"{scenario.source}: mode: colocated cannot be run live yet; use split or an overlapped mode")
+    if scenario.planner != "given":
+        raise UserError(f"{scenario.source}: planner: {scenario.planner} cannot be run live yet; leave it out")
+    if scenario.pool != "none":
+        raise UserError(f"{scenario.source}: pool: {scenario.pool} cannot be run live yet; leave it out")
+
+
+def _show_emulated(run: EmulatedRun) -> None:
+    """Show a run's figures beside those of its simulation, and write them."""
+    found, simulated = live_figures(run.store), posttrain(run.scenario).summary
+    write_text(run.folder / "summary.json", readable({"live": found.to_dict(), "simulated": simulated}))
+    rows = _beside(found, simulated)
+    table = Table(*rows[0], box=None)
+    for row in rows[1:]:
+        table.add_row(*row)
+    console.print(table)
+    for each in found.recoveries:
+        again = "did not come back" if each.seconds is None else f"was back after {each.seconds / run.speed:.2f} s"
+        say(f"engine {each.replica} was lost at {each.at:.1f} s and {again}")
+    verdict = (
+        f"{len(found.steps)} steps in {found.seconds:,.0f} s of the run, {run.speed:g} times as fast as real time."
+    )
+    curves = {"live": progress_curve(found)}
+    figures = {"Tokens trained on": curves_svg(curves, "seconds of the run", "tokens")}
+    tables = [rows, recovery_rows(found, run.speed), step_rows(found)]
+    write_text(run.folder / "report.html", live_page(run.scenario.name, verdict, figures, tables))
+    say(f"written to {run.folder}")
+
+
+def _beside(found: LiveFigures, simulated: dict[str, Any]) -> list[list[str]]:
+    rows = [["", "live", "simulated", "difference"]]
+    for name, live in (("seconds", found.seconds), ("tokens_per_second", found.tokens_per_second)):
+        expected = float(simulated[name])
+        said = name.replace("_", " ")
+        rows.append([said, f"{live:,.1f}", f"{expected:,.1f}", f"{live / expected - 1:+.1%}"])
+    return rows
+
+
+def _show_learnt(scenario: GrpoScenario, folder: Path, runs: dict[str, GrpoRun]) -> None:
+    """Show how the reward rose, over time and with each way of scheduling."""
+    curves = {name: rewards(run) for name, run in runs.items()}
+    svg = curves_svg(curves, "seconds", "mean reward")
+    rows = [["", "reward of the first steps", "of the last steps", "seconds"]]
+    for name, curve in curves.items():
+        values = [value for _, value in curve]
+        few = max(1, min(3, len(values) // 2))
+        ends = sum(values[:few]) / few, sum(values[-few:]) / few
+        rows.append([name, f"{ends[0]:.2f}", f"{ends[1]:.2f}", f"{curve[-1][0]:,.0f}"])
+    table = Table(*rows[0], box=None)
+    for row in rows[1:]:
+        table.add_row(*row)
+    console.print(table)
+    tables = [rows, *(step_rows(live_figures(run.store)) for run in runs.values())]
+    verdict = f"A model of two layers learns sums with a calculator, {scenario.steps} steps of GRPO."
+    write_text(folder / "reward.svg", svg)
+    write_text(folder / "report.html", live_page(scenario.name, verdict, {"Reward over time": svg}, tables))
+    say(f"written to {folder}")
+
+
+def rewards(run: GrpoRun) -> Curve:
+    """The mean reward of each step's samples, by the second at which the step was trained."""
+    trained = {step.step: step.trained for step in live_figures(run.store).steps}
+    rows = [row for _, row in json_lines(run.folder / "rewards.jsonl", None)]
+    found = {int(row["step"]): float(row["mean_reward"]) for row in rows}
+    return [(trained[step], value) for step, value in sorted(found.items()) if step in trained]

@@ -1,0 +1,68 @@
+"""A trainer that takes the time that training would take, and publishes weights that are only a number."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import numpy as np
+
+from steelyard.balance.commands import TrainOn
+from steelyard.balance.events import PartTrained, StepTrained, TrainerReady
+from steelyard.balance.kinds import Command
+from steelyard.live.member import RunMember
+from steelyard.live.wire import Message, command_of
+from steelyard.posttrain.setup import Job
+
+
+class EmulatedTrainer:
+    """Trains on one part after the other. A new one trains again on what was not reported as trained."""
+
+    def __init__(self, job: Job, steps: int, tokens: Mapping[str, int], speed: float) -> None:
+        self.job = job
+        self.member: RunMember | None = None
+        self._steps, self._tokens, self._speed = steps, tokens, speed
+        self._orders: asyncio.Queue[TrainOn] = asyncio.Queue()
+        self._wanted = -1  # the last step that samples were asked for
+
+    # -- duties -------------------------------------------------------------------------------------------------
+
+    def catch_up(self, state: Message) -> None:
+        self._wanted = state["asked"]
+        for row in state["orders"]:
+            self.carry_out(command_of(row))
+
+    def carry_out(self, command: Command) -> None:
+        assert isinstance(command, TrainOn)
+        self._orders.put_nowait(command)
+
+    def notice(self, notice: Message) -> None:
+        """Engines have weights of a version: the next step may begin."""
+        version = notice.get("published", -1)
+        if self._wanted < version < self._steps:
+            self._wanted = version
+            assert self.member is not None
+            self.member.report(TrainerReady(0.0, version))
+
+    # -----------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Train for ever."""
+        parts = 0
+        while True:
+            order = await self._orders.get()
+            parts = parts + 1 if order.part else 1
+            await self._train(order, whole=order.last and parts == 1)
+
+    async def _train(self, order: TrainOn, whole: bool) -> None:
+        lengths = np.array([self._tokens[name] for name in order.trajectories])
+        cost = self.job.cost
+        time = cost.step(lengths) if whole else cost.part(lengths, last=order.last)
+        before = self.job.before if order.part == 0 else 0.0
+        await asyncio.sleep((before + time.seconds) / self._speed)
+        assert self.member is not None
+        if not order.last:
+            self.member.report(PartTrained(0.0, order.step, order.part))
+            return
+        self.member.report(StepTrained(0.0, order.step))
+        self.member.tell("weights", {"version": order.step + 1, "path": ""})

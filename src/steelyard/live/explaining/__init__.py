@@ -1,0 +1,1 @@
+"""The sentences of `live/explain.py`, by what they are about."""
