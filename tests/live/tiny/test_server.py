@@ -16,6 +16,7 @@ import pytest
 
 from steelyard.live.tiny.engine import TinyEngine
 from steelyard.live.tiny.model import make_tiny
+from steelyard.live.tiny.serve import serve_tiny
 from steelyard.live.tiny.symbols import encode
 from support.tiny import chunks, complete, tiny_served
 from support.trainers import running, samples_of, settings_of
@@ -264,3 +265,22 @@ def test_the_command_serves_until_it_is_told_to_end(folder: Path) -> None:
     finally:
         process.kill()
         process.communicate()
+
+
+def test_an_engine_that_is_stopped_breaks_off_its_requests(folder: Path) -> None:
+    """As a killed process does. A client would wait for ever at a connection that stays open."""
+
+    async def run() -> None:
+        port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        engine = TinyEngine(folder, "tiny")
+        serving = asyncio.ensure_future(serve_tiny(engine, "127.0.0.1", 0, port.set_result))
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{await port}", timeout=60) as client:
+            stream = chunks(client, **LONG)
+            await anext(stream)
+            serving.cancel()
+            with pytest.raises(httpx.RemoteProtocolError):
+                async for _ in stream:
+                    pass
+            await asyncio.wait({serving})
+
+    asyncio.run(run())
