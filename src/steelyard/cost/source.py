@@ -39,7 +39,8 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True)
 class Curve:
-    """Seconds of an even batch over its cached tokens: linear between knots, beyond the last with the last slope.
+    """Seconds of an even batch over its cached tokens: linear between knots, beyond the last with the last slope. With
+    one knot (a window that is shorter than all that was measured) they are the same everywhere.
 
     A request that is longer than the others delays the kernel. ``skew`` is where the time of an uneven batch lies
     between that of an even one with as many cached tokens (0) and one with all requests as long as the longest (1).
@@ -53,7 +54,7 @@ class Curve:
     def at(self, kv: Floats) -> Floats:
         """Seconds at each number of cached tokens."""
         x, y = np.array(self.kv), np.array(self.seconds)
-        slope = (y[-1] - y[-2]) / (x[-1] - x[-2])
+        slope = (y[-1] - y[-2]) / (x[-1] - x[-2]) if len(x) > 1 else 0.0
         beyond: Floats = y[-1] + (kv - x[-1]) * slope
         return np.where(kv > x[-1], beyond, np.interp(kv, x, y))
 

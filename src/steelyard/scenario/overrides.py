@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from pydantic_core import PydanticCustomError
+
 from steelyard.errors import UserError
 from steelyard.files.limits import MOST_DEPTH
 from steelyard.files.yamltext import parse_yaml
@@ -69,7 +71,11 @@ def _apply(data: dict[str, Any], override: Override) -> None:
     for i, part in enumerate(override.path[:-1]):
         _enter(place, part, override, i)
         if isinstance(place, dict):
-            place[part] = _expanded(str(part), place.get(part), override.path[i + 1])
+            try:
+                place[part] = _expanded(str(part), place.get(part), override.path[i + 1])
+            except PydanticCustomError as wrong:
+                where = dotted((*override.path[: i + 1], *(wrong.context or {})["path"]))
+                raise UserError(f"--set {override.text}: {where}: {wrong.message()}") from None
         place = place[part]
     _enter(place, override.path[-1], override, len(override.path) - 1)
     place[override.path[-1]] = override.value

@@ -91,10 +91,12 @@ class Evidence:
 def evidence(capture: Capture, run: CapturedRun, gpu: str, terms: HostTerms) -> Evidence:
     """Read one run of a capture; ``terms`` are a first guess that separates host and GPU."""
     scenario = scenario_of(capture, run, gpu, warm_up=ran_before(capture, run, gpu))
-    cost = set_up(scenario, terms).pools[0].cost
+    engine = set_up(scenario, terms).pools[0]
+    cost = engine.cost
     if isinstance(cost, SpeculativeCost):
         raise UserError(f"{scenario.source}: an engine with drafts cannot be calibrated; use a capture without")
     steps = read_steps(run.stepped)
+    _check_sizes(run, steps, engine.limits.max_num_batched_tokens)
     waits = tuple((wait, wait.step.launch(cost.graphs)) for wait in host_waits(steps, cost) if _undisturbed(wait, run))
     return Evidence(
         engine=str(capture.folder),
@@ -113,6 +115,12 @@ def _undisturbed(wait: HostWait, run: CapturedRun) -> bool:
     """
     at = run.answers.at
     return bool(wait.kernels) or not np.any((at >= wait.since) & (at < wait.since + wait.seconds))
+
+
+def _check_sizes(run: CapturedRun, steps: Sequence[RecordedStep], most: int) -> None:
+    largest = max((step.tokens for step in steps), default=0)
+    if largest > most:
+        raise UserError(f"{run.stepped}: a step of {largest:,} tokens, but max_num_batched_tokens is {most:,}")
 
 
 def ran_before(capture: Capture, run: CapturedRun, gpu: str) -> set[int]:
