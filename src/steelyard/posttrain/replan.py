@@ -6,24 +6,13 @@ its seat. Other engines continue. The next batch begins once all engines are up.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from steelyard.balance.plan import Measured, Plan
-from steelyard.balance.plan.libra import means
-from steelyard.balance.plan.questions import (
-    ChangePlan,
-    Columns,
-    PlanChanged,
-    PlansSimulated,
-    PlanWanted,
-    Question,
-    Simulate,
-    TrainSeconds,
-)
+from steelyard.balance.plan import Plan
+from steelyard.balance.plan.questions import ChangePlan, PlanChanged, PlansSimulated, PlanWanted, Simulate
 from steelyard.balance.pool import FormPool
 from steelyard.posttrain.hybrid import PoolDriver
 from steelyard.posttrain.loop import Loop
-from steelyard.posttrain.plan_simulator import CONFIRMED, LEARNT_TRAJECTORIES, SIMULATED, PlanSimulator
+from steelyard.posttrain.plan_answers import PlanAnswering
+from steelyard.posttrain.plan_simulator import PlanSimulator
 from steelyard.posttrain.recent import Batch, EndedBatches
 from steelyard.posttrain.record import RoleChange, StepRecord
 from steelyard.posttrain.switch import Switch
@@ -41,9 +30,7 @@ class Replanner:
         self._scenario = loop.setup.scenario
         self._switch = Switch(loop, simulator.training)
         self._ended = EndedBatches(loop)
-        self._recent: Sequence[Batch] = ()  # recent batches, newest first
-        self._tried_on: Sequence[Batch] = ()  # batches that plans are simulated on
-        self._looked_at: list[Measured] = []  # batches that the planner's model is applied to
+        self._answering = PlanAnswering(simulator, self._switch_seconds)
         self._next_batches: tuple[int, list[Batch]] = -1, []
         self._changed: RoleChange | None = None  # last
         self._wanted: ChangePlan | None = None  # a change to carry out
@@ -60,20 +47,20 @@ class Replanner:
         latest = self._ended.latest(step)
         if latest is None:
             return step.synced
-        self._recent = self._simulator.alike(latest.batches)
-        self._look(step.step, latest.measured(0))
-        self._simulator.forget_all_but([*latest.batches, *self._tried_on])
+        knows_coming = self._scenario.planner == "oracle"
+        coming = self._coming(step.step) if knows_coming else ()
+        self._answering.look(latest.batches, latest.measured(0), coming)
         self._loop.driver.tell(
             PlanWanted(
                 step.synced,
                 step.step,
-                tuple(Columns.of(each) for each in self._looked_at),
-                newest=1 if self._scenario.planner == "oracle" else 0,
+                self._answering.columns,
+                newest=int(knows_coming),
                 train=step.time.seconds,
                 rollout=latest.seconds,
                 queued=max(0.0, latest.wanted - 1.0),
                 active=min(1.0, latest.wanted),
-                seen=sum(map(len, self._recent)),
+                seen=self._answering.seen,
                 left=self._scenario.steps - step.step - 1,
                 took=self._took(step.step),
             )
@@ -102,45 +89,15 @@ class Replanner:
 
     def _simulate(self, command: Simulate, at: float) -> None:
         """Answer the planner's questions, in no virtual time."""
-        seconds = tuple(self._answer(question) for question in command.questions)
+        seconds = tuple(self._answering.answer(question) for question in command.questions)
         self._loop.driver.tell(PlansSimulated(at, command.ask, seconds))
 
-    def _answer(self, question: Question) -> float:
-        if isinstance(question, TrainSeconds):
-            measured = self._looked_at[question.batch]
-            lengths = means(measured) if question.mean else measured.context
-            return self._simulator.training.seconds(question.option, lengths)
-        plan = Plan(question.option, question.buckets, 0.0, 0.0, 0.0)
-        simulator, batches = self._simulator, self._tried_on
-        match question.figure:
-            case "sync":
-                return simulator.training.sync(question.option, question.buckets)
-            case "least":
-                return simulator.least_seconds(plan, batches)
-            case "rollout":
-                return simulator.rolled_out(plan, batches[0], self._learnt_batch())
-            case "step":
-                return simulator.step_seconds(plan, batches, self._learnt_batch(), SIMULATED)
-            case "longer step":
-                return simulator.step_seconds(plan, batches, self._learnt_batch(), CONFIRMED)
-            case "switch":
-                planning = self._loop.driver.core.planning
-                assert planning is not None, "it has asked"
-                return self._switch.seconds(plan, planning.plan)
-
-    def _learnt_batch(self) -> Batch:
-        return self._recent[0][:LEARNT_TRAJECTORIES]
+    def _switch_seconds(self, plan: Plan) -> float:
+        planning = self._loop.driver.core.planning
+        assert planning is not None, "it has asked"
+        return self._switch.seconds(plan, planning.plan)
 
     # -- what is known ------------------------------------------------------------------------------------------
-
-    def _look(self, step: int, newest: Measured) -> None:
-        """Set the batches that the planner's model is applied to, and those that plans are simulated on."""
-        if self._scenario.planner == "oracle":
-            self._tried_on = self._coming(step)
-            self._looked_at = [self._simulator.measured(self._tried_on[0]), newest]
-        else:
-            self._tried_on = self._recent
-            self._looked_at = [newest, *(self._longest() if self._scenario.planner == "simulated" else [])]
 
     def _measure(self, step: StepRecord) -> None:
         """Record the step times after the last change. The first step waited for the change and does not count."""
@@ -152,11 +109,6 @@ class Replanner:
         """Seconds of a step; None if some of its samples were generated before the last change of roles."""
         changed = -1 if self._changed is None else self._changed.step
         return self._loop.record.seconds(step) if step > changed + 1 + self._scenario.staleness_bound else None
-
-    def _longest(self) -> list[Measured]:
-        """The batch with the longest trajectory, among those before the newest."""
-        others = [self._simulator.measured(batch) for batch in self._recent[1:]]
-        return [max(others, key=lambda each: int(each.generated.max()))] if others else []
 
     def _coming(self, step: int) -> list[Batch]:
         """Batches of the next steps, for the oracle only."""
