@@ -110,6 +110,7 @@ class World:
         self.moving: set[str] = set()
         self.in_tool: set[str] = set()
         self.paused: set[str] = set()
+        self.lost: set[str] = set()  # whose replica went down in the middle of their turn
         self.cached: dict[str, int] = {}
         self.ended: list[str] = []
         self.aborted: list[str] = []
@@ -162,6 +163,7 @@ class World:
         assert command.source == self.cached.get(name)
         assert command.epoch == self.epoch[name] + 1
         self.epoch[name] = command.epoch
+        self.lost.discard(name)
         self.at[name] = command.replica
         if command.source not in (None, command.replica) and command.cache == "keep":
             self.moving.add(name)
@@ -205,24 +207,31 @@ class World:
             self.tell(Begun(self.clock, each.id, each.prompt, each.prompt_tokens))
 
     def stop(self, pick: int) -> None:
-        """Someone's turn is over. Now and then that is said of one that waits, whose turn was lost with its replica:
-        too late."""
+        """Someone's turn is over. Now and then that is said of one that waits. It counts if its replica was lost in the
+        middle of its turn, and is wrong if it has not begun."""
         if not pick % 5 and self.wanting:
-            self.tell_in_vain(self.turn_over(sorted(self.wanting)[pick % len(self.wanting)]))
-        elif self.at:
-            name = sorted(self.at)[pick % len(self.at)]
-            over = self.turn_over(name)
-            self.leave(name)
-            if isinstance(over, Ended):
-                del self.turn[name]
-                self.cached.pop(name, None)
-                self.ended.append(name)
+            name = sorted(self.wanting)[pick % len(self.wanting)]
+            if name in self.lost:
+                self.end_turn(name)
             else:
-                self.in_tool.add(name)
-            self.tell(over)
+                self.tell_in_vain(self.turn_over(name))
+        elif self.at:
+            self.end_turn(sorted(self.at)[pick % len(self.at)])
+
+    def end_turn(self, name: str) -> None:
+        over = self.turn_over(name)
+        self.leave(name)
+        if isinstance(over, Ended):
+            del self.turn[name]
+            self.cached.pop(name, None)
+            self.ended.append(name)
+        else:
+            self.in_tool.add(name)
+        self.tell(over)
 
     def leave(self, name: str) -> None:
         """It does not generate any more, and whatever was on its way has arrived."""
+        self.lost.discard(name)
         if name in self.moving:
             self.moving.remove(name)
             self.cached[name] = self.at[name]
@@ -275,6 +284,7 @@ class World:
             self.tell(Aborted(self.clock, name, pick % (self.epoch[name] + 1)))  # of any of its places
 
     def forget(self, name: str) -> None:
+        self.lost.discard(name)
         self.at.pop(name, None)
         self.cached.pop(name, None)
         self.moving.discard(name)
@@ -285,6 +295,7 @@ class World:
         self.up.discard(number)
         for name in [name for name, at in self.at.items() if at == number]:
             del self.at[name]
+            self.lost.add(name)
             self.moving.discard(name)
         for name in [name for name, at in self.cached.items() if at == number]:
             del self.cached[name]
@@ -535,12 +546,11 @@ def picture(rollouts: Rollouts) -> tuple[object, ...]:
         (BEGUN, Called(1.0, "a", 2, 20), "out of order"),
         (BEGUN, Called(1.0, "b", 1, 20), "unknown trajectory"),
         (ENDED, Called(2.0, "a", 1, 20), "late"),
-        (LOST, Called(2.0, "a", 1, 20), "repeated"),  # lost with its replica: the turn is run again
+        (FOUND, Called(3.0, "a", 1, 20), "late"),  # lost with its replica, and placed elsewhere since
         (FOUND, Called(3.0, "a", 1, 20), "late"),
         (PAUSED, Called(2.0, "a", 1, 20), "repeated"),
         (MOVING, Called(2.0, "a", 1, 20), "late"),  # from where it is on its way from
         (ENDED, Ended(2.0, "a", 1, TURN), "late"),
-        (LOST, Ended(2.0, "a", 1, TURN), "repeated"),
         (FOUND, Ended(3.0, "a", 1, TURN), "late"),
         (BEGUN, Ended(1.0, "b", 1, TURN), "unknown trajectory"),
         (BEGUN_AGAIN, Ended(3.0, "a", 1, TURN), "late"),  # of its first try
@@ -689,3 +699,15 @@ def test_a_line_is_a_sorted_list(steps: list[tuple[int, str]]) -> None:
         first = line.first()
         assert (first and first[1]) == (min(plain, key=plain.__getitem__) if plain else None)
         assert len(line) == len(plain) and [name for _, name in line] == list(plain)
+
+
+@pytest.mark.parametrize("over", [Called(2.0, "a", 1, 20), Ended(2.0, "a", 1, TURN)])
+def test_a_turn_that_ended_while_its_replica_went_down_counts_once(over: Called | Ended) -> None:
+    """Its last tokens were on their way when the replica was given up. It must not be run again."""
+    core = core_after(LOST)
+    rollouts = core.placement.rollouts
+    assert core.apply(over) == []
+    assert not len(rollouts.waiting) and not core.dropped
+    assert ("a" in rollouts.running) == isinstance(over, Called)
+    assert core.apply(over) == [] and core.dropped.total() == 1
+    assert not [each for each in core.apply(ReplicaUp(3.0, 0, 1, 4, 1_000, 1)) if isinstance(each, Place)]

@@ -12,10 +12,10 @@ from steelyard.balance.estimate import History, Oracle
 from steelyard.balance.estimate.trie import PaperTrie
 from steelyard.engine import BlockNames, BriefLog, Request
 from steelyard.posttrain.attempt import Attempt
+from steelyard.posttrain.batches import _BATCHES, EndedBatches, Recent
 from steelyard.posttrain.core import core_settings
 from steelyard.posttrain.engines import EngineKind
 from steelyard.posttrain.loop import Loop
-from steelyard.posttrain.recent import _BATCHES, EndedBatches, Recent
 from steelyard.posttrain.record import StepRecord
 from steelyard.posttrain.run import posttrain
 from steelyard.posttrain.setup import set_up_posttrain
@@ -130,7 +130,7 @@ def test_planners_see_the_newest_batches_though_older_trajectories_are_dropped(m
     loop.manager = watching = AllOfThem(loop)
     loop.run()
     assert any(recent is not None for recent in watching.found)
-    assert sum(map(len, watching.batches._ended.values())) <= (_BATCHES + 4) * watching.size
+    assert sum(map(len, watching.batches.batches._ended.values())) <= (_BATCHES + 4) * watching.size
 
 
 def test_a_brief_log_keeps_the_last_steps_and_all_busy_times() -> None:

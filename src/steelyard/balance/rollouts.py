@@ -57,6 +57,7 @@ class Running:
     fresh: int = 0  # tokens of a turn whose tool is running
     epoch: int = 0
     begun_epoch: int = 0  # the epoch that it began with
+    lost: bool = False  # its replica went down in the middle of its turn, and it has not been placed since
     name: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -125,7 +126,8 @@ class Rollouts:
         running = self.running.get(event.trajectory)
         if running is None or event.epoch != running.epoch:
             return self._misses(event, running)
-        return None if running.doing in _COUNTS_WHILE[type(event)] else "repeated"
+        counts = running.doing in _COUNTS_WHILE[type(event)] or (running.lost and isinstance(event, Called | Ended))
+        return None if counts else "repeated"
 
     def _accepts_next(self, event: Resumed | Sent) -> Reason | None:
         """It begins the epoch after the current one."""
@@ -177,6 +179,7 @@ class Rollouts:
         """
         source, before = trajectory.replica, trajectory.target
         trajectory.epoch += 1
+        trajectory.lost = False
         self.waiting.discard(trajectory.name)
         self._count(trajectory, -1)
         if before is not None:  # sent elsewhere before it arrived
@@ -302,6 +305,7 @@ class Rollouts:
             self._watch(here)
         trajectory.doing = doing
         trajectory.fresh = generated
+        trajectory.lost = False
         return trajectory
 
     def _remove(self, event: Ended | Aborted) -> Running:
@@ -345,6 +349,7 @@ class Rollouts:
                 self._unhouse(trajectory)
             if trajectory.doing == "generating" or (trajectory.doing == "moving" and trajectory.target is None):
                 self._wait(trajectory)
+                trajectory.lost = True
             self._count(trajectory, +1)
             self._changed(other)
         del self.replicas[number]
@@ -425,5 +430,5 @@ _COUNTS_WHILE: dict[type[RolloutEvent], tuple[Doing, ...]] = {
     Returned: ("tool",),
     Paused: ("waiting", "generating", "moving"),
 }
-"""What a trajectory must be doing for a report about its current placement to count. One that waits again has lost its
-replica, so tokens that were generated there do not count."""
+"""What a trajectory must be doing for a report about its current placement to count. One whose replica went down waits
+again. Until it is placed elsewhere, the end of its turn counts all the same: its last tokens were on their way."""

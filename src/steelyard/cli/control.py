@@ -26,7 +26,8 @@ def command(
         typer.Argument(help="Post-training scenario or live scenario, YAML or JSON; or a run's folder, to resume it."),
     ],
     more: Annotated[
-        list[str] | None, typer.Argument(help="After `status`, `drain` or `restore`: a run's folder, and an engine.")
+        list[str] | None,
+        typer.Argument(help="After `status`, `plan`, `drain`...: a run's folder, and an engine."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/NAME-live-N if not given.")] = None,
     set_: Set = None,
@@ -42,7 +43,8 @@ def command(
     The controller, the gateway, agents, the trainer and every engine are processes of their own. They are started
     again if they die. A post-training scenario runs on emulated engines and is compared with its simulation.
     `control status FOLDER` shows a run that is under way, `control drain FOLDER 2` takes an engine out, and `restore`
-    takes it back.
+    takes it back. `control plan FOLDER` shows what the planner proposes, `pause` lets proposals wait for `apply`, and
+    `continue` carries them out again as they come.
     """
     if on not in _WAYS:
         raise UserError(f"--on: must be {' or '.join(_WAYS)} (found {on!r})")

@@ -28,7 +28,14 @@ from steelyard.scenario.live import GrpoScenario, load_grpo
 CarryOut = Callable[[LiveRun], None]
 _SPEED = 20.0
 _OURS, _STATIC = "ours", "static"
-ACTIONS = ("status", "drain", "restore")
+ACTIONS = ("status", "drain", "restore", "plan", "apply", "pause", "continue")
+_CHANGE_STATES = {
+    "none": "it is done",
+    "proposed": "it will be carried out at the next weight sync",
+    "waiting": "it waits for `control apply`",
+    "applying": "it is being carried out",
+}
+_HINDSIGHT = ("oracle", "static-best")
 
 
 def emulate(path: Path, overrides: Sequence[str], out: Path | None, speed: float | None, carry_out: CarryOut) -> None:
@@ -80,8 +87,10 @@ def operate(action: str, words: Sequence[str]) -> None:
         case "drain" | "restore", [folder, number] if number.isascii() and number.isdigit() and len(number) < 10:
             ask_controller(read_run(Path(folder)).address(), {"what": action, "engine": int(number)})
             say(f"engine {int(number)}: {action}")
-        case "status", _:
-            raise UserError("control status: give a run's folder")
+        case "plan" | "apply" | "pause" | "continue", [folder]:
+            _show_plan(ask_controller(read_run(Path(folder)).address(), {"what": action}))
+        case "status" | "plan" | "apply" | "pause" | "continue", _:
+            raise UserError(f"control {action}: give a run's folder")
         case _:
             raise UserError(f"control {action}: give a run's folder and the number of an engine")
 
@@ -91,17 +100,35 @@ def _show_status(status: dict[str, Any]) -> None:
     say(f"{status['trained']} of {status['steps']} steps trained; engines have weights {status['weights']}")
     say(f"trajectories: {doing}; {status['events']:,} events in {status['second']:,.0f} s")
     table = Table("engine", "TP", "state", "weights", "turns", "seats", "address", box=None)
+    if status["planner"] is not None:
+        _show_plan(status["planner"])
     for each in status["engines"]:
         words = ("number", "tp", "state", "weights", "busy", "seats", "url")
         table.add_row(*(str(each[word]) for word in words))
     console.print(table)
 
 
+def _show_plan(planner: dict[str, Any]) -> None:
+    say(f"in force: {planner['plan']}")
+    proposal = planner["proposal"]
+    if proposal is None:
+        say("no change is proposed")
+    else:
+        say(f"proposed after step {proposal['after_step']}: {proposal['plan']}")
+        gain, step = proposal["predicted_gain"], proposal["predicted_step"]
+        say(f"predicted: {step:,.1f} s a step, {gain:,.1f} s less than now; {_CHANGE_STATES[planner['state']]}")
+    if planner["paused"]:
+        say("changes are paused: `control apply` carries a proposal out, `control continue` all of them")
+
+
 def _check(scenario: PosttrainScenario) -> None:
     if scenario.mode == "colocated":
         raise UserError(f"{scenario.source}: mode: colocated cannot be run live yet; use split or an overlapped mode")
-    if scenario.planner != "given":
-        raise UserError(f"{scenario.source}: planner: {scenario.planner} cannot be run live yet; leave it out")
+    if scenario.planner in _HINDSIGHT:
+        raise UserError(
+            f"{scenario.source}: planner: {scenario.planner} knows trajectories that have not been generated yet, "
+            "so it can only be simulated; use simulated or libra"
+        )
     if scenario.pool != "none":
         raise UserError(f"{scenario.source}: pool: {scenario.pool} cannot be run live yet; leave it out")
 

@@ -71,6 +71,7 @@ class ControlServer:
     ) -> None:
         self.state, self.news, self.facts = state, news, facts
         self.operate: Callable[[Message], Message] = lambda asked: {}
+        self.before: Callable[[Event], None] | None = None  # called with every event before it is decided
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._speed = speed
         self._started = 0.0  # time of day when the run began
@@ -165,7 +166,7 @@ class ControlServer:
             waiters, self._waiters = self._waiters, []
             async with self._writing:
                 envelopes = await asyncio.to_thread(self.controller.write, inbox.events, inbox.reports)
-                self.controller.decide(envelopes)
+                self.controller.decide(envelopes, self.before)
             for member in self._members:
                 if member.name in inbox.reports:
                     member.writer.write(packed({"acknowledged": inbox.reports[member.name]}))

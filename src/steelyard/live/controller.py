@@ -93,9 +93,11 @@ class Controller:
         self._write(envelopes, reports)
         return envelopes
 
-    def decide(self, envelopes: Sequence[Envelope]) -> None:
-        """The second half of `tell`."""
+    def decide(self, envelopes: Sequence[Envelope], before: Callable[[Event], None] | None = None) -> None:
+        """The second half of `tell`. ``before`` is called with each event before it is decided."""
         for envelope in envelopes:
+            if before is not None:
+                before(envelope.event)
             self._act(envelope.seq, self.core.decide(envelope))
         if self._store.events - self._saved >= _EVENTS_BETWEEN_SNAPSHOTS:
             self.save()

@@ -316,9 +316,12 @@ class TurnDesk:
     def _place(self, command: Place) -> None:
         live = self.running.get(command.trajectory)
         if live is None:
-            self._early[command.trajectory] = command
+            self._place_absent(command)
             return
         before, live.epoch = live.epoch, command.epoch
+        if live.doing == "tool" and not live.held:  # its turn was answered by an engine that counted as lost by then
+            self._tell(Called(0.0, live.name, live.epoch, live.last))
+            return
         if live.held:
             if before != command.epoch:
                 self._tell(Paused(0.0, live.name, live.epoch, live.generated + live.so_far.count))
@@ -327,6 +330,19 @@ class TurnDesk:
         if live.asked is not None and not live.stopping:  # its engine is gone for the core: what it says is too late
             live.asked.abandon()
         live.place_came.set()
+
+    def _place_absent(self, command: Place) -> None:
+        """Its client has not come back yet. Or it is over, and the core has not counted that, since its last turn was
+        answered by an engine that counted as lost by then. Then it is told again."""
+        name, epoch = command.trajectory, command.epoch
+        stored = self.journal.trajectory(name)
+        if stored is None or not stored.fate:
+            self._early[name] = command
+        elif stored.fate == "ended" and stored.turns:
+            last = stored.turns[-1].generated
+            self._tell(Called(0.0, name, epoch, last), Ended(0.0, name, epoch, Turn(last)))
+        else:
+            self._tell(Aborted(0.0, name, epoch))
 
     def _pause(self, name: str) -> None:
         live = self.running.get(name)

@@ -20,7 +20,7 @@ from steelyard.balance.events import (
 )
 from steelyard.balance.kinds import Event
 from steelyard.balance.log import Row
-from steelyard.balance.plan.questions import PlanChanged, PlansSimulated, PlanWanted
+from steelyard.balance.plan.questions import PlanChanged, PlanRolledBack, PlansSimulated, PlanWanted
 from steelyard.balance.pool import (
     Drained,
     Failed,
@@ -118,7 +118,9 @@ def _subject(event: Event) -> str:
             return f"replica {event.replica}"
         case Serving() | Failed():
             return f"replica {event.replica}"
-        case TrainerReady() | PartTrained() | StepTrained() | PlanWanted() | PlanChanged() | StepBegan() | StepEnded():
+        case TrainerReady() | PartTrained() | StepTrained() | StepBegan() | StepEnded():
+            return f"step {event.step}"
+        case PlanWanted() | PlanChanged() | PlanRolledBack():
             return f"step {event.step}"
         case WeightsPublished():
             return f"weights {event.version}"

@@ -39,6 +39,7 @@ class KeptEngine:
     misses: int = 0
     quarantined: str = ""  # why it must not be used
     drained: bool = False  # an operator has taken it out
+    since: float = 0.0  # second of the run before which it is not used: its GPUs are not free, or it starts faster here
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while its weights change
     task: asyncio.Task[None] | None = None
 
@@ -55,6 +56,8 @@ class Keeper:
         self._server, self._update = server, update
         self._target = WeightUpdate("0", "")
         self._syncing: asyncio.Task[None] | None = None
+        self.before_publishing: Callable[[int], Awaitable[None]] = _nothing
+        self.after_publishing: Callable[[int], None] = lambda version: None
         server.facts = self.fact
 
     # -- what is wanted -----------------------------------------------------------------------------------------
@@ -130,6 +133,11 @@ class Keeper:
         """Whether the core places turns on an engine."""
         return number in self._server.controller.core.placement.rollouts.replicas
 
+    def is_served(self, number: int) -> bool:
+        """Whether there is nothing to wait for: it is up, or it is out on purpose."""
+        engine = self.engines[number]
+        return self.is_up(number) or bool(engine.drained or engine.quarantined)
+
     async def _tend(self, engine: KeptEngine) -> None:
         """Look at an engine for ever. It is brought up when it answers, and counts as down when it does not."""
         while True:
@@ -140,10 +148,13 @@ class Keeper:
                 self._take_down(engine)
             if healthy and self.is_up(engine.number) and await self._has_changed(engine):
                 self._take_down(engine)
-            elif healthy and not self.is_up(engine.number) and not (engine.quarantined or engine.drained):
+            elif healthy and not self.is_up(engine.number) and self._may_be_used(engine):
                 engine.version = -1
                 await self._bring_up(engine)
             await asyncio.sleep(_LOOK_SECONDS)
+
+    def _may_be_used(self, engine: KeptEngine) -> bool:
+        return not (engine.quarantined or engine.drained) and self._server.now() >= engine.since
 
     async def _has_changed(self, engine: KeptEngine) -> bool:
         """Whether an engine says that it has other weights than it was given: it was started anew, unnoticed."""
@@ -205,9 +216,11 @@ class Keeper:
             while not any(self.is_up(number) for number in self.engines):
                 await asyncio.sleep(_LOOK_SECONDS)
             version = int(target.version)
+            await self.before_publishing(version)
             self._server.tell(WeightsPublished(self._server.now(), version))
             await self._server.decided()
             self._server.notify({"published": version})
+            self.after_publishing(version)
 
     async def _sync_one(self, engine: KeptEngine) -> None:
         async with engine.busy:
@@ -219,6 +232,10 @@ class Keeper:
         while self._target.version == "0" and not (self.is_up(engine.number) or engine.drained):
             await asyncio.sleep(_LOOK_SECONDS)
         self._server.notify({"engines": self.rows()}, "gateway")
+
+
+async def _nothing(_: int) -> None:
+    pass
 
 
 def _row(engine: KeptEngine, epoch: int) -> Message:

@@ -1,4 +1,4 @@
-"""What operators ask of a running controller: how things stand, and to take engines out and back."""
+"""What operators ask of a running controller: how things stand, engines out and back, plans held or applied."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from steelyard.errors import UserError
 from steelyard.live.control import ControlServer
 from steelyard.live.keeper import Keeper
 from steelyard.live.member import Address
+from steelyard.live.planner import LivePlanner
 from steelyard.live.wire import MOST_BYTES, Message, messages, packed
 
 _PATIENCE_SECONDS = 10.0  # for a controller to answer; chosen
@@ -18,8 +19,8 @@ _PATIENCE_SECONDS = 10.0  # for a controller to answer; chosen
 class Operations:
     """Answers operators, in the controller's process. What it changes is reported to the core, so it is in the log."""
 
-    def __init__(self, server: ControlServer, keeper: Keeper, steps: int) -> None:
-        self._server, self._keeper, self._steps = server, keeper, steps
+    def __init__(self, server: ControlServer, keeper: Keeper, steps: int, planner: LivePlanner | None = None) -> None:
+        self._server, self._keeper, self._steps, self._planner = server, keeper, steps, planner
 
     def answer(self, asked: Message) -> Message:
         """What an operator asks for."""
@@ -32,7 +33,20 @@ class Operations:
             case {"what": "drain" | "restore", "engine": number}:
                 known = ", ".join(map(str, self._keeper.engines))
                 raise UserError(f"engine: must be one of {known} (found {str(number)[:40]!r})")
-        raise UserError("what: must be status, drain or restore")
+            case {"what": ("plan" | "apply" | "pause" | "continue") as what}:
+                return self._plan(what)
+        raise UserError("what: must be status, plan, apply, pause, continue, drain or restore")
+
+    def _plan(self, what: str) -> Message:
+        """The plan in force and the one proposed; whether changes wait for an operator."""
+        planner = self._planner
+        if planner is None:
+            raise UserError("this run has no planner; give its scenario one, such as planner: simulated")
+        if what == "apply" and not planner.apply():
+            raise UserError("no change of plan is proposed; `control plan` shows proposals")
+        if what in ("pause", "continue"):
+            planner.pause(what == "pause")
+        return planner.status()
 
     def status(self) -> Message:
         """How things stand."""
@@ -49,6 +63,7 @@ class Operations:
             "trajectories": dict(sorted(Counter(each.doing for each in rollouts.running.values()).items())),
             "dropped": dict(sorted(core.dropped.items())),
             "engines": [self._engine(number) for number in sorted(self._keeper.engines)],
+            "planner": None if self._planner is None else self._planner.status(),
         }
 
     def _engine(self, number: int) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from steelyard.balance.settings import CoreSettings
+from steelyard.files.finding import is_there
 from steelyard.live.control import ControlServer
 from steelyard.live.desk import DeskSettings, TurnDesk
 from steelyard.live.gateway import Gateway, GatewayRules
@@ -22,8 +23,10 @@ from steelyard.live.journal import TurnJournal
 from steelyard.live.keeper import Keeper, KeptEngine, Update
 from steelyard.live.member import Address, RunMember
 from steelyard.live.operate import Operations
+from steelyard.live.planner import LivePlanner
 from steelyard.live.serve import serve_app
 from steelyard.live.state import news_for, state_for
+from steelyard.live.wire import Message, Role
 
 HOST = "127.0.0.1"
 
@@ -40,6 +43,7 @@ class ControllerSpec:
     update: Update
     speed: float = 1.0
     facts: Mapping[str, str] = field(default_factory=dict)  # about the run, for readers of its store
+    planner: Callable[[ControlServer, Keeper], LivePlanner] | None = None  # that changes the engines
 
 
 class ControllerPart:
@@ -48,29 +52,36 @@ class ControllerPart:
     def __init__(self, spec: ControllerSpec) -> None:
         self.server = ControlServer(speed=spec.speed)
         self.keeper = Keeper(self.server, spec.update)
+        self.planner = None if spec.planner is None else spec.planner(self.server, self.keeper)
         self._spec = spec
 
     async def run(self, stop: asyncio.Event) -> None:
         """Begin the run, or take it over."""
-        spec, server, keeper = self._spec, self.server, self.keeper
+        spec, server, keeper, planner = self._spec, self.server, self.keeper, self.planner
         server.state = lambda role: state_for(role, server.controller)
-        server.news = lambda role: news_for(role, server.controller, keeper.rows())
-        server.operate = Operations(server, keeper, spec.steps).answer
-        server.open(spec.store, spec.settings())
+        server.news = self._news
+        server.operate = Operations(server, keeper, spec.steps, planner).answer
+        server.open(spec.store, None if is_there(spec.store) else spec.settings())
         for name, value in spec.facts.items():
             server.controller.store.keep(name, value)
         serving = asyncio.ensure_future(server.serve(HOST, spec.port, lambda _: None))
-        keeper.begin(spec.engines())
+        keeper.begin(spec.engines() if planner is None else planner.begin())
         try:
             await first_of([serving, stop.wait(), keeper.published(spec.steps)])
             server.notify({"over": True})
             server.controller.save()
         finally:
             serving.cancel()
+            if planner is not None:
+                await planner.close()
             await keeper.close()
             with suppress(asyncio.CancelledError, Exception):
                 await serving
             server.controller.store.close()
+
+    def _news(self, role: Role) -> Message:
+        planned = {} if self.planner is None else self.planner.news(role)
+        return news_for(role, self.server.controller, self.keeper.rows()) | planned
 
 
 class GatewayPart:

@@ -13,7 +13,7 @@ import ray
 
 from steelyard.live.process import main
 from steelyard.live.runs import LiveRun
-from steelyard.live.supervise import CONTROLLER
+from steelyard.live.supervise import CONTROLLER, FOLLOW_SECONDS
 
 
 class PartActor:
@@ -30,10 +30,18 @@ def run_on_ray(run: LiveRun, address: str | None) -> None:
     own: dict[str, Any] = {} if address else {"_node_ip_address": "127.0.0.1"}
     ray.init(address, include_dashboard=False, log_to_driver=False, configure_logging=False, **own)
     actor_of: Any = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(PartActor)
-    actors: dict[str, Any] = {name: actor_of.options(name=f"{run.folder.name}/{name}").remote() for name in run.parts}
-    running = {name: actor.run.remote(str(run.folder.absolute()), name) for name, actor in actors.items()}
+    actors: dict[str, Any] = {}
+    running: dict[str, Any] = {}
     try:
-        ray.get(running[CONTROLLER])
+        while True:
+            for name in [each for each in run.parts if each not in actors]:
+                actors[name] = actor_of.options(name=f"{run.folder.name}/{name}").remote()
+                running[name] = actors[name].run.remote(str(run.folder.absolute()), name)
+            for name in [each for each in actors if each not in run.parts]:  # a planner has stopped an engine
+                ray.kill(actors.pop(name))
+            if ray.wait([running[CONTROLLER]], timeout=FOLLOW_SECONDS)[0]:
+                ray.get(running[CONTROLLER])
+                return
     finally:
         for actor in actors.values():
             with suppress(Exception):

@@ -17,8 +17,8 @@ class EndedBatches:
         scenario = loop.setup.scenario
         asked = scenario.trajectories
         shape = BatchShape(asked.prompts * asked.group, asked.group, scenario.staleness_bound)
-        self._batches = WholeBatches(shape, lambda attempt: attempt.begun)
-        loop.record.watchers.append(self._batches.end)
+        self.batches = WholeBatches(shape, lambda attempt: attempt.begun)
+        loop.record.watchers.append(self.batches.end)
 
     def latest(self, step: StepRecord) -> Recent | None:
         """As `WholeBatches.latest`, after a step."""
@@ -26,4 +26,4 @@ class EndedBatches:
         running = {attempt.begun for attempt in stage.running.values()}
         seats = sum(self._loop.setup.kinds[tp].limits.max_num_seqs for tp in stage.tp.values())
         synced = [each.synced for each in self._loop.record.steps]
-        return self._batches.latest(step.step, running, seats, synced)
+        return self.batches.latest(step.step, running, seats, synced)

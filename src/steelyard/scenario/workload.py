@@ -283,6 +283,8 @@ def _check_amount(spec: WorkloadSpec, i: int) -> None:
     """Check that arrivals, and requests or duration, are given."""
     if spec.arrivals is None:
         raise mistake("missing; for example {kind: poisson, rate: 10}", "mix", i, "arrivals")
+    if isinstance(spec.arrivals, TraceArrivals) and spec.trace is None:  # those of the mix
+        raise mistake("trace arrivals need a trace: give this workload arrivals of its own", "mix", i, "arrivals")
     if spec.trace is not None:
         return
     if isinstance(spec.arrivals, BurstArrivals | ClosedArrivals) and spec.requests is None:

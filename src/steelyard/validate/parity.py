@@ -16,6 +16,7 @@ TIME_TOLERANCE = 1e-6  # seconds: the goldens' times are rounded
 
 Step = tuple[float, float, dict[int, int], list[int], int]
 
+_LONGEST = 1 << 30  # tokens of a prompt or an output: more than any model takes
 _MOST = 1 << 20  # of tokens and requests in a step, and of tokens in a block: more than any engine has
 
 
@@ -89,6 +90,12 @@ def limits_of(golden: dict[str, Any]) -> Limits:
             raise UserError(
                 f"scenario {golden['name']}: config.{key} must be from 1 to {_MOST:,} (found {config[key]!r})"
             )
+    for r in golden["requests"]:
+        for key in ("prompt_len", "output_len"):
+            if not isinstance(r[key], int) or not 1 <= r[key] <= _LONGEST:
+                raise UserError(
+                    f"scenario {golden['name']}: {key} must be from 1 to {_LONGEST:,} (found {str(r[key])[:40]})"
+                )
     longest = max(r["prompt_len"] + r["output_len"] for r in golden["requests"])
     drafts = config.get("num_speculative_tokens", 0)
     return Limits(

@@ -13,6 +13,7 @@ from steelyard.balance.plan.questions import (
     PlanChanged,
     PlanCommand,
     PlanEvent,
+    PlanRolledBack,
     PlansSimulated,
     PlanWanted,
     Question,
@@ -21,6 +22,8 @@ from steelyard.balance.plan.questions import (
 )
 from steelyard.balance.plan.world import Plan, Planner, World
 from steelyard.balance.pool.commands import FormPool
+
+_REST = 5  # steps for which nothing is planned after a change was rolled back; chosen, as in the hybrid pool
 
 
 @dataclass
@@ -45,21 +48,27 @@ class Planning:
     _ask: int = 0
     _questions: tuple[Question, ...] = ()
     _last: int = -1  # the last step after which it planned
-    _changes: int = 0  # commanded so far
+    pending: ChangePlan | None = None  # commanded, and not carried out yet
+    _rests_until: int = 0  # the first step after which it plans again, once a change was rolled back
 
     def accepts(self, event: PlanEvent) -> str | None:
         """Why an event does not count; None if it does."""
         match event:
             case PlanWanted():
-                return None if event.step > self._last else "repeated"
+                if event.step <= self._last:
+                    return "repeated"
+                return None if self.pending is None else "out of order"
             case PlansSimulated():
                 return None if event.ask == self._ask and self._questions else "late"
-            case PlanChanged():
-                return None if event.step == self._last and len(self._switches) < self._changes else "repeated"
+            case PlanChanged() | PlanRolledBack():
+                return None if self.pending is not None and self.pending.step == event.step else "repeated"
 
     def decide(self, event: PlanEvent) -> list[PlanCommand]:
         """Apply an accepted event. Returns questions, a change, or nothing."""
         match event:
+            case PlanWanted() if event.step < self._rests_until:
+                self._last = event.step
+                return []
             case PlanWanted():
                 batches = [each.measured() for each in event.batches]
                 self.answers.begin(batches)
@@ -68,6 +77,10 @@ class Planning:
                 self.answers.learn(self._questions, event.seconds)
             case PlanChanged():
                 self._switches.append(event.seconds)
+                self.pending = None
+                return []
+            case PlanRolledBack():
+                self._roll_back()
                 return []
         return self._go_on()
 
@@ -89,5 +102,11 @@ class Planning:
             forms, self.forms_pool = self.forms_pool, False
             return [FormPool()] if forms else []
         self.plan = self._now = plan
-        self._changes += 1
-        return [ChangePlan(wanted.step, now, plan)]
+        self.pending = ChangePlan(wanted.step, now, plan)
+        return [self.pending]
+
+    def _roll_back(self) -> None:
+        assert self.pending is not None, "accepted events are about a change"
+        self.plan = self._now = self.pending.now
+        self._rests_until = self.pending.step + _REST
+        self.pending = None

@@ -144,6 +144,15 @@ class PlanChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanRolledBack:
+    """A change of plan could not be carried out. The plan before it is in force again."""
+
+    at: float
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Simulate:
     """Answer these questions, with the batches of the last `PlanWanted`."""
 
@@ -153,14 +162,14 @@ class Simulate:
 
 @dataclass(frozen=True, slots=True)
 class ChangePlan:
-    """After a step, change from the plan in force to another."""
+    """After a step, change from the plan in force to another. Reported as `PlanChanged` or `PlanRolledBack`."""
 
     step: int
     now: Plan
     plan: Plan
 
 
-PlanEvent = PlanWanted | PlansSimulated | PlanChanged
+PlanEvent = PlanWanted | PlansSimulated | PlanChanged | PlanRolledBack
 PlanCommand = Simulate | ChangePlan | FormPool
 
 

@@ -8,21 +8,31 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from steelyard.balance.plan import Plan
+from steelyard.balance.settings import CoreSettings
 from steelyard.files.jsontext import json_object
 from steelyard.files.writing import write_text
+from steelyard.live.control import ControlServer
 from steelyard.live.desk import DeskSettings
 from steelyard.live.emulated.agents import EmulatedAgents
 from steelyard.live.emulated.node import EmulatedNode
 from steelyard.live.emulated.trainer import EmulatedTrainer
 from steelyard.live.engines.api import WeightUpdate
 from steelyard.live.engines.vllm import EmulatedVllm
-from steelyard.live.keeper import KeptEngine
+from steelyard.live.keeper import Keeper, KeptEngine
 from steelyard.live.member import Address, RunMember
 from steelyard.live.parts import HOST, ControllerPart, ControllerSpec, GatewayPart, first_of, free_ports
+from steelyard.live.plan_worker import PlanWorker
+from steelyard.live.planner import LivePlanner, PlannedRun
+from steelyard.live.roster import Roster, wanted_engines
 from steelyard.live.runs import RUN_FILE, RunPart
 from steelyard.live.upstream import Upstream
+from steelyard.posttrain.batches import BatchShape
 from steelyard.posttrain.core import core_settings
-from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
+from steelyard.posttrain.plan_simulator import PlanSimulator
+from steelyard.posttrain.planning import Training, planner_settings
+from steelyard.posttrain.roles import first_places
+from steelyard.posttrain.setup import Job, PosttrainSetup, set_up_posttrain
 from steelyard.records.jsontext import compact, readable
 from steelyard.scenario.posttrain import PosttrainScenario
 from steelyard.scenario.posttrain_loading import posttrain_from_dict
@@ -63,8 +73,13 @@ class EmulatedRun:
 
     @property
     def parts(self) -> list[str]:
-        """The names of its parts."""
-        return ["controller", "gateway", "job", *(f"engine-{number}" for number in range(len(self.engines)))]
+        """The names of its parts, with the engines that are wanted now."""
+        return ["controller", "gateway", "job", *(f"engine-{number}" for number in self.wanted)]
+
+    @property
+    def wanted(self) -> dict[int, tuple[int, int]]:
+        """Degree and port of each engine that is wanted now."""
+        return wanted_engines(self.folder) or dict(enumerate(zip(self.degrees, self.engines, strict=True)))
 
     def part(self, name: str) -> RunPart:
         """A part by its name, new."""
@@ -79,23 +94,55 @@ class EmulatedRun:
                 return EmulatedEnginePart(self, int(number))
         raise AssertionError(f"{name} is no part of a run")
 
+    @property
+    def plans(self) -> bool:
+        """Whether a planner changes its engines."""
+        return self.scenario.planner != "given"
+
     def _controller(self) -> ControllerSpec:
         return ControllerSpec(
             self.store,
             self.control,
             self.scenario.steps,
-            lambda: core_settings(self.setup),
-            lambda: [self._engine(number) for number in range(len(self.engines))],
+            self._settings,
+            lambda: [self._engine(number, *found) for number, found in self.wanted.items()],
             update_emulated,
             self.speed,
             {"scenario": compact(self.scenario.model_dump(mode="json"))},
+            self._planner if self.plans else None,
         )
 
-    def _engine(self, number: int) -> KeptEngine:
-        tp = self.degrees[number]
+    def _settings(self) -> CoreSettings:
+        if not self.plans:
+            return core_settings(self.setup)
+        simulator = PlanSimulator(self.setup)
+        return core_settings(self.setup, planner_settings(self.scenario, simulator.world, simulator.written))
+
+    def _planner(self, server: ControlServer, keeper: Keeper) -> LivePlanner:
+        asked = self.scenario.trajectories
+        planned = PlannedRun(
+            self.folder,
+            self.scenario.steps,
+            self.scenario.gpus,
+            self.setup.topology.gpus_per_node,
+            self.speed,
+            BatchShape(asked.prompts * asked.group, asked.group, self.scenario.staleness_bound),
+            lambda: self._first_roster(server),
+            lambda each: self._engine(each.number, each.tp, each.port, each.since),
+            free_ports,
+        )
+        return LivePlanner(planned, server, keeper, PlanWorker(self.scenario))
+
+    def _first_roster(self, server: ControlServer) -> Roster:
+        planning = server.controller.core.planning
+        assert planning is not None, "its core plans"
+        places, job = first_places(self.degrees, self.scenario.training.gpus, self.scenario.gpus, shared=False)
+        return Roster.first(places, job, self.engines, planning.plan)
+
+    def _engine(self, number: int, tp: int, port: int, since: float = 0.0) -> KeptEngine:
         limits = self.setup.kinds[tp].limits
-        api = EmulatedVllm(f"http://{HOST}:{self.engines[number]}")
-        return KeptEngine(number, tp, limits.max_num_seqs, limits.blocks * limits.block_size, api)
+        api = EmulatedVllm(f"http://{HOST}:{port}")
+        return KeptEngine(number, tp, limits.max_num_seqs, limits.blocks * limits.block_size, api, since=since)
 
     def _gateway(self) -> GatewayPart:
         counts = core_settings(self.setup).core().rounds.counts_tokens
@@ -137,9 +184,17 @@ class JobPart:
     def __init__(self, run: EmulatedRun) -> None:
         upstream = Upstream(HOST, run.gateway)
         self.agents = EmulatedAgents(run.setup, lambda: upstream, run.speed)
-        self.trainer = EmulatedTrainer(run.setup.job, run.scenario.steps, self.agents.tokens, run.speed)
+        self._setup = run.setup
+        self.trainer = EmulatedTrainer(run.setup.job, run.scenario.steps, self.agents.tokens, run.speed, self._job_of)
         self.sampler = RunMember(run.address, "sampler", self.agents)
         self.trainer.member = RunMember(run.address, "trainer", self.trainer)
+
+    @cached_property
+    def _training(self) -> Training:
+        return Training(self._setup, self._setup.scenario.gpus)
+
+    def _job_of(self, plan: Plan) -> Job:
+        return self._training.job(plan.training, plan.buckets)
 
     async def run(self, stop: asyncio.Event) -> None:
         assert self.trainer.member is not None
@@ -158,7 +213,7 @@ class EmulatedEnginePart:
 
     def __init__(self, run: EmulatedRun, number: int) -> None:
         self.node = EmulatedNode(run.setup, run.speed)
-        self._tp, self._port = run.degrees[number], run.engines[number]
+        self._tp, self._port = run.wanted[number]
 
     async def run(self, stop: asyncio.Event) -> None:
         engine = self.node.start(self._tp, self._port)

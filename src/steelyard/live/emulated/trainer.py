@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from steelyard.balance.commands import TrainOn
+from steelyard.balance.encoding import decode
 from steelyard.balance.events import PartTrained, StepTrained, TrainerReady
 from steelyard.balance.kinds import Command
+from steelyard.balance.plan import Plan
 from steelyard.live.member import RunMember
 from steelyard.live.wire import Message, command_of
 from steelyard.posttrain.setup import Job
@@ -18,8 +20,13 @@ from steelyard.posttrain.setup import Job
 class EmulatedTrainer:
     """Trains on one part after the other. A new one trains again on what was not reported as trained."""
 
-    def __init__(self, job: Job, steps: int, tokens: Mapping[str, int], speed: float) -> None:
+    def __init__(
+        self, job: Job, steps: int, tokens: Mapping[str, int], speed: float, job_of: Callable[[Plan], Job]
+    ) -> None:
         self.job = job
+        self._job_of = job_of
+        self._plan: Plan | None = None  # that changed the job
+        self._ready = 0.0  # second of the event loop at which the job has its layout
         self.member: RunMember | None = None
         self._steps, self._tokens, self._speed = steps, tokens, speed
         self._orders: asyncio.Queue[TrainOn] = asyncio.Queue()
@@ -37,12 +44,19 @@ class EmulatedTrainer:
         self._orders.put_nowait(command)
 
     def notice(self, notice: Message) -> None:
-        """Engines have weights of a version: the next step may begin."""
+        """Engines have weights of a version: the next step may begin. Or the job gets another layout."""
+        if "plan" in notice:
+            self._change(decode(Plan, notice["plan"], "notice"), notice["waits"])
         version = notice.get("published", -1)
         if self._wanted < version < self._steps:
             self._wanted = version
             assert self.member is not None
             self.member.report(TrainerReady(0.0, version))
+
+    def _change(self, plan: Plan, waits: float) -> None:
+        if self._plan is None or plan.layout != self._plan.layout:
+            self._plan, self.job = plan, self._job_of(plan)
+        self._ready = asyncio.get_running_loop().time() + waits / self._speed
 
     # -----------------------------------------------------------------------------------------------------------
 
@@ -56,6 +70,7 @@ class EmulatedTrainer:
 
     async def _train(self, order: TrainOn, whole: bool) -> None:
         lengths = np.array([self._tokens[name] for name in order.trajectories])
+        await asyncio.sleep(self._ready - asyncio.get_running_loop().time())
         cost = self.job.cost
         time = cost.step(lengths) if whole else cost.part(lengths, last=order.last)
         before = self.job.before if order.part == 0 else 0.0

@@ -9,7 +9,14 @@ from typing import get_args
 from steelyard.balance.core import Core
 from steelyard.balance.events import WeightsPublished
 from steelyard.balance.kinds import Command, Event
-from steelyard.balance.plan.questions import ChangePlan, PlanChanged, PlansSimulated, PlanWanted, Simulate
+from steelyard.balance.plan.questions import (
+    ChangePlan,
+    PlanChanged,
+    PlanRolledBack,
+    PlansSimulated,
+    PlanWanted,
+    Simulate,
+)
 from steelyard.balance.pool import (
     Activate,
     Drain,
@@ -71,6 +78,10 @@ class RoleSentences:
                 yield from self._moves_gained(event)
             case PlanChanged():
                 what = f"the plan after step {event.step} is in force; the change took {event.seconds:,.1f} s"
+                yield Explained(event.at, "plan", "plan", what, event.step)
+            case PlanRolledBack():
+                self._change = None
+                what = f"the change after step {event.step} is rolled back: {event.reason}"
                 yield Explained(event.at, "plan", "plan", what, event.step)
             case PoolFormed():
                 core, hybrid = counted(len(event.core), "replica"), counted(len(event.hybrid), "replica")
