@@ -12,10 +12,11 @@ from steelyard.balance.estimate import History, Oracle
 from steelyard.balance.estimate.trie import PaperTrie
 from steelyard.engine import BlockNames, BriefLog, Request
 from steelyard.posttrain.attempt import Attempt
-from steelyard.posttrain.batches import _BATCHES, EndedBatches, Recent
+from steelyard.posttrain.batches import _BATCHES, Recent
 from steelyard.posttrain.core import core_settings
 from steelyard.posttrain.engines import EngineKind
 from steelyard.posttrain.loop import Loop
+from steelyard.posttrain.recent import EndedBatches
 from steelyard.posttrain.record import StepRecord
 from steelyard.posttrain.run import posttrain
 from steelyard.posttrain.setup import set_up_posttrain
