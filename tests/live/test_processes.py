@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from steelyard.cli import app
 from steelyard.errors import UserError
+from steelyard.live import supervise
 from steelyard.live.emulated.run import EmulatedRun
 from steelyard.live.supervise import Supervisor
 from steelyard.scenario import posttrain_from_dict
@@ -113,7 +114,7 @@ def test_a_run_whose_machine_went_down_is_resumed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("planner=libra", "planner: libra cannot be run live yet"),
+        ("planner=oracle", "planner: oracle knows trajectories"),
         ("pool=payoff", "pool: payoff cannot be run live yet"),
         ("mode=colocated", "colocated"),
     ],
@@ -125,3 +126,20 @@ def test_what_cannot_be_run_yet_is_refused(tmp_path: Path, change: str, message:
     assert isinstance(result.exception, UserError)
     assert message in str(result.exception)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_part_that_never_starts_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its log says why. Starting it for ever would help nobody."""
+    monkeypatch.setattr(supervise, "_FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(supervise, "_MOST_DEATHS", 2)
+    run = new_run(tmp_path)
+    described = json.loads((tmp_path / "run.json").read_text())
+    described["scenario"]["model"] = "no-such-model"
+    (tmp_path / "run.json").write_text(json.dumps(described))
+
+    async def main() -> None:
+        async with asyncio.timeout(60):
+            await Supervisor(run).run()
+
+    with pytest.raises(UserError, match="ended 2 times in a row; the run is given up"):
+        asyncio.run(main())

@@ -14,14 +14,14 @@ from steelyard.errors import UserError
 from steelyard.files.jsontext import json_lines
 from steelyard.files.writing import write_text
 from steelyard.live.emulated.run import EmulatedRun
-from steelyard.live.figures import LiveFigures, live_figures
+from steelyard.live.figures import LiveChange, LiveFigures, live_figures
 from steelyard.live.grpo.run import GrpoRun
 from steelyard.live.operate import ask_controller
 from steelyard.live.runs import LiveRun, read_run
 from steelyard.posttrain.run import posttrain
 from steelyard.records.jsontext import readable
 from steelyard.report.folder import choose_output_dir
-from steelyard.report.live import Curve, curves_svg, live_page, progress_curve, recovery_rows, step_rows
+from steelyard.report.live import Curve, change_rows, curves_svg, live_page, progress_curve, recovery_rows, step_rows
 from steelyard.scenario import PosttrainScenario, load_posttrain
 from steelyard.scenario.live import GrpoScenario, load_grpo
 
@@ -121,6 +121,12 @@ def _show_plan(planner: dict[str, Any]) -> None:
         say("changes are paused: `control apply` carries a proposal out, `control continue` all of them")
 
 
+def _say_change(change: LiveChange) -> None:
+    gained = "not known yet" if change.realised is None else f"{change.realised:,.1f} s"
+    say(f"after step {change.step}: {change.what}")
+    say(f"  {change.outcome}; predicted gain of a step {change.predicted:,.1f} s, realised {gained}")
+
+
 def _check(scenario: PosttrainScenario) -> None:
     if scenario.mode == "colocated":
         raise UserError(f"{scenario.source}: mode: colocated cannot be run live yet; use split or an overlapped mode")
@@ -135,13 +141,15 @@ def _check(scenario: PosttrainScenario) -> None:
 
 def _show_emulated(run: EmulatedRun) -> None:
     """Show a run's figures beside those of its simulation, and write them."""
-    found, simulated = live_figures(run.store), posttrain(run.scenario).summary
+    found, simulated = live_figures(run.store), posttrain(as_live(run.scenario)).summary
     write_text(run.folder / "summary.json", readable({"live": found.to_dict(), "simulated": simulated}))
     rows = _beside(found, simulated)
     table = Table(*rows[0], box=None)
     for row in rows[1:]:
         table.add_row(*row)
     console.print(table)
+    for change in found.changes:
+        _say_change(change)
     for each in found.recoveries:
         again = "did not come back" if each.seconds is None else f"was back after {each.seconds / run.speed:.2f} s"
         say(f"engine {each.replica} was lost at {each.at:.1f} s and {again}")
@@ -150,9 +158,14 @@ def _show_emulated(run: EmulatedRun) -> None:
     )
     curves = {"live": progress_curve(found)}
     figures = {"Tokens trained on": curves_svg(curves, "seconds of the run", "tokens")}
-    tables = [rows, recovery_rows(found, run.speed), step_rows(found)]
+    tables = [rows, change_rows(found, simulated), recovery_rows(found, run.speed), step_rows(found)]
     write_text(run.folder / "report.html", live_page(run.scenario.name, verdict, figures, tables))
     say(f"written to {run.folder}")
+
+
+def as_live(scenario: PosttrainScenario) -> PosttrainScenario:
+    """A scenario whose planner takes a step to think, as that of a live run does."""
+    return scenario if scenario.planner == "given" else scenario.replace(planning="during-step")
 
 
 def _beside(found: LiveFigures, simulated: dict[str, Any]) -> list[list[str]]:

@@ -7,8 +7,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from steelyard.balance.encoding import decode_kind
 from steelyard.balance.log import Row, is_event
+from steelyard.balance.plan.questions import ChangePlan
+from steelyard.live.planner import predicted_gain
 from steelyard.live.store import log_rows
+
+_KINDS: dict[str, type] = {"ChangePlan": ChangePlan}
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,28 @@ class Recovery:
     seconds: float | None  # None: it did not come back
 
 
+_GAIN_STEPS = 3  # steps after a change over which its gain is measured, as in simulations
+
+
+@dataclass
+class LiveChange:
+    """A change of plan: what it was to gain a step, and what it has gained. Gains are differences of step times before
+    and after, so they include drift of lengths."""
+
+    step: int  # after which it was proposed
+    what: str
+    predicted: float
+    seconds: float = 0.0  # until all GPUs were in use again
+    before: float = 0.0  # seconds of the last step before it
+    after: list[float] = field(default_factory=list)
+    outcome: str = "proposed"
+
+    @property
+    def realised(self) -> float | None:
+        """None before a whole step has run."""
+        return self.before - sum(self.after) / len(self.after) if self.after else None
+
+
 @dataclass
 class LiveFigures:
     """What happened in a run. Seconds are those of the run, from when engines had the first weights."""
@@ -39,6 +66,7 @@ class LiveFigures:
     steps: list[LiveStep] = field(default_factory=list)
     events: Counter[str] = field(default_factory=Counter)
     recoveries: list[Recovery] = field(default_factory=list)
+    changes: list[LiveChange] = field(default_factory=list)
 
     @property
     def seconds(self) -> float:
@@ -48,6 +76,10 @@ class LiveFigures:
     def tokens_per_second(self) -> float:
         return sum(step.tokens for step in self.steps) / self.seconds if self.steps else 0.0
 
+    def step_seconds(self, step: int) -> float:
+        """From the end of the step before to the end of this one."""
+        return self.steps[step].synced - (self.steps[step - 1].synced if step else 0.0)
+
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
         return {
@@ -55,6 +87,7 @@ class LiveFigures:
             "tokens_per_second": self.tokens_per_second,
             "steps": [asdict(step) for step in self.steps],
             "recoveries": [asdict(each) for each in self.recoveries],
+            "changes": [asdict(each) | {"realised": each.realised} for each in self.changes],
             "events": dict(sorted(self.events.items())),
         }
 
@@ -80,6 +113,7 @@ class _Reading:
         self._at = 0.0
         self._samples: list[str] = []
         self._complete = self._trained = 0.0
+        self._changed_at = 0  # steps before the last change
 
     def take(self, row: Row) -> None:
         _, line = row
@@ -87,6 +121,8 @@ class _Reading:
             if line["kind"] == "TrainOn":
                 self._samples += line["trajectories"]
                 self._complete = self._at
+            elif line["kind"] == "ChangePlan":
+                self._found.changes.append(_proposed(decode_kind(_KINDS, line, "log")))
             return
         self._at = line["at"]
         self._found.events[line["kind"]] += 1
@@ -97,6 +133,10 @@ class _Reading:
                 self._trained = self._at
             case "WeightsPublished":
                 self._publish(line["version"])
+            case "PlanChanged":
+                self._change("done", line["seconds"])
+            case "PlanRolledBack":
+                self._change(f"rolled back: {line['reason']}", 0.0)
             case "ReplicaDown":
                 self._down.setdefault(line["replica"], self._at)
             case "ReplicaUp" if line["replica"] in self._down:
@@ -116,8 +156,22 @@ class _Reading:
         tokens = sum(self._tokens.pop(name, 0) for name in samples)
         complete, trained, synced = (each - self._begun for each in (self._complete, self._trained, self._at))
         self._found.steps.append(LiveStep(version - 1, complete, trained, synced, len(samples), tokens))
+        changed = next((each for each in reversed(self._found.changes) if each.outcome == "done"), None)
+        if changed is not None and version - 1 > self._changed_at and len(changed.after) < _GAIN_STEPS:
+            changed.after.append(self._found.step_seconds(version - 1))
+
+    def _change(self, outcome: str, seconds: float) -> None:
+        """A proposal was carried out, or not. The step under way waits for it, so the next ones tell its gain."""
+        change = self._found.changes[-1]
+        change.outcome, change.seconds = outcome, seconds
+        self._changed_at = len(self._found.steps)
+        change.before = self._found.step_seconds(self._changed_at - 1)
 
     def figures(self) -> LiveFigures:
         lost = [Recovery(number, since - self._zero, None) for number, since in sorted(self._down.items())]
         self._found.recoveries += lost
         return self._found
+
+
+def _proposed(command: ChangePlan) -> LiveChange:
+    return LiveChange(command.step, f"{command.now} -> {command.plan}", predicted_gain(command))

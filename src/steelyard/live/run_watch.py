@@ -22,7 +22,7 @@ class LiveSample:
 
 
 @dataclass(frozen=True)
-class StepTimes:
+class MeasuredStep:
     """Seconds of a step: of its training, and from the end of the step before."""
 
     train: float
@@ -63,11 +63,11 @@ class RunWatch:
         """The trainer has an order. It begins with it once it is done with the one before."""
         self._part_began = max(self._part_began, at)
 
-    def times(self, step: int) -> StepTimes | None:
+    def times(self, step: int) -> MeasuredStep | None:
         """Of a step; None if it was not followed from its beginning."""
         if step not in self._trained or not {step, step - 1} <= self._synced.keys():
             return None
-        return StepTimes(self._trained[step], self._synced[step] - self._synced[step - 1])
+        return MeasuredStep(self._trained[step], self._synced[step] - self._synced[step - 1])
 
     def latest(self, step: int, core: Core) -> Recent | None:
         """The newest whole batches after a step, and how long and how full the rollout was."""

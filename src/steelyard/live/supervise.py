@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from steelyard.errors import UserError
 from steelyard.files.writing import appending
 from steelyard.live.runs import LiveRun
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds until a part that died is started again; doubled each time; chosen
+_MOST_DEATHS = 10  # of a part in a row, each right after its start, until the run is given up; chosen
+_STARTED_SECONDS = 30.0  # a part that lives longer than this has started well; chosen
 _GRACE_SECONDS = 10.0  # for a part to end by itself
 FOLLOW_SECONDS = 0.1  # between two looks which parts are wanted; chosen
 CONTROLLER = "controller"
@@ -36,8 +40,9 @@ class Supervisor:
         self._watching[CONTROLLER] = asyncio.ensure_future(self._watch(CONTROLLER))
         try:
             await asyncio.wait({following, self._watching[CONTROLLER]}, return_when=asyncio.FIRST_COMPLETED)
-            if following.done():
-                following.result()
+            for each in (following, self._watching[CONTROLLER]):
+                if each.done():
+                    each.result()
         finally:
             following.cancel()
             self._ending = True
@@ -56,6 +61,9 @@ class Supervisor:
                 self._watching[name] = asyncio.ensure_future(self._watch(name))
             for name in [each for each in self._watching if each not in wanted]:
                 self._retire(name)
+            for each in self._watching.values():
+                if each.done():
+                    each.result()  # raises if it was given up
             await asyncio.sleep(FOLLOW_SECONDS)
 
     def _retire(self, name: str) -> None:
@@ -65,11 +73,18 @@ class Supervisor:
             process.terminate()
 
     async def _watch(self, name: str) -> None:
-        pause = _FIRST_PAUSE
+        pause, deaths = _FIRST_PAUSE, 0
         while not self._ending:
+            begun = time.monotonic()
             code = await self._once(name)
             if code == 0 or self._ending or name not in self._watching:
                 return
+            if time.monotonic() - begun > _STARTED_SECONDS:
+                pause, deaths = _FIRST_PAUSE, 0
+            deaths += 1
+            if deaths == _MOST_DEATHS:
+                log = self._run.folder / f"{name}.log"
+                raise UserError(f"{name} ended {deaths} times in a row; the run is given up. {log} says why")
             self._restarted(name, code)
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)

@@ -44,15 +44,16 @@ class Replanner:
         self._measure(step)
         if self._pool is not None:
             return self._pool.after(step)
+        ready = step.synced if self._wanted is None else self._change(self._wanted, step.synced)
         latest = self._ended.latest(step)
         if latest is None:
-            return step.synced
+            return ready
         knows_coming = self._scenario.planner == "oracle"
         coming = self._coming(step.step) if knows_coming else ()
         self._answering.look(latest.batches, latest.measured(0), coming)
         self._loop.driver.tell(
             PlanWanted(
-                step.synced,
+                ready,
                 step.step,
                 self._answering.columns,
                 newest=int(knows_coming),
@@ -65,7 +66,9 @@ class Replanner:
                 took=self._took(step.step),
             )
         )
-        return step.synced if self._wanted is None else self._change(self._wanted, step.synced)
+        if self._wanted is None or self._scenario.planning == "during-step":
+            return ready
+        return self._change(self._wanted, ready)
 
     # -- carrying out commands ----------------------------------------------------------------------------------
 

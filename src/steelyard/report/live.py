@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from typing import Any
 
 from steelyard.live.figures import LiveFigures
 
@@ -105,3 +106,21 @@ def recovery_rows(found: LiveFigures, speed: float) -> list[list[str]]:
             for each in found.recoveries
         ),
     ]
+
+
+def change_rows(found: LiveFigures, simulated: Mapping[str, Any]) -> list[list[str]]:
+    """Changes of plan as a table, live and simulated."""
+    head = ["change of plan", "after step", "outcome", "took, s", "predicted gain of a step, s", "realised, s"]
+    rows = [head]
+    for each in found.changes:
+        gains = [_seconds(each.predicted), _seconds(each.realised)]
+        rows.append([f"live: {each.what}", str(each.step), each.outcome, _seconds(each.seconds), *gains])
+    for change in simulated.get("reallocations", ()):
+        gains = [_seconds(change["predicted"]), _seconds(change["realised"])]
+        step = [str(change["step"]), change["outcome"], _seconds(change["seconds"])]
+        rows.append([f"simulated: {change['what']}", *step, *gains])
+    return rows
+
+
+def _seconds(value: float | None) -> str:
+    return "not known" if value is None else f"{value:,.1f}"

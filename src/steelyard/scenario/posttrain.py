@@ -149,6 +149,11 @@ class PosttrainScenario(Written):
         description="Planner that moves GPUs between rollout and training during the run (docs/planner.md). given: "
         "none; static-best: the best fixed split, found before the run; oracle: knows future lengths.",
     )
+    planning: Literal["at-once", "during-step"] = Field(
+        default="at-once",
+        description="When a change of plan is carried out. at-once: after the step that it follows from, as if "
+        "planning took no time; during-step: one step later, as live, where the planner thinks while the run goes on.",
+    )
     pool: PoolName = Field(
         default="none",
         description="Rule of the hybrid pool, which moves replicas between rollout and training (docs/pool.md).",
