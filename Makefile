@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 COMMA := ,
 EXTRAS := dev,live$(if $(TRAIN),$(COMMA)train)
 
-.PHONY: demo test fuzz chaos lint bench figures fast plain clean
+.PHONY: demo live-demo test fuzz chaos lint bench figures fast plain clean
 
 $(READY): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "python3 (3.11 or newer) is needed: apt-get install python3 python3-venv"; exit 2; }
@@ -19,6 +19,10 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)
 	$(BIN)/steelyard simulate examples/quickstart.yaml --out runs/demo --overwrite
+
+# 64 GPUs' worth of post-training on emulated engines: an engine is killed, a planner moves GPUs; ends with a page.
+live-demo: $(READY)
+	$(BIN)/python -m tools.live_demo
 
 test: $(READY) lint
 	$(BIN)/python -m pytest -n 2

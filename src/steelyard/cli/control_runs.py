@@ -14,14 +14,17 @@ from steelyard.errors import UserError
 from steelyard.files.jsontext import json_lines
 from steelyard.files.writing import write_text
 from steelyard.live.emulated.run import EmulatedRun
-from steelyard.live.figures import LiveChange, LiveFigures, live_figures
+from steelyard.live.explain import log_of
+from steelyard.live.figures import LiveChange, live_figures
+from steelyard.live.fleet_history import fleet_history
 from steelyard.live.grpo.run import GrpoRun
 from steelyard.live.operate import ask_controller
 from steelyard.live.runs import LiveRun, read_run
-from steelyard.posttrain.run import posttrain
+from steelyard.posttrain.run import drive
 from steelyard.records.jsontext import readable
 from steelyard.report.folder import choose_output_dir
-from steelyard.report.live import Curve, change_rows, curves_svg, live_page, progress_curve, recovery_rows, step_rows
+from steelyard.report.live import Curve, curves_svg, live_page, step_rows
+from steelyard.report.live_run import beside_rows, run_page
 from steelyard.scenario import PosttrainScenario, load_posttrain
 from steelyard.scenario.live import GrpoScenario, load_grpo
 
@@ -141,9 +144,10 @@ def _check(scenario: PosttrainScenario) -> None:
 
 def _show_emulated(run: EmulatedRun) -> None:
     """Show a run's figures beside those of its simulation, and write them."""
-    found, simulated = live_figures(run.store), posttrain(as_live(run.scenario)).summary
-    write_text(run.folder / "summary.json", readable({"live": found.to_dict(), "simulated": simulated}))
-    rows = _beside(found, simulated)
+    found, simulated = live_figures(run.store), drive(as_live(run.scenario))
+    summary = readable({"live": found.to_dict(), "simulated": simulated.summary})
+    write_text(run.folder / "summary.json", summary)
+    rows = beside_rows(found, simulated.summary)
     table = Table(*rows[0], box=None)
     for row in rows[1:]:
         table.add_row(*row)
@@ -153,28 +157,16 @@ def _show_emulated(run: EmulatedRun) -> None:
     for each in found.recoveries:
         again = "did not come back" if each.seconds is None else f"was back after {each.seconds / run.speed:.2f} s"
         say(f"engine {each.replica} was lost at {each.at:.1f} s and {again}")
-    verdict = (
-        f"{len(found.steps)} steps in {found.seconds:,.0f} s of the run, {run.speed:g} times as fast as real time."
-    )
-    curves = {"live": progress_curve(found)}
-    figures = {"Tokens trained on": curves_svg(curves, "seconds of the run", "tokens")}
-    tables = [rows, change_rows(found, simulated), recovery_rows(found, run.speed), step_rows(found)]
-    write_text(run.folder / "report.html", live_page(run.scenario.name, verdict, figures, tables))
-    say(f"written to {run.folder}")
+    scenario = run.scenario
+    history = fleet_history(run.store, scenario.gpus, scenario.training.gpus)
+    page = run_page(scenario.name, run.speed, found, history, simulated, log_of(run.store))
+    write_text(run.folder / "report.html", page)
+    say(f"written to {run.folder}; look at {run.folder / 'report.html'}")
 
 
 def as_live(scenario: PosttrainScenario) -> PosttrainScenario:
     """A scenario whose planner takes a step to think, as that of a live run does."""
     return scenario if scenario.planner == "given" else scenario.replace(planning="during-step")
-
-
-def _beside(found: LiveFigures, simulated: dict[str, Any]) -> list[list[str]]:
-    rows = [["", "live", "simulated", "difference"]]
-    for name, live in (("seconds", found.seconds), ("tokens_per_second", found.tokens_per_second)):
-        expected = float(simulated[name])
-        said = name.replace("_", " ")
-        rows.append([said, f"{live:,.1f}", f"{expected:,.1f}", f"{live / expected - 1:+.1%}"])
-    return rows
 
 
 def _show_learnt(scenario: GrpoScenario, folder: Path, runs: dict[str, GrpoRun]) -> None:

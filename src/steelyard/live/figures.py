@@ -76,6 +76,11 @@ class LiveFigures:
     def tokens_per_second(self) -> float:
         return sum(step.tokens for step in self.steps) / self.seconds if self.steps else 0.0
 
+    @property
+    def proposed(self) -> bool:
+        """Whether a change of plan is proposed, and not carried out yet."""
+        return bool(self.changes) and self.changes[-1].outcome == "proposed"
+
     def step_seconds(self, step: int) -> float:
         """From the end of the step before to the end of this one."""
         return self.steps[step].synced - (self.steps[step - 1].synced if step else 0.0)
@@ -114,6 +119,7 @@ class _Reading:
         self._samples: list[str] = []
         self._complete = self._trained = 0.0
         self._changed_at = 0  # steps before the last change
+        self._moving = False  # changes are carried out between the end of training and new weights
 
     def take(self, row: Row) -> None:
         _, line = row
@@ -130,14 +136,15 @@ class _Reading:
             case "Returned" | "Ended":
                 self._tokens[line["trajectory"]] += line["turn"]["generated"]
             case "StepTrained":
-                self._trained = self._at
+                self._trained, self._moving = self._at, True
             case "WeightsPublished":
+                self._moving = False
                 self._publish(line["version"])
             case "PlanChanged":
                 self._change("done", line["seconds"])
             case "PlanRolledBack":
                 self._change(f"rolled back: {line['reason']}", 0.0)
-            case "ReplicaDown":
+            case "ReplicaDown" if not (self._moving and self._found.proposed):  # else a plan stops it
                 self._down.setdefault(line["replica"], self._at)
             case "ReplicaUp" if line["replica"] in self._down:
                 since = self._down.pop(line["replica"])

@@ -20,6 +20,13 @@ table { border-collapse: collapse; margin: 1rem 0; }
 td, th { padding: .2rem .8rem; text-align: right; border-bottom: 1px solid #ddd; }
 td:first-child, th:first-child { text-align: left; }
 svg { max-width: 100%; height: auto; }
+.cards { display: flex; flex-wrap: wrap; gap: .8rem; margin: 1rem 0; }
+.cards div { flex: 1 1 9rem; border: 1px solid #ddd; border-radius: 8px; padding: .6rem .9rem; }
+.cards b { display: block; font-size: 1.5rem; font-weight: 600; }
+.cards span { color: #666; font-size: .85rem; }
+ol.told { padding-left: 0; list-style: none; }
+ol.told li { padding: .25rem 0; border-bottom: 1px solid #eee; }
+ol.told time { display: inline-block; width: 5.5rem; color: #888; font-variant-numeric: tabular-nums; }
 @media (prefers-color-scheme: dark) { body { color: #ddd; background: #1b1b1b; } td, th { border-color: #444; } }
 """
 
@@ -65,10 +72,10 @@ def progress_curve(found: LiveFigures) -> Curve:
 
 
 def live_page(title: str, verdict: str, figures: Mapping[str, str], tables: Sequence[Sequence[Sequence[str]]]) -> str:
-    """A page of its own: a verdict, figures (SVG) with captions, tables whose first row is the head."""
+    """A page of its own: a verdict, figures (SVG or HTML) with captions, tables whose first row is the head."""
     parts = [f"<h1>{escape(title)}</h1><p>{escape(verdict)}</p>"]
-    parts += [f"<h2>{escape(caption)}</h2>{svg}" for caption, svg in figures.items()]
-    for rows in tables:
+    parts += [f"{f'<h2>{escape(caption)}</h2>' if caption else ''}{figure}" for caption, figure in figures.items()]
+    for rows in [each for each in tables if len(each) > 1]:
         head = "".join(f"<th>{escape(each)}</th>" for each in rows[0])
         body = "".join(f"<tr>{''.join(f'<td>{escape(each)}</td>' for each in row)}</tr>" for row in rows[1:])
         parts.append(f"<table><tr>{head}</tr>{body}</table>")

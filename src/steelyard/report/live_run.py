@@ -1,0 +1,91 @@
+"""The page of a live run on emulated engines: what its GPUs did, what was decided, and its simulation beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from html import escape
+from typing import Any
+
+from steelyard.balance.log import Row
+from steelyard.live.explain import Explained, explanations
+from steelyard.live.figures import LiveFigures
+from steelyard.live.fleet_history import FleetHistory
+from steelyard.posttrain.run import Driven
+from steelyard.report.live import (
+    Curve,
+    change_rows,
+    curves_svg,
+    live_page,
+    progress_curve,
+    recovery_rows,
+    step_rows,
+)
+from steelyard.report.live_timeline import cards, engines_svg, roles_svg
+
+_TOLD = ("plan", "replica", "pool")  # kinds of decisions that the page tells of
+_MOST_TOLD = 200  # sentences; chosen
+
+
+def run_page(
+    name: str, speed: float, found: LiveFigures, history: FleetHistory, simulated: Driven, log: Iterator[Row]
+) -> str:
+    """The whole page."""
+    verdict = (
+        f"{len(found.steps)} steps on {history.gpus} emulated GPUs in {found.seconds:,.0f} s of the run, {speed:g} times "
+        "as fast as real time. Every part was a process of its own. The same core decides here and in simulations."
+    )
+    curves = {"live": progress_curve(found), "simulated": _simulated_curve(simulated)}
+    figures = {
+        "": cards(_headlines(found, simulated.summary)),
+        "GPUs by role": roles_svg(history),
+        "Tokens trained on": curves_svg(curves, "seconds of the run", "tokens"),
+        "Engines": engines_svg(history),
+        "What was decided, and why": _told(log),
+    }
+    tables = [
+        beside_rows(found, simulated.summary),
+        change_rows(found, simulated.summary),
+        recovery_rows(found, speed),
+        step_rows(found),
+    ]
+    return live_page(name, verdict, figures, tables)
+
+
+def beside_rows(found: LiveFigures, simulated: Mapping[str, Any]) -> list[list[str]]:
+    """A run beside its simulation."""
+    rows = [["", "live", "simulated", "difference"]]
+    for name, live in (("seconds", found.seconds), ("tokens_per_second", found.tokens_per_second)):
+        expected = float(simulated[name])
+        said = name.replace("_", " ")
+        rows.append([said, f"{live:,.1f}", f"{expected:,.1f}", f"{live / expected - 1:+.1%}"])
+    return rows
+
+
+def _headlines(found: LiveFigures, simulated: Mapping[str, Any]) -> list[tuple[str, str]]:
+    apart = found.seconds / float(simulated["seconds"]) - 1
+    done = [each for each in found.changes if each.outcome == "done"]
+    back = [each for each in found.recoveries if each.seconds is not None]
+    return [
+        (f"{found.tokens_per_second:,.0f}", "tokens trained on per second"),
+        (f"{apart:+.1%}", "makespan against the simulation"),
+        (str(len(done)), "changes of plan carried out"),
+        (str(len(back)), "engines that were lost and came back"),
+    ]
+
+
+def _simulated_curve(simulated: Driven) -> Curve:
+    total, points = 0, [(0.0, 0.0)]
+    for step in simulated.loop.record.steps:
+        total += step.tokens
+        points.append((step.synced, float(total)))
+    return points
+
+
+def _told(log: Iterator[Row]) -> str:
+    told = [each for each in explanations(log) if _is_worth_telling(each)]
+    rows = "".join(f"<li><time>{each.at:,.0f} s</time>{escape(each.sentence)}</li>" for each in told[:_MOST_TOLD])
+    return f'<ol class="told">{rows}</ol>'
+
+
+def _is_worth_telling(each: Explained) -> bool:
+    return each.kind in _TOLD and not each.sentence.startswith("the planner asks")
