@@ -188,7 +188,7 @@ def yaml_text(text: bytes, r: Random) -> bytes:
                     b"0100",
                     b"0o17",
                     b"0x1F",
-                    b"1_000",
+                    b"1_0",
                     b"1:30",
                     b"190:20:30",
                     b"2001-01-01",

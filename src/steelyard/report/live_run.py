@@ -31,8 +31,8 @@ def run_page(
 ) -> str:
     """The whole page."""
     verdict = (
-        f"{len(found.steps)} steps on {history.gpus} emulated GPUs in {found.seconds:,.0f} s of the run, {speed:g} times "
-        "as fast as real time. Every part was a process of its own. The same core decides here and in simulations."
+        f"{len(found.steps)} steps on {history.gpus} emulated GPUs in {found.seconds:,.0f} s of the run, {speed:g} "
+        "times as fast as real time. Each part was a process. The same core decides here and in simulations."
     )
     curves = {"live": progress_curve(found), "simulated": _simulated_curve(simulated)}
     figures = {
