@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from steelyard.balance.encoding import decode_kind
@@ -109,7 +109,11 @@ class _Reading:
             rollout = sum(each.tp for each in self._engines.values() if each.up[-1].until < 0)
             moving = self._moving and self.wanted is not None
             training = min(self._training, self.wanted.plan.training.gpus) if moving and self.wanted else self._training
-            self._history.roles.append(RoleSpan(self._since, self._at, rollout, training))
+            spans = self._history.roles
+            if spans and (spans[-1].rollout, spans[-1].training) == (rollout, training):
+                spans.append(replace(spans.pop(), until=self._at))
+            else:
+                spans.append(RoleSpan(self._since, self._at, rollout, training))
             self._since = self._at
 
     def found(self) -> FleetHistory:

@@ -42,8 +42,8 @@ def curves_svg(curves: Mapping[str, Curve], x: str, y: str) -> str:
         share = tick / _TICKS
         across, up = _x(share), _y(share)
         lines.append(f'<line x1="{_LEFT}" x2="{_WIDTH - 12}" y1="{up:.1f}" y2="{up:.1f}" stroke="#ddd"/>')
-        lines.append(f'<text x="{_LEFT - 6}" y="{up + 4:.1f}" text-anchor="end">{most * share:.3g}</text>')
-        lines.append(f'<text x="{across:.1f}" y="{_HEIGHT - 22}" text-anchor="middle">{last * share:.3g}</text>')
+        lines.append(f'<text x="{_LEFT - 6}" y="{up + 4:.1f}" text-anchor="end">{_short(most * share)}</text>')
+        lines.append(f'<text x="{across:.1f}" y="{_HEIGHT - 22}" text-anchor="middle">{_short(last * share)}</text>')
     for curve, colour in zip(curves.values(), _COLOURS, strict=False):
         path = " ".join(f"{_x(seconds / last):.1f},{_y(value / most):.1f}" for seconds, value in curve)
         lines.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2.5"/>')
@@ -52,6 +52,13 @@ def curves_svg(curves: Mapping[str, Curve], x: str, y: str) -> str:
     lines.append(f'<text x="{_WIDTH / 2}" y="{_HEIGHT - 4}" text-anchor="middle">{escape(x)}</text>')
     lines.append(f'<text x="14" y="{_HEIGHT / 2}" transform="rotate(-90 14 {_HEIGHT / 2})" text-anchor="middle">')
     return "\n".join([*lines, f"{escape(y)}</text></svg>"]) + "\n"
+
+
+def _short(value: float) -> str:
+    for limit, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if value >= limit:
+            return f"{value / (1e3 if letter == 'k' else limit):.3g}{letter}"
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
 def _x(share: float) -> float:

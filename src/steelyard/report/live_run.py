@@ -34,6 +34,8 @@ def run_page(
         f"{len(found.steps)} steps on {history.gpus} emulated GPUs in {found.seconds:,.0f} s of the run, {speed:g} "
         "times as fast as real time. Each part was a process. The same core decides here and in simulations."
     )
+    if found.changes:
+        verdict += f" The planner thinks in real time: its time counts {speed:g} times as much as in a real run."
     curves = {"live": progress_curve(found), "simulated": _simulated_curve(simulated)}
     figures = {
         "": cards(_headlines(found, simulated.summary)),
