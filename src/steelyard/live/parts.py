@@ -16,14 +16,16 @@ from typing import Any
 
 from steelyard.balance.settings import CoreSettings
 from steelyard.live.control import ControlServer
-from steelyard.live.desk import DeskSettings, TurnDesk
-from steelyard.live.gateway import Gateway, GatewayRules
+from steelyard.live.desk import TurnDesk
+from steelyard.live.gateway import Gateway
 from steelyard.live.journal import TurnJournal
 from steelyard.live.keeper import Keeper, KeptEngine, Update
 from steelyard.live.member import Address, RunMember
 from steelyard.live.operate import Operations
+from steelyard.live.rules import GatewayRules
 from steelyard.live.serve import serve_app
 from steelyard.live.state import news_for, state_for
+from steelyard.live.turn_runner import DeskSettings
 
 HOST = "127.0.0.1"
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from steelyard.files.jsontext import json_object
 from steelyard.files.writing import write_text
-from steelyard.live.desk import DeskSettings
 from steelyard.live.emulated.agents import EmulatedAgents
 from steelyard.live.emulated.node import EmulatedNode
 from steelyard.live.emulated.trainer import EmulatedTrainer
@@ -20,6 +19,7 @@ from steelyard.live.keeper import KeptEngine
 from steelyard.live.member import Address, RunMember
 from steelyard.live.parts import HOST, ControllerPart, ControllerSpec, GatewayPart, first_of, free_ports
 from steelyard.live.runs import RUN_FILE, RunPart
+from steelyard.live.turn_runner import DeskSettings
 from steelyard.live.upstream import Upstream
 from steelyard.posttrain.core import core_settings
 from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain

@@ -11,13 +11,13 @@ from steelyard.balance.route import BucketSpeed
 from steelyard.balance.settings import CoreSettings
 from steelyard.files.jsontext import json_object
 from steelyard.files.writing import write_text
-from steelyard.live.desk import DeskSettings
 from steelyard.live.engines.api import WeightUpdate
 from steelyard.live.engines.connect import connect
 from steelyard.live.keeper import KeptEngine
 from steelyard.live.member import Address, RunMember
 from steelyard.live.parts import HOST, ControllerPart, ControllerSpec, GatewayPart, first_of, free_ports
 from steelyard.live.runs import RUN_FILE, RunPart
+from steelyard.live.turn_runner import DeskSettings
 from steelyard.live.upstream import Upstream
 from steelyard.records.jsontext import readable
 from steelyard.scenario.checking import checked
