@@ -37,7 +37,7 @@ class TurnDesk:
         self.running: dict[str, LiveTrajectory] = {}
         self._tell, self._settings = report, settings
         self._runner = TurnRunner(journal, report, settings)
-        self._placing = TurnPlacing(self.running, self._runner, report)
+        self._placing = TurnPlacing(self.running, journal, self._runner, report)
 
     @property
     def engines(self) -> dict[int, EngineEntry]:
@@ -158,7 +158,7 @@ class TurnDesk:
                 continue
             stored = self.journal.trajectory(name)
             if stored is not None and stored.fate:  # its end was not reported any more
-                self._tell(end_of(row, stored))
+                self._tell(end_of(stored, row["epoch"]))
                 continue
             self.running[name] = taken_up(row, stored, self._runner)
 

@@ -17,6 +17,7 @@ from typing import Any
 from steelyard.balance.settings import CoreSettings
 from steelyard.live.control import ControlServer
 from steelyard.live.desk import TurnDesk
+from steelyard.live.engines.condition import WatchRules
 from steelyard.live.gateway import Gateway
 from steelyard.live.journal import TurnJournal
 from steelyard.live.keeper import Keeper, KeptEngine, Update
@@ -42,6 +43,7 @@ class ControllerSpec:
     update: Update
     speed: float = 1.0
     facts: Mapping[str, str] = field(default_factory=dict)  # about the run, for readers of its store
+    rules: WatchRules = field(default_factory=WatchRules)  # when an engine hangs
 
 
 class ControllerPart:
@@ -49,7 +51,7 @@ class ControllerPart:
 
     def __init__(self, spec: ControllerSpec) -> None:
         self.server = ControlServer(speed=spec.speed)
-        self.keeper = Keeper(self.server, spec.update)
+        self.keeper = Keeper(self.server, spec.update, spec.rules)
         self._spec = spec
 
     async def run(self, stop: asyncio.Event) -> None:

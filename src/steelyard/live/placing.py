@@ -5,16 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from steelyard.balance.commands import Place, Resume
-from steelyard.balance.events import Paused, Resumed, Returned, Sent
+from steelyard.balance.events import Called, Paused, Resumed, Returned, Sent
+from steelyard.live.journal import TurnJournal
 from steelyard.live.live_trajectory import LiveTrajectory
+from steelyard.live.taking_up import end_of
 from steelyard.live.turn_runner import TurnRunner
 
 
 class TurnPlacing:
     """Places turns, holds them and sends them elsewhere, as the core says."""
 
-    def __init__(self, running: dict[str, LiveTrajectory], runner: TurnRunner, report: Callable[..., None]) -> None:
-        self._running, self._runner, self._tell = running, runner, report
+    def __init__(
+        self,
+        running: dict[str, LiveTrajectory],
+        journal: TurnJournal,
+        runner: TurnRunner,
+        report: Callable[..., None],
+    ) -> None:
+        self._running, self._journal, self._runner, self._tell = running, journal, runner, report
         self._early: dict[str, Place] = {}  # placements of trajectories whose client has not come back yet
 
     def place_early(self, live: LiveTrajectory) -> bool:
@@ -29,9 +37,12 @@ class TurnPlacing:
         """The next turn of a trajectory runs there, or goes on there."""
         live = self._running.get(command.trajectory)
         if live is None:
-            self._early[command.trajectory] = command
+            self._place_unknown(command)
             return
         before, live.epoch = live.epoch, command.epoch
+        if live.doing == "tool":  # its turn was over before its engine was given up, which the core did not know
+            self._tell(Called(0.0, live.name, live.epoch, live.last))
+            return
         if live.held:
             if before != command.epoch:
                 self._tell(Paused(0.0, live.name, live.epoch, live.generated + live.so_far.count))
@@ -40,6 +51,15 @@ class TurnPlacing:
         if live.asked is not None and not live.stopping:  # its engine is gone for the core: what it says is too late
             live.asked.abandon()
         live.place_came.set()
+
+    def _place_unknown(self, command: Place) -> None:
+        """Place a trajectory whose client has not come yet. If it is over, its end crossed this command: the engine was
+        given up meanwhile, so the report came with an epoch that did not count any more."""
+        stored = self._journal.trajectory(command.trajectory)
+        if stored is not None and stored.fate:
+            self._tell(end_of(stored, command.epoch))
+        else:
+            self._early[command.trajectory] = command
 
     def pause(self, name: str) -> None:
         """Hold a trajectory. Its turn is stopped."""

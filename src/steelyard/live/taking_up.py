@@ -11,11 +11,11 @@ from steelyard.live.wire import Message
 from steelyard.records import Turn
 
 
-def end_of(row: Message, stored: StoredTrajectory) -> Ended | Aborted:
+def end_of(stored: StoredTrajectory, epoch: int) -> Ended | Aborted:
     """The report of a trajectory that is over, which was lost."""
     if stored.fate != "ended":
-        return Aborted(0.0, stored.name, row["epoch"])
-    return Ended(0.0, stored.name, row["epoch"], Turn(stored.turns[-1].generated if stored.turns else 0))
+        return Aborted(0.0, stored.name, epoch)
+    return Ended(0.0, stored.name, epoch, Turn(stored.turns[-1].generated if stored.turns else 0))
 
 
 def taken_up(row: Message, stored: StoredTrajectory | None, runner: TurnRunner) -> LiveTrajectory:
@@ -32,12 +32,13 @@ def taken_up(row: Message, stored: StoredTrajectory | None, runner: TurnRunner) 
         turns[row["turns"] - 1].generated if 0 < row["turns"] <= len(turns) else 0,
     )
     if row["doing"] == "tool":
-        live.doing, live.turn = "tool", row["turns"] + 1
+        live.doing, live.turn = "tool", max(row["turns"] + 1, len(turns))
         live.last = turns[-1].generated if turns else 0
     elif row["doing"] == "paused":
         live.held = True
     elif len(turns) > row["turns"]:  # it was answered, and the report was lost
-        runner.finish(live, turns[row["turns"]], {})
+        live.turn = len(turns) - 1  # reports of several may be missing, if an engine was given up meanwhile
+        runner.finish(live, turns[-1], {})
     elif row["replica"] is not None:
         live.placed = Place(live.name, row["replica"], epoch=live.epoch)
         live.place_came.set()

@@ -13,7 +13,8 @@ from steelyard.files.writing import write_text
 from steelyard.live.emulated.agents import EmulatedAgents
 from steelyard.live.emulated.node import EmulatedNode
 from steelyard.live.emulated.trainer import EmulatedTrainer
-from steelyard.live.engines.api import WeightUpdate
+from steelyard.live.emulated.weights import update_emulated
+from steelyard.live.engines.condition import WatchRules
 from steelyard.live.engines.vllm import EmulatedVllm
 from steelyard.live.keeper import KeptEngine
 from steelyard.live.member import Address, RunMember
@@ -26,6 +27,8 @@ from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
 from steelyard.records.jsontext import compact, readable
 from steelyard.scenario.posttrain import PosttrainScenario
 from steelyard.scenario.posttrain_loading import posttrain_from_dict
+
+_BUSY_SECONDS = 5.0  # that a process may have to wait for a CPU; chosen
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,7 @@ class EmulatedRun:
             update_emulated,
             self.speed,
             {"scenario": compact(self.scenario.model_dump(mode="json"))},
+            self._rules(),
         )
 
     def _engine(self, number: int) -> KeptEngine:
@@ -96,6 +100,14 @@ class EmulatedRun:
         limits = self.setup.kinds[tp].limits
         api = EmulatedVllm(f"http://{HOST}:{self.engines[number]}")
         return KeptEngine(number, tp, limits.max_num_seqs, limits.blocks * limits.block_size, api)
+
+    def _rules(self) -> WatchRules:
+        """Engines that are emulated faster hang sooner, but not within what a busy machine may take."""
+        usual = WatchRules()
+        return WatchRules(
+            stall_seconds=max(_BUSY_SECONDS, usual.stall_seconds / self.speed),
+            alone_seconds=max(2 * _BUSY_SECONDS, usual.alone_seconds / self.speed),
+        )
 
     def _gateway(self) -> GatewayPart:
         counts = core_settings(self.setup).core().rounds.counts_tokens
@@ -166,12 +178,3 @@ class EmulatedEnginePart:
             await first_of([self.node.engines[engine].serving, stop.wait()])
         finally:
             await self.node.close()
-
-
-async def update_emulated(engine: KeptEngine, update: WeightUpdate) -> str:
-    """Give an emulated engine other weights, while its requests are frozen."""
-    await engine.api.pause("keep")
-    await engine.api.update_weights(update)
-    await engine.api.reset_prefix_cache()
-    await engine.api.resume()
-    return ""

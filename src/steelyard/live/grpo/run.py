@@ -128,11 +128,10 @@ class GrpoRun:
 async def update_checked(engine: KeptEngine, update: WeightUpdate) -> str:
     """Give an engine other weights, and compare its log-probabilities with the trainer's."""
     from steelyard.live.engines.probe import FLOAT32
-    from steelyard.live.engines.weights import sync_engine
+    from steelyard.live.engines.weights import update_engine
     from steelyard.live.grpo.trainer import read_probes
 
-    found = await sync_engine(engine.api, update, read_probes(Path(update.path)), FLOAT32)
-    return found.why
+    return await update_engine(engine.api, update, read_probes(Path(update.path)), FLOAT32)
 
 
 class AgentsPart:
