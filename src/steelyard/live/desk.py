@@ -118,8 +118,7 @@ class TurnDesk:
                     self.journal.end(name, "aborted")
                 continue
             self.journal.end(name, "aborted")
-            if live.asked is not None:
-                live.asked.abandon()
+            live.abandon()
             if live.task is not None:
                 live.task.cancel()
             self._tell(Aborted(0.0, name, live.epoch))
@@ -128,8 +127,7 @@ class TurnDesk:
         """Stop everything, and report nothing."""
         tasks = [live.task for live in self.running.values() if live.task is not None]
         for live in self.running.values():
-            if live.asked is not None:
-                live.asked.abandon()
+            live.abandon()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -48,8 +48,8 @@ class TurnPlacing:
                 self._tell(Paused(0.0, live.name, live.epoch, live.generated + live.so_far.count))
             return
         live.placed = command
-        if live.asked is not None and not live.stopping:  # its engine is gone for the core: what it says is too late
-            live.asked.abandon()
+        if not live.stopping:  # its engine is gone for the core: what it says is too late
+            live.abandon()
         live.place_came.set()
 
     def _place_unknown(self, command: Place) -> None:

@@ -105,7 +105,7 @@ class TurnRunner:
                 return errors
             return await self._failed(live, problem, errors)
         finally:
-            live.asked, live.stopping = None, False
+            live.asking, live.asked, live.stopping = None, None, False
             live.since += max(0, live.so_far.count - before)
         so_far = live.so_far
         capped = cap is not None and so_far.finish == "length" and so_far.count - before >= cap
@@ -141,7 +141,8 @@ class TurnRunner:
         assert asked is not None, "a turn can begin"
         path, body = asked
         headers = {**_JSON, "x-request-id": _identity(live)}
-        answer = live.asked = await entry.upstream.ask("POST", path, headers, body)
+        live.asking = asyncio.ensure_future(entry.upstream.ask("POST", path, headers, body))
+        answer = live.asked = await _unless_abandoned(live.asking, entry)
         if answer.status != 200:
             raise _EngineError(answer.status, await answer.whole())
         if not asking.stream:
@@ -258,6 +259,17 @@ def _message(body: bytes) -> str:
 def _identity(live: LiveTrajectory) -> str:
     """Of a turn's request to an engine."""
     return f"{live.name}.{live.turn}.{live.epoch}"
+
+
+async def _unless_abandoned(asking: asyncio.Future[UpstreamAnswer], entry: EngineEntry) -> UpstreamAnswer:
+    """The answer of an engine. It may have been given up before it answered."""
+    try:
+        return await asking
+    except asyncio.CancelledError:
+        own = asyncio.current_task()
+        if own is not None and own.cancelling():
+            raise
+        raise UpstreamFailure(f"{entry.upstream}: was given up") from None
 
 
 def _look_later(task: asyncio.Future[None]) -> None:

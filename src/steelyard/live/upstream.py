@@ -154,10 +154,14 @@ class _Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         assert self._transport is not None
         self._transport.write(data)
-        while not answer.headed:
-            if answer.failure:
-                raise UpstreamFailure(answer.failure)
-            await answer.wait()
+        try:
+            while not answer.headed:
+                if answer.failure:
+                    raise UpstreamFailure(answer.failure)
+                await answer.wait()
+        except asyncio.CancelledError:
+            self.close()  # so that the engine stops
+            raise
         return answer
 
     def close(self) -> None:
