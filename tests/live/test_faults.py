@@ -19,7 +19,8 @@ from typing import Any
 import httpx
 import pytest
 
-from steelyard.balance.commands import Abort
+from steelyard.balance.commands import Abort, Place
+from steelyard.balance.events import Called, Ended
 from steelyard.balance.kinds import Command
 from steelyard.live import client
 from steelyard.live.emulated import agents
@@ -36,10 +37,13 @@ from steelyard.live.parts import HOST, ControllerPart, free_ports
 from steelyard.live.runs import RunPart
 from steelyard.live.store import Fenced, StoreFailure, log_rows
 from steelyard.live.supervise import Supervisor
+from steelyard.live.turns import COMPLETIONS, TurnRequest
 from steelyard.live.upstream import Upstream
 from steelyard.live.wire import Message
+from steelyard.records import Turn
 from steelyard.scenario import posttrain_from_dict
 from support.emulated import served
+from support.gateways import placing_desk
 from support.live_logs import SCENARIO, check, check_replay, check_versions
 from support.live_parts import Parts
 
@@ -315,6 +319,28 @@ def test_answers_that_come_late_do_not_count(tmp_path: Path) -> None:
     assert [row for row in events if row["kind"] == "ReplicaDown" and row["replica"] == 0]
     called = Counter((row["trajectory"], row["epoch"]) for row in events if row["kind"] == "Called")
     assert set(called.values()) == {1}
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_reports_that_cross_a_placement_are_told_again(tmp_path: Path, ends: bool) -> None:
+    """A turn is over when its engine is given up, so its reports come with an epoch that does not count any more."""
+
+    async def main() -> None:
+        async with served(1000.0) as ((engine,), _):
+            desk, told = placing_desk(tmp_path, [str(engine.base_url).rstrip("/")], places=False)
+            running = asyncio.ensure_future(desk.turn(TurnRequest("a", COMPLETIONS, {"prompt": [1], "max_tokens": 2})))
+            await until(lambda: desk.running)
+            desk.carry_out(Place("a", 0, epoch=1))
+            await running
+            if ends:
+                desk.end("a", None)
+            assert [each.epoch for each in told if isinstance(each, Called | Ended)] == [1, 1][: 1 + ends]
+            told.clear()
+            desk.carry_out(Place("a", 0, epoch=2))
+            assert told == [Ended(0.0, "a", 2, Turn(2)) if ends else Called(0.0, "a", 2, 2)]
+            await desk.close()
+
+    asyncio.run(main())
 
 
 # -- the log ------------------------------------------------------------------------------------------------------
