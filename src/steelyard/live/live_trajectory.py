@@ -52,8 +52,7 @@ class LiveTrajectory:
     place_came: asyncio.Event = field(default_factory=asyncio.Event)
     so_far: TurnSoFar = field(default_factory=TurnSoFar)
     task: asyncio.Task[StoredTurn] | None = None
-    asking: asyncio.Future[UpstreamAnswer] | None = None  # until the engine's answer begins
-    asked: UpstreamAnswer | None = None  # the engine's answer that is being read
+    asked: UpstreamAnswer | None = None  # the engine's answer that is awaited or read
     stopping: bool = False  # the engine was asked to stop this turn
     seen: float = field(default_factory=time.monotonic)  # when its client was last heard of
     called: float = field(default_factory=time.monotonic)
@@ -65,5 +64,3 @@ class LiveTrajectory:
         """Nobody wants what its engine answers any more."""
         if self.asked is not None:
             self.asked.abandon()
-        elif self.asking is not None:
-            self.asking.cancel()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from steelyard.balance.settings import CoreSettings
+from steelyard.live.checkpoints import checkpoint_forever
 from steelyard.live.control import ControlServer
 from steelyard.live.desk import TurnDesk
 from steelyard.live.engines.condition import WatchRules
@@ -66,7 +67,8 @@ class ControllerPart:
         serving = asyncio.ensure_future(server.serve(HOST, spec.port, lambda _: None))
         keeper.begin(spec.engines())
         try:
-            await first_of([serving, stop.wait(), keeper.published(spec.steps)])
+            parts = [serving, stop.wait(), keeper.published(spec.steps), checkpoint_forever(spec.store)]
+            await first_of(parts)
             server.notify({"over": True})
             server.controller.save()
         finally:
@@ -83,11 +85,12 @@ class GatewayPart:
     def __init__(self, journal: Path, port: int, address: Callable[[], Address], settings: DeskSettings) -> None:
         self.desk = TurnDesk(TurnJournal(journal), lambda *events: self.member.report(*events), settings)
         self.member = RunMember(address, "gateway", self.desk)
-        self._port = port
+        self._journal, self._port = journal, port
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve once the controller has told how things stand."""
         parts = [self.member.run(), self.desk.watch(), self._serve(), stop.wait(), self.member.over.wait()]
+        parts.append(checkpoint_forever(self._journal))
         try:
             await first_of(parts)
         finally:

@@ -27,6 +27,7 @@ from steelyard.files.finding import is_file, is_there
 from steelyard.files.jsontext import json_row
 from steelyard.files.reading import opened
 from steelyard.files.writing import check_target
+from steelyard.live.checkpoints import LATEST
 
 _TABLES = """
 CREATE TABLE header (line TEXT NOT NULL);
@@ -241,6 +242,7 @@ def _connect(path: Path, create: bool) -> sqlite3.Connection:
         db = sqlite3.connect(path, timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False)
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
+        db.execute(f"PRAGMA wal_autocheckpoint = {LATEST}")
     except sqlite3.Error as problem:
         raise UserError(f"{path}: cannot be opened as a controller's store: {problem}") from None
     return db

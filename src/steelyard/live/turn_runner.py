@@ -51,6 +51,7 @@ class DeskSettings:
 class _Asking(NamedTuple):
     """How an engine is asked for a turn."""
 
+    place: Place
     cap: int | None
     stream: bool
     cached_at: int | None
@@ -94,7 +95,7 @@ class TurnRunner:
             if entry is None:
                 raise UpstreamFailure(f"engine {place.replica} has no address")
             stream = request.streams or self._settings.by_token
-            await self._ask(live, request, entry, _Asking(cap, stream, self._cached_at(live, place, entry)))
+            await self._ask(live, request, entry, _Asking(place, cap, stream, self._cached_at(live, place, entry)))
         except UpstreamFailure as failure:
             if live.placed is place:
                 log.warning("engine %d: %s", place.replica, failure)
@@ -105,7 +106,7 @@ class TurnRunner:
                 return errors
             return await self._failed(live, problem, errors)
         finally:
-            live.asking, live.asked, live.stopping = None, None, False
+            live.asked, live.stopping = None, False
             live.since += max(0, live.so_far.count - before)
         so_far = live.so_far
         capped = cap is not None and so_far.finish == "length" and so_far.count - before >= cap
@@ -141,8 +142,7 @@ class TurnRunner:
         assert asked is not None, "a turn can begin"
         path, body = asked
         headers = {**_JSON, "x-request-id": _identity(live)}
-        live.asking = asyncio.ensure_future(entry.upstream.ask("POST", path, headers, body))
-        answer = live.asked = await _unless_abandoned(live.asking, entry)
+        answer = await entry.upstream.ask("POST", path, headers, body, lambda sent: _await(live, asking.place, sent))
         if answer.status != 200:
             raise _EngineError(answer.status, await answer.whole())
         if not asking.stream:
@@ -261,15 +261,11 @@ def _identity(live: LiveTrajectory) -> str:
     return f"{live.name}.{live.turn}.{live.epoch}"
 
 
-async def _unless_abandoned(asking: asyncio.Future[UpstreamAnswer], entry: EngineEntry) -> UpstreamAnswer:
-    """The answer of an engine. It may have been given up before it answered."""
-    try:
-        return await asking
-    except asyncio.CancelledError:
-        own = asyncio.current_task()
-        if own is not None and own.cancelling():
-            raise
-        raise UpstreamFailure(f"{entry.upstream}: was given up") from None
+def _await(live: LiveTrajectory, place: Place, sent: UpstreamAnswer) -> None:
+    """A turn waits for an engine's answer, unless it was placed elsewhere while the engine was being reached."""
+    live.asked = sent
+    if live.placed is not place:
+        sent.abandon()
 
 
 def _look_later(task: asyncio.Future[None]) -> None:
