@@ -44,8 +44,8 @@ ALLOWED = {
     "cost/silicon/database.py": {"is_dir"},  # of an installed package
     "live/adapters/calls.py": {"orjson.loads"},  # bodies of requests, which it bounds itself
     "live/client.py": {"orjson.loads"},  # answers of the gateway
-    "live/desk.py": {"orjson.loads"},  # answers of engines
-    "live/gateway.py": {"orjson.loads"},  # bodies of requests, which it bounds itself
+    "live/turn_runner.py": {"orjson.loads"},  # answers of engines
+    "live/requests.py": {"orjson.loads"},  # bodies of requests, which it bounds itself
     "live/journal.py": {"orjson.loads"},  # what it wrote itself
     "live/trajectories.py": {"orjson.loads"},  # bodies of requests, which the gateway bounds
     "live/wire.py": {"orjson.loads"},  # messages between parts of one run, which are bounded

@@ -18,7 +18,7 @@ from steelyard.emulate.replica import EmulatedReplica
 from steelyard.errors import UserError
 from steelyard.live.access import Access
 from steelyard.live.fleet import EngineFleet, block_names
-from steelyard.live.gateway import GatewayRules, Rates
+from steelyard.live.rules import GatewayRules, Rates
 from steelyard.live.serve import serve_gateway
 from steelyard.live.upstream import Upstream
 from support.emulated import served

@@ -34,9 +34,10 @@ from steelyard.emulate.replica import EmulatedReplica
 from steelyard.errors import UserError
 from steelyard.live.control import ControlServer, Handler
 from steelyard.live.engines.vllm import EmulatedVllm
-from steelyard.live.gateway import Gateway, GatewayRules
+from steelyard.live.gateway import Gateway
 from steelyard.live.keeper import Keeper, KeptEngine
 from steelyard.live.observe import ControllerMetrics, GatewayMetrics, TurnWatch
+from steelyard.live.rules import GatewayRules
 from steelyard.live.tracing import ENDPOINT, Tracing, tracing_from_environment
 from steelyard.posttrain.run import posttrain
 from steelyard.scenario import posttrain_from_dict
@@ -519,7 +520,8 @@ def test_what_a_desk_tells_is_counted_and_traced() -> None:
 
 def test_nothing_is_imported_unless_traces_are_wanted() -> None:
     code = (
-        "import sys; from steelyard.live.gateway import Gateway, GatewayRules; Gateway(None, GatewayRules());"
+        "import sys; from steelyard.live.gateway import Gateway; from steelyard.live.rules import GatewayRules;"
+        "Gateway(None, GatewayRules());"
         "assert not [name for name in sys.modules if name.startswith('opentelemetry')]"
     )
     environment = {key: value for key, value in os.environ.items() if not key.startswith("OTEL_")}

@@ -14,8 +14,9 @@ import schemathesis
 from schemathesis.engine import events, from_schema
 
 from steelyard.live.access import Access
-from steelyard.live.gateway import Gateway, GatewayRules
+from steelyard.live.gateway import Gateway
 from steelyard.live.openapi import described
+from steelyard.live.rules import GatewayRules
 from support.emulated import served
 from support.gateways import HOST, fleet_of, placing_desk, serving
 

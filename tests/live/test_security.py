@@ -16,7 +16,8 @@ import pytest
 
 from steelyard.live.access import Access
 from steelyard.live.desk import TurnDesk
-from steelyard.live.gateway import ClientPatience, Gateway, GatewayRules, Rates
+from steelyard.live.gateway import Gateway
+from steelyard.live.rules import ClientPatience, GatewayRules, Rates
 from support.emulated import served
 from support.gateways import HOST, fleet_of, placing_desk, serving
 

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 from steelyard.emulate.servers import LocalServer, listen
 from steelyard.live.adapters.stacks import stack_app
 from steelyard.live.adapters.workers import WorkerFleet
-from steelyard.live.gateway import GatewayRules
+from steelyard.live.rules import GatewayRules
 
 _LOGPROBS = {"content": [{"token": "7", "logprob": -0.5}]}
 _CHOICE = {"index": 0, "token_ids": [7], "finish_reason": "stop", "logprobs": _LOGPROBS}

@@ -12,10 +12,12 @@ from steelyard.balance.events import Begun, Resumed, Returned
 from steelyard.balance.kinds import Event
 from steelyard.balance.route.serving import serving_router
 from steelyard.emulate.servers import LocalServer, listen, serve_at
-from steelyard.live.desk import DeskSettings, TurnDesk
+from steelyard.live.client_connection import server_config
+from steelyard.live.desk import TurnDesk
 from steelyard.live.fleet import EngineFleet
-from steelyard.live.gateway import Gateway, server_config
+from steelyard.live.gateway import Gateway
 from steelyard.live.journal import TurnJournal
+from steelyard.live.turn_runner import DeskSettings
 from steelyard.live.upstream import Upstream
 
 HOST = "127.0.0.1"

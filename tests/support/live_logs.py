@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from steelyard.balance.log import read_header, replay
+from steelyard.emulate.openai import logprob_of
 from steelyard.live.store import log_rows
 
 SCENARIO: dict[str, Any] = {
@@ -46,6 +49,49 @@ def check(store: Path, steps: int, batch: int, whole: bool) -> list[dict[str, An
     assert set(ended) <= begun
     times = [row["at"] for row in events]
     assert times == sorted(times)
+    _check_places(rows)
     published = [row["version"] for row in events if row["kind"] == "WeightsPublished"]
     assert published == list(range(steps + 1))
     return events
+
+
+def _check_places(rows: list[dict[str, Any]]) -> None:
+    """No turn is placed on an engine that is down, and no engine is up twice."""
+    up: dict[int, int] = {}
+    for row in rows:
+        match row["kind"]:
+            case "ReplicaUp":
+                up[row["replica"]] = max(row["epoch"], up.get(row["replica"], -1))
+            case "ReplicaDown":
+                if up.get(row["replica"]) == row["epoch"]:
+                    del up[row["replica"]]
+            case "Place":
+                assert row["replica"] in up, row
+
+
+def check_versions(store: Path, journal: Path) -> None:
+    """Every token of a sample that was trained on has a weight version, none newer than its step's. Where the journal
+    has log-probs of emulated engines, these are the versions that the tokens were really made with."""
+    rows = [row for _, row in log_rows(store)][1:]
+    steps = {name: row["step"] for row in rows if row["kind"] == "TrainOn" for name in row["trajectories"]}
+    db = sqlite3.connect(journal)
+    turns = db.execute("SELECT name, prompt_tokens, generated, answer FROM turns").fetchall()
+    db.close()
+    assert {name for name, *_ in turns} >= set(steps)
+    for name, prompt, generated, line in turns:
+        answer = json.loads(line)
+        told = {int(version): tokens for version, tokens in answer["weight_versions"].items()}
+        assert sum(told.values()) == generated
+        assert name not in steps or max(told) <= steps[name]
+        choice = answer["choices"][0]
+        if choice["logprobs"] is not None:
+            assert _made_with(prompt, choice, max(steps.values()) + 1) == told
+
+
+def _made_with(prompt: int, choice: dict[str, Any], newest: int) -> dict[int, int]:
+    """Tokens by the version whose log-prob they have."""
+    found: Counter[int] = Counter()
+    pairs = zip(choice["token_ids"], choice["logprobs"]["token_logprobs"], strict=True)
+    for place, (token, logprob) in enumerate(pairs, prompt):
+        found[next(each for each in range(newest + 1) if logprob_of(str(each))(place, token) == logprob)] += 1
+    return dict(found)

@@ -37,7 +37,7 @@ def command(
     try:
         from steelyard.live.access import Access
         from steelyard.live.fleet import EngineFleet
-        from steelyard.live.gateway import GatewayRules, Rates
+        from steelyard.live.rules import GatewayRules, Rates
         from steelyard.live.serve import serve_gateway
         from steelyard.live.upstream import Upstream
     except ImportError as missing:

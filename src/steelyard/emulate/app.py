@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, ValidationError
 from starlette.types import Receive, Scope, Send
 
 from steelyard.emulate.engine import Delivery
-from steelyard.emulate.openai import Body, ChatBody, CompletionBody, Message, Rendering, Token, error
+from steelyard.emulate.openai import Body, ChatBody, CompletionBody, Message, Rendering, Token, error, logprob_of
 from steelyard.emulate.replica import AnswerChoice, EmulatedReplica, Mailbox, PauseMode
 from steelyard.emulate.servers import read_at
 from steelyard.emulate.text import chat_tokens, tokens_of, word_of
@@ -31,6 +31,12 @@ class Fault(BaseModel):
 
     kind: Literal["crash", "hang", "slow", "stale", "none"]
     factor: float = Field(1.0, ge=1.0, le=1000.0, description="How much slower, of `slow`.")
+
+
+class Scored(BaseModel):
+    """POST /emulate/logprobs"""
+
+    tokens: list[int] = Field(min_length=2)
 
 
 class PromptText(BaseModel):
@@ -346,3 +352,8 @@ def _add_faults(app: FastAPI, replica: EmulatedReplica) -> None:
             replica.clock.set_speed(usual)
             replica.recover()
         return {"fault": wanted.kind}
+
+    @app.post("/emulate/logprobs")
+    async def logprobs(wanted: Scored) -> dict[str, list[float]]:
+        logprob = logprob_of(replica.weights.answers)
+        return {"logprobs": [logprob(place, token) for place, token in enumerate(wanted.tokens)][1:]}

@@ -41,7 +41,7 @@ def replicas_of(scenario: Scenario, speed: float, name: str | None = None) -> li
         for _ in range(pool.pool.replicas):
             names = ContentNames(pool.limits.block_size, _REMEMBERED * pool.limits.blocks)
             (engine,) = make_engines(alone, names)
-            _warm_up(engine)
+            warm_up(engine)
             found.append(
                 EmulatedReplica(
                     served,
@@ -56,7 +56,7 @@ def replicas_of(scenario: Scenario, speed: float, name: str | None = None) -> li
     return found
 
 
-def _warm_up(engine: Engine) -> None:
+def warm_up(engine: Engine) -> None:
     """Compute what the times of decode steps are read from, which takes milliseconds for some batch sizes."""
     for requests in range(1, engine.limits.max_num_seqs + 1):
         engine.cost.decode_line(requests, requests, 1)

@@ -22,6 +22,7 @@ from steelyard.files.finding import is_there
 from steelyard.files.jsontext import json_row
 from steelyard.live.access import Access, Scope
 from steelyard.live.controller import CommandId, Controller
+from steelyard.live.store import Fenced, StoreFailure
 from steelyard.live.wire import COMMANDS_OF, MOST_BYTES, Message, Role, event_of, messages, packed
 
 log = logging.getLogger("steelyard.controller")
@@ -77,6 +78,7 @@ class ControlServer:
         self._started = 0.0  # time of day when the run began
         self._access = Access() if access is None else access
         self._members: set[_Connected] = set()
+        self._closed = False  # it greets nobody any more
         self._handlers: dict[type[Command], list[Handler]] = {}
         self._inbox = _Inbox()
         self._taken: dict[str, int] = {}  # by member: its last report that was taken
@@ -125,6 +127,11 @@ class ControlServer:
         self._inbox.events += events
         self._wake.set()
 
+    def fail(self, problem: BaseException) -> None:
+        """End: nothing more may be done."""
+        if not self.failure.done():
+            self.failure.set_exception(problem)
+
     async def decided(self) -> None:
         """Wait until all that was reported so far is decided."""
         waiter = asyncio.get_running_loop().create_future()
@@ -155,6 +162,7 @@ class ControlServer:
         finally:
             deciding.cancel()
             server.close()
+            self._closed = True
             for member in self._members:
                 member.writer.transport.abort()
 
@@ -193,12 +201,14 @@ class ControlServer:
             async with asyncio.timeout(_HELLO_SECONDS):
                 hello = await anext(coming, None)
             async with self._writing:
-                member = self._greet(hello, writer)
+                member = None if self._closed else self._greet(hello, writer)
                 if member is None:
                     return
                 self._members.add(member)
             async for message in coming:
                 self._take(member, message)
+        except (StoreFailure, Fenced) as problem:
+            self.fail(problem)
         except (UserError, TimeoutError, KeyError, TypeError, ValueError) as problem:
             log.warning("a member was disconnected: %s", str(problem)[:200])
             writer.write(packed({"refused": str(problem)[:200]}))

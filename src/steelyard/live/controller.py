@@ -124,8 +124,8 @@ class Controller:
         self._carried_out.append(commands)
 
     def _write(self, envelopes: Sequence[Envelope], reports: Mapping[str, int] | None = None) -> None:
-        carried_out, self._carried_out = self._carried_out, []
-        self._store.append(envelopes, carried_out, reports)
+        self._store.append(envelopes, self._carried_out, reports)
+        self._carried_out = []
 
     def _catch_up(self, first: int, path: Path) -> None:
         """Bring the core from a snapshot to where it was."""

@@ -15,6 +15,7 @@ import orjson
 
 from steelyard.errors import UserError
 from steelyard.files.writing import check_target
+from steelyard.live.checkpoints import LATEST
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS trajectories (
@@ -67,6 +68,7 @@ class TurnJournal:
             self._db = sqlite3.connect(path, isolation_level=None)
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = NORMAL")
+            self._db.execute(f"PRAGMA wal_autocheckpoint = {LATEST}")
             for statement in _TABLES.split(";\n"):
                 self._db.execute(statement)
         except sqlite3.Error as problem:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,12 +18,15 @@ from steelyard.balance.events import ReplicaDown, ReplicaUp, WeightsPublished
 from steelyard.files.jsontext import json_row
 from steelyard.live.control import ControlServer
 from steelyard.live.engines.api import EngineApi, EngineError, WeightUpdate
+from steelyard.live.engines.condition import WatchRules
+from steelyard.live.hanging import HangWatch
 from steelyard.live.wire import Message
 
 log = logging.getLogger("steelyard.keeper")
 
 _LOOK_SECONDS = 0.2  # between two looks at an engine that is up or down; chosen
 _MISSES = 5  # looks in a row without an answer until an engine counts as down; chosen
+_QUARANTINE_SECONDS = 30.0  # until an engine with wrong weights is given them again; chosen
 
 
 @dataclass(eq=False)
@@ -38,6 +42,8 @@ class KeptEngine:
     epoch: int = -1  # that it was last brought up with
     misses: int = 0
     quarantined: str = ""  # why it must not be used
+    retried: float = 0.0  # when it is given its weights again, if it is quarantined
+    hung: bool = False  # it made no tokens, and has made none since
     drained: bool = False  # an operator has taken it out
     since: float = 0.0  # second of the run before which it is not used: its GPUs are not free, or it starts faster here
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while its weights change
@@ -51,9 +57,10 @@ Update = Callable[[KeptEngine, WeightUpdate], Awaitable[str]]
 class Keeper:
     """Engines of a run, by number. Runs in the controller's process."""
 
-    def __init__(self, server: ControlServer, update: Update) -> None:
+    def __init__(self, server: ControlServer, update: Update, rules: WatchRules | None = None) -> None:
         self.engines: dict[int, KeptEngine] = {}
         self._server, self._update = server, update
+        self._hanging = HangWatch(rules or WatchRules())
         self._target = WeightUpdate("0", "")
         self._syncing: asyncio.Task[None] | None = None
         self.before_publishing: Callable[[int], Awaitable[None]] = _nothing
@@ -77,6 +84,7 @@ class Keeper:
         """Take care of one more engine."""
         self.engines[engine.number] = engine
         engine.task = asyncio.ensure_future(self._tend(engine))
+        engine.task.add_done_callback(self._fail)
 
     def remove(self, number: int) -> None:
         """An engine is not wanted any more. Its turns go elsewhere."""
@@ -99,19 +107,22 @@ class Keeper:
         if name == "weights" and int(value["version"]) > int(self._target.version):
             self._server.controller.store.keep("weights", json.dumps(value))
             self._target = _update_of(value)
+            for engine in self.engines.values():
+                engine.retried = 0.0
             self._sync()
 
     def rows(self) -> Message:
         """Engines as the gateway knows them: address, epoch, version of weights. Also those that are about to be up,
         since turns may be placed there before the next notice."""
-        rollouts = self._server.controller.core.placement.rollouts
+        core = self._server.controller.core
+        rollouts = core.placement.rollouts
         found: Message = {}
         for number, engine in self.engines.items():
             replica = rollouts.replicas.get(number)
             if replica is not None:
-                found[str(number)] = _row(engine, replica.epoch)
+                found[str(number)] = _row(engine, replica.epoch, core.published)
             elif engine.epoch >= rollouts.next_epoch(number):
-                found[str(number)] = _row(engine, engine.epoch)
+                found[str(number)] = _row(engine, engine.epoch, core.published)
         return found
 
     async def published(self, version: int) -> None:
@@ -143,18 +154,41 @@ class Keeper:
         while True:
             healthy = await engine.api.health()
             engine.misses = 0 if healthy else engine.misses + 1
-            if engine.misses == _MISSES:
-                engine.version = -1  # it may come back as another process
+            if engine.misses == _MISSES:  # it may come back as another process
+                engine.version, engine.quarantined, engine.hung = -1, "", False
                 self._take_down(engine)
-            if healthy and self.is_up(engine.number) and await self._has_changed(engine):
-                self._take_down(engine)
-            elif healthy and not self.is_up(engine.number) and self._may_be_used(engine):
+            if healthy and self.is_up(engine.number):
+                await self._look_after(engine)
+            elif healthy and await self._may_be_used(engine):
                 engine.version = -1
                 await self._bring_up(engine)
             await asyncio.sleep(_LOOK_SECONDS)
 
-    def _may_be_used(self, engine: KeptEngine) -> bool:
-        return not (engine.quarantined or engine.drained) and self._server.now() >= engine.since
+    async def _look_after(self, engine: KeptEngine) -> None:
+        """An engine that turns run on is taken down if it is not what it should be."""
+        if engine.version < 0:  # it was brought up by a controller before this one, which may have left it paused
+            async with engine.busy:
+                good = await self._bring_to_target(engine)
+            self._server.notify({"engines": self.rows()}, "gateway")
+            if not good:
+                self._take_down(engine)
+        elif await self._has_changed(engine):
+            self._take_down(engine)
+        elif await self._hanging.hangs(engine.number, engine.api, engine.busy.locked):
+            log.error("engine %d hangs: it has requests and makes no tokens", engine.number)
+            engine.hung = True
+            self._take_down(engine)
+
+    async def _may_be_used(self, engine: KeptEngine) -> bool:
+        """Whether an engine that is down may be brought up. One that hung must have made a token."""
+        if engine.drained or self._server.now() < engine.since:
+            return False
+        if engine.quarantined and time.monotonic() < engine.retried:
+            return False
+        if engine.hung and await self._hanging.generates(engine.api):
+            self._hanging.forget(engine.number)
+            engine.hung = False
+        return not engine.hung
 
     async def _has_changed(self, engine: KeptEngine) -> bool:
         """Whether an engine says that it has other weights than it was given: it was started anew, unnoticed."""
@@ -182,16 +216,15 @@ class Keeper:
         target = self._target
         if engine.version == int(target.version):
             return True
+        self._server.controller.store.check()  # a controller that was replaced must not touch engines
         try:
-            if target.version == "0" or await engine.api.weight_version() == target.version:
-                engine.version = int(target.version)
-                return True
-            engine.quarantined = await self._update(engine, target)
+            engine.quarantined = "" if target.version == "0" else await self._update(engine, target)
         except EngineError as problem:
             log.warning("engine %d: %s", engine.number, problem)
             return False
         if engine.quarantined:
             log.error("engine %d is not used: %s", engine.number, engine.quarantined)
+            engine.retried = time.monotonic() + _QUARANTINE_SECONDS
             return False
         engine.version = int(target.version)
         return True
@@ -201,12 +234,17 @@ class Keeper:
         if replica is not None:
             self._server.tell(ReplicaDown(self._server.now(), engine.number, replica.epoch))
 
+    def _fail(self, task: asyncio.Task[None]) -> None:
+        problem = None if task.cancelled() else task.exception()
+        if problem is not None:
+            self._server.fail(problem)
+
     # -- weights ------------------------------------------------------------------------------------------------
 
     def _sync(self) -> None:
         if self._syncing is None or self._syncing.done():
             self._syncing = asyncio.ensure_future(self._publish())
-            self._syncing.add_done_callback(_raise_errors)
+            self._syncing.add_done_callback(self._fail)
 
     async def _publish(self) -> None:
         """Bring engines to the newest weights, then report that they have them. At least one engine must."""
@@ -238,14 +276,11 @@ async def _nothing(_: int) -> None:
     pass
 
 
-def _row(engine: KeptEngine, epoch: int) -> Message:
-    return {"url": engine.api.url, "epoch": epoch, "version": max(engine.version, 0), "gpus": engine.tp}
+def _row(engine: KeptEngine, epoch: int, published: int) -> Message:
+    """An engine for the gateway. One that this controller has not asked yet has what all had last, as far as known."""
+    version = max(published, 0) if engine.version < 0 else engine.version
+    return {"url": engine.api.url, "epoch": epoch, "version": version, "gpus": engine.tp}
 
 
 def _update_of(value: Message) -> WeightUpdate:
     return WeightUpdate(str(value["version"]), str(value["path"]))
-
-
-def _raise_errors(task: asyncio.Task[None]) -> None:
-    if not task.cancelled():
-        task.result()

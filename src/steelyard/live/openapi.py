@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import models_json_schema
 
-from steelyard.live.trajectories import IDENTIFIER, LONGEST_NAME, MOST_TOKENS, MOST_TURNS
+from steelyard.live.rules import IDENTIFIER
+from steelyard.live.trajectories import LONGEST_NAME, MOST_TOKENS, MOST_TURNS
 from steelyard.records import Outcome
 
 Document = dict[str, Any]

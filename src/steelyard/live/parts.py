@@ -16,16 +16,20 @@ from typing import Any
 
 from steelyard.balance.settings import CoreSettings
 from steelyard.files.finding import is_there
+from steelyard.live.checkpoints import checkpoint_forever
 from steelyard.live.control import ControlServer
-from steelyard.live.desk import DeskSettings, TurnDesk
-from steelyard.live.gateway import Gateway, GatewayRules
+from steelyard.live.desk import TurnDesk
+from steelyard.live.engines.condition import WatchRules
+from steelyard.live.gateway import Gateway
 from steelyard.live.journal import TurnJournal
 from steelyard.live.keeper import Keeper, KeptEngine, Update
 from steelyard.live.member import Address, RunMember
 from steelyard.live.operate import Operations
 from steelyard.live.planner import LivePlanner
+from steelyard.live.rules import GatewayRules
 from steelyard.live.serve import serve_app
 from steelyard.live.state import news_for, state_for
+from steelyard.live.turn_runner import DeskSettings
 from steelyard.live.wire import Message, Role
 
 HOST = "127.0.0.1"
@@ -43,6 +47,7 @@ class ControllerSpec:
     update: Update
     speed: float = 1.0
     facts: Mapping[str, str] = field(default_factory=dict)  # about the run, for readers of its store
+    rules: WatchRules = field(default_factory=WatchRules)  # when an engine hangs
     planner: Callable[[ControlServer, Keeper], LivePlanner] | None = None  # that changes the engines
 
 
@@ -51,7 +56,7 @@ class ControllerPart:
 
     def __init__(self, spec: ControllerSpec) -> None:
         self.server = ControlServer(speed=spec.speed)
-        self.keeper = Keeper(self.server, spec.update)
+        self.keeper = Keeper(self.server, spec.update, spec.rules)
         self.planner = None if spec.planner is None else spec.planner(self.server, self.keeper)
         self._spec = spec
 
@@ -67,7 +72,8 @@ class ControllerPart:
         serving = asyncio.ensure_future(server.serve(HOST, spec.port, lambda _: None))
         keeper.begin(spec.engines() if planner is None else planner.begin())
         try:
-            await first_of([serving, stop.wait(), keeper.published(spec.steps)])
+            parts = [serving, stop.wait(), keeper.published(spec.steps), checkpoint_forever(spec.store)]
+            await first_of(parts)
             server.notify({"over": True})
             server.controller.save()
         finally:
@@ -90,11 +96,12 @@ class GatewayPart:
     def __init__(self, journal: Path, port: int, address: Callable[[], Address], settings: DeskSettings) -> None:
         self.desk = TurnDesk(TurnJournal(journal), lambda *events: self.member.report(*events), settings)
         self.member = RunMember(address, "gateway", self.desk)
-        self._port = port
+        self._journal, self._port = journal, port
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve once the controller has told how things stand."""
         parts = [self.member.run(), self.desk.watch(), self._serve(), stop.wait(), self.member.over.wait()]
+        parts.append(checkpoint_forever(self._journal))
         try:
             await first_of(parts)
         finally:

@@ -12,9 +12,11 @@ import signal
 import sys
 from pathlib import Path
 
+from steelyard.errors import UserError
 from steelyard.files.writing import write_text
 from steelyard.live.engines.leash import signal_at_end_of_parent
 from steelyard.live.runs import read_run
+from steelyard.live.store import Fenced
 
 
 def main(folder: Path, name: str) -> None:
@@ -22,7 +24,10 @@ def main(folder: Path, name: str) -> None:
     signal_at_end_of_parent(signal.SIGKILL)
     logging.basicConfig(level=logging.WARNING, format=f"%(asctime)s {name} %(levelname)s %(message)s")
     write_text(folder / f"{name}.pid", f"{os.getpid()}\n")
-    asyncio.run(run_part(folder, name))
+    try:
+        asyncio.run(run_part(folder, name))
+    except (UserError, Fenced) as problem:
+        sys.exit(f"{name}: {problem}")
 
 
 async def run_part(folder: Path, name: str) -> None:

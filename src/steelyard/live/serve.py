@@ -12,7 +12,8 @@ from steelyard.emulate.servers import LocalServer, listen, serve_at, stop_on_sig
 from steelyard.errors import UserError
 from steelyard.files.reading import read_text
 from steelyard.live.fleet import EngineFleet
-from steelyard.live.gateway import Gateway, GatewayRules
+from steelyard.live.gateway import Gateway
+from steelyard.live.rules import GatewayRules
 
 _LOCAL = ("127.0.0.1", "::1", "localhost")
 

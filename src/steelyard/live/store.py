@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from threading import Lock
@@ -27,6 +27,7 @@ from steelyard.files.finding import is_file, is_there
 from steelyard.files.jsontext import json_row
 from steelyard.files.reading import opened
 from steelyard.files.writing import check_target
+from steelyard.live.checkpoints import LATEST
 
 _TABLES = """
 CREATE TABLE header (line TEXT NOT NULL);
@@ -41,10 +42,15 @@ INSERT INTO fence VALUES (0, 0);
 _MAGIC = b"SQLite format 3\0"
 _WAIT_SECONDS = 10.0  # for another process to end its transaction
 _KEPT_SNAPSHOTS = 2
+_REPLACED = "another controller has taken over this run"
 
 
 class Fenced(RuntimeError):
     """Another controller has taken over. This one must do nothing more."""
+
+
+class StoreFailure(UserError):
+    """The store cannot be written. Nothing more may be decided."""
 
 
 class Store:
@@ -52,6 +58,7 @@ class Store:
 
     def __init__(self, path: Path, settings: CoreSettings | None = None) -> None:
         """Open the store of a run, or begin one with ``settings``. Takes over from any other controller."""
+        self._path = path
         self._db = _connect(path, create=settings is not None)
         self._one_at_a_time = Lock()  # events are written by a thread of their own
         with self._transaction(check=False):
@@ -65,6 +72,11 @@ class Store:
             self.fence = self._number("SELECT number FROM fence")
         self.events = self._number("SELECT COALESCE(MAX(place) + 1, 0) FROM events")
         self.carried_out = self._number("SELECT carried_out FROM fence")  # events whose commands were written
+
+    def check(self) -> None:
+        """Raise `Fenced` if another controller has taken over."""
+        if self._read("SELECT number FROM fence")[0][0] != self.fence:
+            raise Fenced(_REPLACED)
 
     def close(self) -> None:
         """Close the file, once a thread that writes to it is through."""
@@ -155,13 +167,23 @@ class Store:
             try:
                 self._db.execute("BEGIN IMMEDIATE")
                 if check and self._number("SELECT number FROM fence") != self.fence:
-                    raise Fenced("another controller has taken over this run")
+                    raise Fenced(_REPLACED)
                 yield
                 self._db.execute("COMMIT")
+            except sqlite3.OperationalError as problem:
+                self._roll_back()
+                raise StoreFailure(
+                    f"{self._path}: the log cannot be written ({problem}), so nothing is decided; "
+                    "is there room on its disk?"
+                ) from None
             except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
+                self._roll_back()
                 raise
+
+    def _roll_back(self) -> None:
+        if self._db.in_transaction:
+            with suppress(sqlite3.Error):  # the file is as it was, whatever this says
+                self._db.execute("ROLLBACK")
 
     def _number(self, query: str) -> int:
         found: int = self._db.execute(query).fetchone()[0]
@@ -220,6 +242,7 @@ def _connect(path: Path, create: bool) -> sqlite3.Connection:
         db = sqlite3.connect(path, timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False)
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
+        db.execute(f"PRAGMA wal_autocheckpoint = {LATEST}")
     except sqlite3.Error as problem:
         raise UserError(f"{path}: cannot be opened as a controller's store: {problem}") from None
     return db

@@ -15,14 +15,13 @@ from urllib.parse import unquote
 import orjson
 from starlette.types import Send
 
-from steelyard.live.desk import LiveTrajectory, ToolReturn, TurnDesk, TurnRefused
+from steelyard.live.desk import TurnDesk
 from steelyard.live.journal import StoredTurn
+from steelyard.live.live_trajectory import LiveTrajectory, ToolReturn, TurnRefused
 from steelyard.live.turns import TurnRequest
 from steelyard.records import OUTCOMES
 
 TRAJECTORIES = "/v1/trajectories/"
-IDENTIFIER = "[A-Za-z0-9._:/+=@-]{1,200}"
-"""Names of trajectories, groups and requests."""
 MOST_TURNS = 100_000
 MOST_TOKENS = 1 << 31  # of what a tool returned
 LONGEST_NAME = 200

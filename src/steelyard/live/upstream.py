@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -20,7 +20,7 @@ _MOST_IDLE = 1024  # connections kept open to one engine
 
 
 class UpstreamFailure(Exception):
-    """An engine cannot be reached, or broke off. ``begun`` says whether any part of an answer had come."""
+    """An engine cannot be reached, or broke off. ``begun``: any part of its answer had come, or nobody wants it."""
 
     def __init__(self, why: str, begun: bool = False) -> None:
         super().__init__(why)
@@ -50,8 +50,16 @@ class Upstream:
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
 
-    async def ask(self, method: str, target: str, headers: Mapping[str, str], body: bytes = b"") -> UpstreamAnswer:
-        """Send a request. Returns when the head of the answer is there."""
+    async def ask(
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: bytes = b"",
+        sent: Callable[[UpstreamAnswer], None] = lambda _: None,
+    ) -> UpstreamAnswer:
+        """Send a request. Returns when the head of the answer is there. ``sent`` is called before, with the answer that
+        is to come, which may be abandoned."""
         lines = [f"{method} {target} HTTP/1.1", f"host: {self}", f"content-length: {len(body)}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         data = "\r\n".join([*lines, "", ""]).encode("latin-1") + body
@@ -59,12 +67,12 @@ class Upstream:
             connection = self.idle.pop()
             if connection.open:
                 try:
-                    return await connection.send(data)
+                    return await connection.send(data, sent)
                 except UpstreamFailure as failure:
                     if failure.begun:
                         raise
                     # the engine closed it while it was idle: try another
-        return await (await self._connect()).send(data)
+        return await (await self._connect()).send(data, sent)
 
     def close(self) -> None:
         """Close idle connections."""
@@ -100,7 +108,7 @@ class UpstreamAnswer:
         self._waiter: asyncio.Future[None] | None = None
         self.status = 0
         self.headers: dict[str, str] = {}
-        self.headed = self.over = False
+        self.headed = self.over = self.abandoned = False
         self.failure = ""
 
     async def take(self) -> bytes | None:
@@ -123,6 +131,7 @@ class UpstreamAnswer:
 
     def abandon(self) -> None:
         """Nobody wants the rest: tell the engine by closing the connection."""
+        self.abandoned = True
         if not self.over:
             self._connection.close()
 
@@ -149,15 +158,20 @@ class _Connection(asyncio.Protocol):
         self._answer: UpstreamAnswer | None = None
         self.open = True
 
-    async def send(self, data: bytes) -> UpstreamAnswer:
+    async def send(self, data: bytes, sent: Callable[[UpstreamAnswer], None]) -> UpstreamAnswer:
         answer = self._answer = UpstreamAnswer(self)
         self._parser = httptools.HttpResponseParser(self)
         assert self._transport is not None
         self._transport.write(data)
-        while not answer.headed:
-            if answer.failure:
-                raise UpstreamFailure(answer.failure)
-            await answer.wait()
+        sent(answer)
+        try:
+            while not answer.headed:
+                if answer.failure:
+                    raise UpstreamFailure(answer.failure, begun=answer.abandoned)
+                await answer.wait()
+        except asyncio.CancelledError:
+            self.close()  # so that the engine stops
+            raise
         return answer
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from steelyard.live.access import Access
 from steelyard.live.adapters.broadcast import Broadcast, Operation
 from steelyard.live.adapters.calls import Beside
 from steelyard.live.adapters.workers import WorkerFleet
-from steelyard.live.gateway import GatewayRules
+from steelyard.live.rules import GatewayRules
 from support.adapter_stack import PlainEngine, engines, running, stack, until
 from support.emulated import served
 

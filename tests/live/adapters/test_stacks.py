@@ -17,7 +17,7 @@ from steelyard.errors import UserError
 from steelyard.live.access import Access
 from steelyard.live.adapters.stacks import STACKS, serve_stack, stack_app
 from steelyard.live.adapters.workers import WorkerFleet
-from steelyard.live.gateway import GatewayRules
+from steelyard.live.rules import GatewayRules
 from support.adapter_stack import PlainEngine, engines, stack, until
 
 Test = Callable[[httpx.AsyncClient, list[PlainEngine], WorkerFleet], Awaitable[None]]

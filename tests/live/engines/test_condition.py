@@ -84,6 +84,13 @@ def test_an_engine_without_tokens_is_infinitely_slow_in_the_end() -> None:
     assert set(found[: int(RULES.stall_seconds)]) == {Up()}
 
 
+def test_an_engine_without_tokens_and_peers_is_judged_later() -> None:
+    judge = EngineJudge(RULES)
+    found = [judge.see(look(float(at)), ()) for at in range(200)]
+    assert found.index(Slow(math.inf)) == RULES.alone_seconds
+    assert set(found[: int(RULES.alone_seconds)]) == {Up()}
+
+
 def test_one_long_gap_among_tokens_is_not_slow() -> None:
     judge = EngineJudge()
     looks = [*at_pace(0.01, 3), *(look(float(at), 1600.0) for at in range(3, 20)), look(20.0, 17_000.0)]

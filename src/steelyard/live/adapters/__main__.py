@@ -12,7 +12,7 @@ from steelyard.live.access import Access
 from steelyard.live.adapters.shared import ADAPTER_ROUTERS
 from steelyard.live.adapters.stacks import STACKS, serve_stack, stack_app
 from steelyard.live.adapters.workers import WorkerFleet
-from steelyard.live.gateway import GatewayRules
+from steelyard.live.rules import GatewayRules
 
 
 def main() -> int:

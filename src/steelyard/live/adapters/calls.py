@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as Connection
 
 from steelyard.live.access import Access, Scope
-from steelyard.live.gateway import Refused
+from steelyard.live.requests import Refused
 
 _BODY_SECONDS = 30.0  # for a client to send a body, as in the gateway
 MOST_BYTES = 64 << 20

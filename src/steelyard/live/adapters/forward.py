@@ -13,7 +13,7 @@ from starlette.types import Scope as Connection
 from steelyard.live.access import Access
 from steelyard.live.adapters.calls import body_of, check, headers_of, json_of
 from steelyard.live.fleet import TRIES, EngineFleet, NobodyUp, Routed
-from steelyard.live.gateway import Refused
+from steelyard.live.requests import Refused
 from steelyard.live.upstream import UpstreamAnswer, UpstreamFailure
 
 log = logging.getLogger("steelyard.adapters")

@@ -16,7 +16,7 @@ from steelyard.live.adapters.broadcast import Broadcast, Operation
 from steelyard.live.adapters.calls import PathApp, json_of
 from steelyard.live.adapters.forward import Forward
 from steelyard.live.adapters.workers import WorkerFleet
-from steelyard.live.gateway import Refused
+from steelyard.live.requests import Refused
 from steelyard.live.upstream import Upstream
 
 SESSION = "x-session-id"

@@ -19,7 +19,7 @@ from steelyard.live.adapters.broadcast import Broadcast, EngineAnswer, Operation
 from steelyard.live.adapters.calls import PathApp, answer, check, json_of
 from steelyard.live.adapters.forward import Forward
 from steelyard.live.adapters.workers import WorkerFleet
-from steelyard.live.gateway import Refused
+from steelyard.live.requests import Refused
 from steelyard.live.upstream import Upstream
 
 SESSION = "x-session-id"

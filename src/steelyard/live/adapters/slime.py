@@ -18,7 +18,7 @@ from steelyard.live.adapters.broadcast import Broadcast, Operation
 from steelyard.live.adapters.calls import PathApp, answer, body_of, check, json_of
 from steelyard.live.adapters.forward import Forward
 from steelyard.live.adapters.workers import WorkerFleet
-from steelyard.live.gateway import Refused
+from steelyard.live.requests import Refused
 
 SESSION = "x-smg-routing-key"
 TURNS = {"/generate": "input_ids"}

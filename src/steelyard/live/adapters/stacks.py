@@ -15,7 +15,8 @@ from steelyard.live.adapters.prime_rl import prime_rl_apps
 from steelyard.live.adapters.skyrl import skyrl_apps
 from steelyard.live.adapters.slime import slime_apps
 from steelyard.live.adapters.workers import WorkerFleet
-from steelyard.live.gateway import Gateway, GatewayRules
+from steelyard.live.gateway import Gateway
+from steelyard.live.rules import GatewayRules
 
 STACKS: dict[str, Callable[[WorkerFleet, Access], list[PathApp]]] = {
     "slime": slime_apps,

@@ -10,7 +10,7 @@ from steelyard.emulate.content import ContentNames
 from steelyard.emulate.engine import EmulatedEngine
 from steelyard.emulate.metrics import Metrics
 from steelyard.emulate.replica import CacheSource, EmulatedReplica, Loading
-from steelyard.emulate.serve import serve_one, server_of
+from steelyard.emulate.serve import serve_one, server_of, warm_up
 from steelyard.emulate.servers import listen
 from steelyard.engine import EngineLog
 from steelyard.model import Layout, weight_bytes
@@ -64,10 +64,12 @@ class EmulatedNode:
     def _replica(self, tp: int) -> EmulatedReplica:
         kind, setup = self.setup.kinds[tp], self.setup
         names = ContentNames(kind.limits.block_size, _REMEMBERED * kind.limits.blocks)
+        engine = kind.engine(names, EngineLog())
+        warm_up(engine)
         weights = weight_bytes(setup.model, tp=Layout(tp=tp))
         return EmulatedReplica(
             setup.model.name,
-            EmulatedEngine(kind.engine(names, EngineLog()), names, kind.host),
+            EmulatedEngine(engine, names, kind.host),
             Clock(self.speed),
             lambda number: 16,
             Metrics(setup.model.name, len(self.engines)),

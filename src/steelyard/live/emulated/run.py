@@ -13,11 +13,11 @@ from steelyard.balance.settings import CoreSettings
 from steelyard.files.jsontext import json_object
 from steelyard.files.writing import write_text
 from steelyard.live.control import ControlServer
-from steelyard.live.desk import DeskSettings
 from steelyard.live.emulated.agents import EmulatedAgents
 from steelyard.live.emulated.node import EmulatedNode
 from steelyard.live.emulated.trainer import EmulatedTrainer
-from steelyard.live.engines.api import WeightUpdate
+from steelyard.live.emulated.weights import update_emulated
+from steelyard.live.engines.condition import WatchRules
 from steelyard.live.engines.vllm import EmulatedVllm
 from steelyard.live.keeper import Keeper, KeptEngine
 from steelyard.live.member import Address, RunMember
@@ -26,6 +26,7 @@ from steelyard.live.plan_worker import PlanWorker
 from steelyard.live.planner import LivePlanner, PlannedRun
 from steelyard.live.roster import Roster, wanted_engines
 from steelyard.live.runs import RUN_FILE, RunPart
+from steelyard.live.turn_runner import DeskSettings
 from steelyard.live.upstream import Upstream
 from steelyard.posttrain.batches import BatchShape
 from steelyard.posttrain.core import core_settings
@@ -36,6 +37,8 @@ from steelyard.posttrain.setup import Job, PosttrainSetup, set_up_posttrain
 from steelyard.records.jsontext import compact, readable
 from steelyard.scenario.posttrain import PosttrainScenario
 from steelyard.scenario.posttrain_loading import posttrain_from_dict
+
+_BUSY_SECONDS = 5.0  # that a process may have to wait for a CPU; chosen
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,7 @@ class EmulatedRun:
             update_emulated,
             self.speed,
             {"scenario": compact(self.scenario.model_dump(mode="json"))},
+            self._rules(),
             self._planner if self.plans else None,
         )
 
@@ -143,6 +147,14 @@ class EmulatedRun:
         limits = self.setup.kinds[tp].limits
         api = EmulatedVllm(f"http://{HOST}:{port}")
         return KeptEngine(number, tp, limits.max_num_seqs, limits.blocks * limits.block_size, api, since=since)
+
+    def _rules(self) -> WatchRules:
+        """Engines that are emulated faster hang sooner, but not within what a busy machine may take."""
+        usual = WatchRules()
+        return WatchRules(
+            stall_seconds=max(_BUSY_SECONDS, usual.stall_seconds / self.speed),
+            alone_seconds=max(2 * _BUSY_SECONDS, usual.alone_seconds / self.speed),
+        )
 
     def _gateway(self) -> GatewayPart:
         counts = core_settings(self.setup).core().rounds.counts_tokens
@@ -221,12 +233,3 @@ class EmulatedEnginePart:
             await first_of([self.node.engines[engine].serving, stop.wait()])
         finally:
             await self.node.close()
-
-
-async def update_emulated(engine: KeptEngine, update: WeightUpdate) -> str:
-    """Give an emulated engine other weights, while its requests are frozen."""
-    await engine.api.pause("keep")
-    await engine.api.update_weights(update)
-    await engine.api.reset_prefix_cache()
-    await engine.api.resume()
-    return ""

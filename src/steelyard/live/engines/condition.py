@@ -6,7 +6,8 @@
 tokens that came. This is compared with the median of its peers. A step with twice the requests takes at most twice as
 long, so only peers with at least half as many requests running count, and a factor of 2 can be load alone. Above 3,
 in several looks in a row, something else is wrong. An engine that has requests and makes no token at all while a peer
-does is infinitely slow, but not before the longest prompt would have been read. An engine without peers is not judged.
+does is infinitely slow, but not before the longest prompt would have been read. Without a peer to compare with, an
+engine is only judged by that, and later.
 
 **Quarantined.** When somebody says so, until somebody says otherwise.
 """
@@ -79,6 +80,7 @@ class WatchRules:
     slow_factor: float = 3.0  # see the module's text
     slow_looks: int = 3  # in a row, also to be no longer slow
     stall_seconds: float = 30.0  # without a token; about as long as a prompt of 128k tokens takes
+    alone_seconds: float = 120.0  # the same, if no peer makes tokens either
 
 
 class EngineJudge:
@@ -118,12 +120,16 @@ class EngineJudge:
         if base is None or look.paused or base.paused or _restarted(base, look):
             self._base = look
             return
-        pace = pace_between(base, look)
-        if pace is not None and math.isinf(pace.seconds) and look.at - base.at < self._rules.stall_seconds:
-            return  # the window grows until a token comes
-        self._base = look
+        pace, seconds = pace_between(base, look), look.at - base.at
+        stalled = pace is not None and math.isinf(pace.seconds)
+        if stalled and seconds < self._rules.stall_seconds:
+            return
+        if not stalled:  # else the window grows until a token comes
+            self._base = look
         self.pace = pace
         factor = None if pace is None else slowness(pace, peers)
+        if stalled and factor is None and seconds >= self._rules.alone_seconds:
+            factor = math.inf
         if factor is not None:
             self._judge(factor)
 

@@ -128,7 +128,7 @@ class SglangEngine:
 
     async def weight_version(self) -> str | None:
         for path in ("/model_info", "/get_model_info"):  # newer and older versions
-            call = Call("GET", path, self._limits.order)
+            call = Call("GET", path, self._limits.look)
             reply = await self._http.ask(call)
             if reply.status == 200:
                 return self._http.parsed(_ServedInfo, call, reply).weight_version

@@ -126,7 +126,7 @@ class VllmEngine:
 
     async def weight_version(self) -> str | None:
         """What it was told last. It is a label: only log-probs tell which weights it has."""
-        call = Call("GET", "/weight_info", self._limits.order)
+        call = Call("GET", "/weight_info", self._limits.look)
         reply = await self._http.ask(call)
         if reply.status == 404:  # an older version
             return None

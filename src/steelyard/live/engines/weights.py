@@ -80,6 +80,17 @@ async def sync_engine(
     return await _EngineUpdate(engine, update, probes, tolerance).run(pause)
 
 
+async def update_engine(
+    engine: EngineApi, update: WeightUpdate, probes: Sequence[WeightProbe], tolerance: Tolerance
+) -> str:
+    """Bring weights to an engine. Returns why it must not be used with them; empty if it may. An engine that could not
+    be probed may yet be good: this raises what went wrong."""
+    found = await sync_engine(engine, update, probes, tolerance)
+    if found.why and (found.verdict is None or not found.verdict.why):
+        raise EngineError(engine.url, f"weights of version {update.version}", found.why)
+    return found.why
+
+
 class _EngineUpdate:
     """New weights for one engine."""
 

@@ -11,13 +11,13 @@ from steelyard.balance.route import BucketSpeed
 from steelyard.balance.settings import CoreSettings
 from steelyard.files.jsontext import json_object
 from steelyard.files.writing import write_text
-from steelyard.live.desk import DeskSettings
 from steelyard.live.engines.api import WeightUpdate
 from steelyard.live.engines.connect import connect
 from steelyard.live.keeper import KeptEngine
 from steelyard.live.member import Address, RunMember
 from steelyard.live.parts import HOST, ControllerPart, ControllerSpec, GatewayPart, first_of, free_ports
 from steelyard.live.runs import RUN_FILE, RunPart
+from steelyard.live.turn_runner import DeskSettings
 from steelyard.live.upstream import Upstream
 from steelyard.records.jsontext import readable
 from steelyard.scenario.checking import checked
@@ -128,11 +128,10 @@ class GrpoRun:
 async def update_checked(engine: KeptEngine, update: WeightUpdate) -> str:
     """Give an engine other weights, and compare its log-probabilities with the trainer's."""
     from steelyard.live.engines.probe import FLOAT32
-    from steelyard.live.engines.weights import sync_engine
+    from steelyard.live.engines.weights import update_engine
     from steelyard.live.grpo.trainer import read_probes
 
-    found = await sync_engine(engine.api, update, read_probes(Path(update.path)), FLOAT32)
-    return found.why
+    return await update_engine(engine.api, update, read_probes(Path(update.path)), FLOAT32)
 
 
 class AgentsPart:
