@@ -130,7 +130,7 @@ def test_planners_see_the_newest_batches_though_older_trajectories_are_dropped(m
     loop.manager = watching = AllOfThem(loop)
     loop.run()
     assert any(recent is not None for recent in watching.found)
-    assert sum(map(len, watching.batches._ended.values())) <= (_BATCHES + 4) * watching.size
+    assert sum(map(len, watching.batches._times._ended.values())) <= (_BATCHES + 4) * watching.size
 
 
 def test_a_brief_log_keeps_the_last_steps_and_all_busy_times() -> None:
