@@ -102,8 +102,6 @@ def _check(scenario: PosttrainScenario) -> None:
         raise UserError(f"{scenario.source}: mode: colocated cannot be run live yet; use split or an overlapped mode")
     if scenario.planner != "given":
         raise UserError(f"{scenario.source}: planner: {scenario.planner} cannot be run live yet; leave it out")
-    if scenario.pool != "none":
-        raise UserError(f"{scenario.source}: pool: {scenario.pool} cannot be run live yet; leave it out")
 
 
 def _show_emulated(run: EmulatedRun) -> None:

@@ -246,9 +246,7 @@ class TurnDesk:
                 continue
             stored = self.journal.trajectory(name)
             if stored is not None and stored.fate:  # its end was not reported any more
-                last = Turn(stored.turns[-1].generated) if stored.turns else Turn(0)
-                ended = stored.fate == "ended"
-                self._tell(Ended(0.0, name, row["epoch"], last) if ended else Aborted(0.0, name, row["epoch"]))
+                self._tell_end(stored, name, row["epoch"])
                 continue
             self.running[name] = self._taken_up(row, stored)
 
@@ -313,10 +311,18 @@ class TurnDesk:
             live.place_came.set()
         return live
 
+    def _tell_end(self, stored: StoredTrajectory, name: str, epoch: int) -> None:
+        last = Turn(stored.turns[-1].generated) if stored.turns else Turn(0)
+        self._tell(Ended(0.0, name, epoch, last) if stored.fate == "ended" else Aborted(0.0, name, epoch))
+
     def _place(self, command: Place) -> None:
         live = self.running.get(command.trajectory)
         if live is None:
-            self._early[command.trajectory] = command
+            stored = self.journal.trajectory(command.trajectory)
+            if stored is not None and stored.fate:  # its end was dropped: it came when its engine was down for the core
+                self._tell_end(stored, command.trajectory, command.epoch)
+            else:
+                self._early[command.trajectory] = command
             return
         before, live.epoch = live.epoch, command.epoch
         if live.held:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from steelyard.balance.events import ReplicaDown, ReplicaUp, WeightsPublished
+from steelyard.balance.kinds import Event
 from steelyard.files.jsontext import json_row
 from steelyard.live.control import ControlServer
 from steelyard.live.engines.api import EngineApi, EngineError, WeightUpdate
@@ -22,6 +23,7 @@ from steelyard.live.wire import Message
 log = logging.getLogger("steelyard.keeper")
 
 _LOOK_SECONDS = 0.2  # between two looks at an engine that is up or down; chosen
+_SLEEP_LEVEL = 1  # keeps weights in the host's memory, so that an engine can say which it has; chosen
 _MISSES = 5  # looks in a row without an answer until an engine counts as down; chosen
 
 
@@ -39,8 +41,15 @@ class KeptEngine:
     misses: int = 0
     quarantined: str = ""  # why it must not be used
     drained: bool = False  # an operator has taken it out
+    lent: bool = False  # its GPUs are lent to training, and it sleeps
+    asleep: bool = False  # it was put to sleep by this controller
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while its weights change
     task: asyncio.Task[None] | None = None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether it should be up."""
+        return not (self.quarantined or self.drained or self.lent)
 
 
 Update = Callable[[KeptEngine, WeightUpdate], Awaitable[str]]
@@ -48,13 +57,17 @@ Update = Callable[[KeptEngine, WeightUpdate], Awaitable[str]]
 
 
 class Keeper:
-    """Engines of a run, by number. Runs in the controller's process."""
+    """Engines of a run, by number. Runs in the controller's process.
+
+    ``step_over`` says what is reported together with weights that engines have from now on.
+    """
 
     def __init__(self, server: ControlServer, update: Update) -> None:
         self.engines: dict[int, KeptEngine] = {}
         self._server, self._update = server, update
         self._target = WeightUpdate("0", "")
         self._syncing: asyncio.Task[None] | None = None
+        self.step_over: Callable[[float, int], Sequence[Event]] = lambda at, version: ()
         server.facts = self.fact
 
     # -- what is wanted -----------------------------------------------------------------------------------------
@@ -90,6 +103,29 @@ class Keeper:
         self._server.controller.store.keep("drained", json.dumps({"engines": numbers}))
         if drained:
             self._take_down(engine)
+
+    async def lend(self, number: int) -> None:
+        """Free an engine's GPUs: its turns go elsewhere, and it sleeps. One that was started anew sleeps again."""
+        engine = self.engines[number]
+        engine.lent = True
+        async with engine.busy:
+            if self.is_up(number):
+                self._take_down(engine)
+                await self._server.decided()
+            if not engine.asleep or await engine.api.ready():
+                await engine.api.sleep(_SLEEP_LEVEL)
+                engine.asleep = True
+
+    async def take_back(self, number: int) -> None:
+        """Wake an engine that was lent, and bring it up with the newest weights."""
+        engine = self.engines[number]
+        async with engine.busy:
+            if engine.lent and not await engine.api.ready():
+                await engine.api.wake()
+            engine.lent = engine.asleep = False
+        if engine.wanted and not self.is_up(number):
+            engine.version = -1
+            await self._bring_up(engine)
 
     def fact(self, name: str, value: Any) -> None:
         """A trainer tells that there are new weights."""
@@ -140,7 +176,7 @@ class Keeper:
                 self._take_down(engine)
             if healthy and self.is_up(engine.number) and await self._has_changed(engine):
                 self._take_down(engine)
-            elif healthy and not self.is_up(engine.number) and not (engine.quarantined or engine.drained):
+            elif healthy and engine.wanted and not self.is_up(engine.number):
                 engine.version = -1
                 await self._bring_up(engine)
             await asyncio.sleep(_LOOK_SECONDS)
@@ -157,7 +193,7 @@ class Keeper:
 
     async def _bring_up(self, engine: KeptEngine) -> None:
         async with engine.busy:
-            if not await self._bring_to_target(engine):
+            if not engine.wanted or self.is_up(engine.number) or not await self._bring_to_target(engine):
                 return
             rollouts = self._server.controller.core.placement.rollouts
             engine.epoch = rollouts.next_epoch(engine.number)
@@ -205,7 +241,8 @@ class Keeper:
             while not any(self.is_up(number) for number in self.engines):
                 await asyncio.sleep(_LOOK_SECONDS)
             version = int(target.version)
-            self._server.tell(WeightsPublished(self._server.now(), version))
+            at = self._server.now()
+            self._server.tell(*self.step_over(at, version), WeightsPublished(at, version))
             await self._server.decided()
             self._server.notify({"published": version})
 

@@ -22,6 +22,7 @@ from steelyard.live.journal import TurnJournal
 from steelyard.live.keeper import Keeper, KeptEngine, Update
 from steelyard.live.member import Address, RunMember
 from steelyard.live.operate import Operations
+from steelyard.live.pool import PoolKeeper, PoolSpec
 from steelyard.live.serve import serve_app
 from steelyard.live.state import news_for, state_for
 
@@ -40,6 +41,7 @@ class ControllerSpec:
     update: Update
     speed: float = 1.0
     facts: Mapping[str, str] = field(default_factory=dict)  # about the run, for readers of its store
+    pool: Callable[[], PoolSpec | None] = lambda: None
 
 
 class ControllerPart:
@@ -56,17 +58,23 @@ class ControllerPart:
         server.state = lambda role: state_for(role, server.controller)
         server.news = lambda role: news_for(role, server.controller, keeper.rows())
         server.operate = Operations(server, keeper, spec.steps).answer
-        server.open(spec.store, spec.settings())
+        settings, pooled = spec.settings(), spec.pool()
+        pool = None if pooled is None else PoolKeeper(server, keeper, settings, pooled)
+        server.open(spec.store, settings)
         for name, value in spec.facts.items():
             server.controller.store.keep(name, value)
         serving = asyncio.ensure_future(server.serve(HOST, spec.port, lambda _: None))
         keeper.begin(spec.engines())
+        if pool is not None:
+            pool.begin()
         try:
             await first_of([serving, stop.wait(), keeper.published(spec.steps)])
             server.notify({"over": True})
             server.controller.save()
         finally:
             serving.cancel()
+            if pool is not None:
+                pool.close()
             await keeper.close()
             with suppress(asyncio.CancelledError, Exception):
                 await serving

@@ -12,6 +12,7 @@ from steelyard.files.jsontext import json_object
 from steelyard.files.writing import write_text
 from steelyard.live.desk import DeskSettings
 from steelyard.live.emulated.agents import EmulatedAgents
+from steelyard.live.emulated.lanes import EmulatedLanes
 from steelyard.live.emulated.node import EmulatedNode
 from steelyard.live.emulated.trainer import EmulatedTrainer
 from steelyard.live.engines.api import WeightUpdate
@@ -19,9 +20,12 @@ from steelyard.live.engines.vllm import EmulatedVllm
 from steelyard.live.keeper import KeptEngine
 from steelyard.live.member import Address, RunMember
 from steelyard.live.parts import HOST, ControllerPart, ControllerSpec, GatewayPart, first_of, free_ports
+from steelyard.live.pool import PoolSpec
 from steelyard.live.runs import RUN_FILE, RunPart
 from steelyard.live.upstream import Upstream
 from steelyard.posttrain.core import core_settings
+from steelyard.posttrain.lending import Lending
+from steelyard.posttrain.roles import first_places
 from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
 from steelyard.records.jsontext import compact, readable
 from steelyard.scenario.posttrain import PosttrainScenario
@@ -89,7 +93,30 @@ class EmulatedRun:
             update_emulated,
             self.speed,
             {"scenario": compact(self.scenario.model_dump(mode="json"))},
+            self._pool,
         )
+
+    @cached_property
+    def lending(self) -> Lending | None:
+        """The replicas of its pool, if it has one."""
+        if self.scenario.pool == "none":
+            return None
+        job = self.setup.job.cost
+        places, training = first_places(self.degrees, self.scenario.training.gpus, self.scenario.gpus, shared=False)
+        return Lending(self.setup, job, training, places)
+
+    @property
+    def pooled_engines(self) -> dict[int, tuple[int, ...]]:
+        """The engines of each hybrid replica, by number."""
+        places, _ = first_places(self.degrees, self.scenario.training.gpus, self.scenario.gpus, shared=False)
+        units = {} if self.lending is None else self.lending.units
+        return {replica: tuple(places.index(gpus) for gpus in unit) for replica, unit in units.items()}
+
+    def _pool(self) -> PoolSpec | None:
+        lending = self.lending
+        if lending is None:
+            return None
+        return PoolSpec(lending.formed, self.pooled_engines, lending.train_seconds)
 
     def _engine(self, number: int) -> KeptEngine:
         tp = self.degrees[number]
@@ -137,9 +164,12 @@ class JobPart:
     def __init__(self, run: EmulatedRun) -> None:
         upstream = Upstream(HOST, run.gateway)
         self.agents = EmulatedAgents(run.setup, lambda: upstream, run.speed)
-        self.trainer = EmulatedTrainer(run.setup.job, run.scenario.steps, self.agents.tokens, run.speed)
+        lanes = None if run.lending is None else EmulatedLanes(run.lending, run.speed)
+        self.trainer = EmulatedTrainer(run.setup.job, run.scenario.steps, self.agents.tokens, run.speed, lanes)
         self.sampler = RunMember(run.address, "sampler", self.agents)
         self.trainer.member = RunMember(run.address, "trainer", self.trainer)
+        if lanes is not None:
+            lanes.member = self.trainer.member
 
     async def run(self, stop: asyncio.Event) -> None:
         assert self.trainer.member is not None
@@ -151,6 +181,8 @@ class JobPart:
         finally:
             sampling.cancel()
             self.agents.close()
+            if self.trainer.lanes is not None:
+                self.trainer.lanes.close()
 
 
 class EmulatedEnginePart:
