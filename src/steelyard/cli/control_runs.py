@@ -50,7 +50,7 @@ def learn(path: Path, overrides: Sequence[str], out: Path | None, speed: float |
     folder = choose_output_dir(out, f"{scenario.name}-live", overwrite=False)
     ways = {_OURS: scenario}
     if scenario.baseline:
-        ways[_STATIC] = scenario.replace(staleness=0, router="round-robin")
+        ways[_STATIC] = scenario.replace(staleness=0, router="round-robin", pool="none")
     runs: dict[str, GrpoRun] = {}
     for name, each in ways.items():
         say(f"{name}: staleness {each.staleness}, {each.router}; making the model")
