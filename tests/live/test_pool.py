@@ -60,7 +60,8 @@ def carried_out(run: EmulatedRun, trouble: Trouble | None = None) -> list[str]:
 
 
 def test_the_live_pool_moves_what_the_simulated_one_moves(tmp_path: Path) -> None:
-    """Training takes three times as long as rollout at first, so that noise cannot change the first move."""
+    """Training takes three times as long as rollout at first, so that noise cannot change the first move. Each move is
+    told in a sentence, too."""
     run = new_run(tmp_path, speed=10.0, pool="thresholds")
     moves = [move for move in carried_out(run) if move.startswith(("Drain", "Leave"))]
     words = {"training": "Drain", "rollout": "Leave"}
@@ -75,14 +76,9 @@ def test_the_live_pool_moves_what_the_simulated_one_moves(tmp_path: Path) -> Non
     weights = [dict(map(tuple, row["weights"])) for row in rows if row["kind"] == "Reduce"]
     assert weights[0] == {0: 1.0}
     assert weights.index({0: 1.0, 1: 0.0}) < weights.index({0: 0.5, 1: 0.5})
-
-
-def test_each_move_is_told_in_a_sentence(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    carried_out(run)
     told = [each.sentence for each in explanations(log_of(run.store)) if each.kind == "pool"]
-    for words in ("is lent to training: a step took", "is empty: it joins", "trains from step"):
-        assert [sentence for sentence in told if f"pool replica 1 {words}" in sentence], words
+    for said in ("is lent to training: a step took", "is empty: it joins", "trains from step"):
+        assert [sentence for sentence in told if f"pool replica 1 {said}" in sentence], said
 
 
 async def until(parts: Parts, *states: str) -> None:
@@ -103,8 +99,18 @@ async def until_asleep(parts: Parts) -> None:
         await asyncio.sleep(0.005)
 
 
-@pytest.mark.parametrize("state", ["draining", "fetching", "active"])
-@pytest.mark.parametrize("names", [["controller"], ["job"], ["engine-0"], ["controller", "job"]])
+@pytest.mark.parametrize(
+    ("names", "state"),
+    [
+        (["controller"], "draining"),
+        (["controller"], "active"),
+        (["job"], "fetching"),
+        (["job"], "active"),
+        (["engine-0"], "draining"),
+        (["engine-0"], "active"),
+        (["controller", "job"], "fetching"),
+    ],
+)
 def test_a_part_that_dies_while_a_replica_moves(tmp_path: Path, names: list[str], state: str) -> None:
     """It is rolled back, or goes on. An engine that comes back while it is lent goes to sleep again."""
 

@@ -114,7 +114,6 @@ def test_a_run_whose_machine_went_down_is_resumed(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ("planner=libra", "planner: libra cannot be run live yet"),
-        ("pool=payoff", "pool: payoff cannot be run live yet"),
         ("mode=colocated", "colocated"),
     ],
 )

@@ -77,6 +77,7 @@ class _Reading:
         self._begun: float | None = None  # when engines had the first weights
         self._tokens: Counter[str] = Counter()  # by trajectory
         self._down: dict[int, float] = {}
+        self._draining: set[int] = set()  # replicas that the pool takes engines from, which are not lost then
         self._at = 0.0
         self._samples: list[str] = []
         self._complete = self._trained = 0.0
@@ -87,6 +88,10 @@ class _Reading:
             if line["kind"] == "TrainOn":
                 self._samples += line["trajectories"]
                 self._complete = self._at
+            elif line["kind"] == "Drain":
+                self._draining.add(line["replica"])
+            elif line["kind"] == "RollBack":
+                self._draining.discard(line["replica"])
             return
         self._at = line["at"]
         self._found.events[line["kind"]] += 1
@@ -97,7 +102,9 @@ class _Reading:
                 self._trained = self._at
             case "WeightsPublished":
                 self._publish(line["version"])
-            case "ReplicaDown":
+            case "Drained":
+                self._draining.discard(line["replica"])
+            case "ReplicaDown" if not self._draining:
                 self._down.setdefault(line["replica"], self._at)
             case "ReplicaUp" if line["replica"] in self._down:
                 since = self._down.pop(line["replica"])
