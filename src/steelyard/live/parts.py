@@ -22,7 +22,7 @@ from steelyard.live.journal import TurnJournal
 from steelyard.live.keeper import Keeper, KeptEngine, Update
 from steelyard.live.member import Address, RunMember
 from steelyard.live.operate import Operations
-from steelyard.live.pool import PoolKeeper, PoolSpec
+from steelyard.live.pool import LivePool, PoolKeeper
 from steelyard.live.serve import serve_app
 from steelyard.live.state import news_for, state_for
 
@@ -41,7 +41,7 @@ class ControllerSpec:
     update: Update
     speed: float = 1.0
     facts: Mapping[str, str] = field(default_factory=dict)  # about the run, for readers of its store
-    pool: Callable[[], PoolSpec | None] = lambda: None
+    pool: Callable[[], LivePool | None] = lambda: None
 
 
 class ControllerPart:

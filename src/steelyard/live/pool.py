@@ -50,7 +50,7 @@ LEFT = "left"
 
 
 @dataclass(frozen=True)
-class PoolSpec:
+class LivePool:
     """The pool of a run: its replicas, and the engines of each hybrid one."""
 
     formed: Callable[[float], PoolFormed]
@@ -61,7 +61,7 @@ class PoolSpec:
 class PoolKeeper:
     """Beside the keeper of engines. Create it before the server opens its store, and begin when that is open."""
 
-    def __init__(self, server: ControlServer, keeper: Keeper, settings: CoreSettings, spec: PoolSpec) -> None:
+    def __init__(self, server: ControlServer, keeper: Keeper, settings: CoreSettings, spec: LivePool) -> None:
         self._server, self._keeper, self._spec = server, keeper, spec
         self._steps = settings.rounds.steps
         self._measure = StepMeasure(settings, spec.train_with)

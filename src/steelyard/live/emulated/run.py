@@ -20,7 +20,7 @@ from steelyard.live.engines.vllm import EmulatedVllm
 from steelyard.live.keeper import KeptEngine
 from steelyard.live.member import Address, RunMember
 from steelyard.live.parts import HOST, ControllerPart, ControllerSpec, GatewayPart, first_of, free_ports
-from steelyard.live.pool import PoolSpec
+from steelyard.live.pool import LivePool
 from steelyard.live.runs import RUN_FILE, RunPart
 from steelyard.live.upstream import Upstream
 from steelyard.posttrain.core import core_settings
@@ -112,11 +112,11 @@ class EmulatedRun:
         units = {} if self.lending is None else self.lending.units
         return {replica: tuple(places.index(gpus) for gpus in unit) for replica, unit in units.items()}
 
-    def _pool(self) -> PoolSpec | None:
+    def _pool(self) -> LivePool | None:
         lending = self.lending
         if lending is None:
             return None
-        return PoolSpec(lending.formed, self.pooled_engines, lending.train_seconds)
+        return LivePool(lending.formed, self.pooled_engines, lending.train_seconds)
 
     def _engine(self, number: int) -> KeptEngine:
         tp = self.degrees[number]

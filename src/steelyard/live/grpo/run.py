@@ -18,7 +18,7 @@ from steelyard.live.engines.connect import connect
 from steelyard.live.keeper import KeptEngine
 from steelyard.live.member import Address, RunMember
 from steelyard.live.parts import HOST, ControllerPart, ControllerSpec, GatewayPart, first_of, free_ports
-from steelyard.live.pool import PoolSpec
+from steelyard.live.pool import LivePool
 from steelyard.live.runs import RUN_FILE, RunPart
 from steelyard.live.upstream import Upstream
 from steelyard.records.jsontext import readable
@@ -126,11 +126,11 @@ class GrpoRun:
             return {}
         return {number + 1: (number,) for number in range(len(self.engines) - 1)}
 
-    def _pool(self) -> PoolSpec | None:
+    def _pool(self) -> LivePool | None:
         if self.scenario.pool == "none":
             return None
         core, hybrid = ((0, (len(self.engines),)),), tuple(self.pooled_engines.items())
-        return PoolSpec(lambda at: PoolFormed(at, core, hybrid, engines=1), self.pooled_engines)
+        return LivePool(lambda at: PoolFormed(at, core, hybrid, engines=1), self.pooled_engines)
 
     def _settings(self) -> CoreSettings:
         asked = self.scenario
