@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sqlite3
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -14,12 +15,22 @@ from typing import Any
 
 import pytest
 
+from steelyard.balance.commands import Place
+from steelyard.balance.events import Ended
+from steelyard.balance.kinds import Event
+from steelyard.live.control import ControlServer
 from steelyard.live.emulated.run import EmulatedEnginePart, EmulatedRun
 from steelyard.live.explain import explanations, log_of
+from steelyard.live.journal import StoredTurn
 from steelyard.live.store import log_rows
 from steelyard.live.supervise import Supervisor
+from steelyard.live.wire import packed
+from steelyard.posttrain.core import core_settings
 from steelyard.posttrain.run import posttrain
+from steelyard.posttrain.setup import set_up_posttrain
+from steelyard.records import Turn
 from steelyard.scenario import posttrain_from_dict
+from support.gateways import placing_desk
 from support.live_logs import LENDING, check, check_pool, check_replay
 from support.live_parts import Parts
 
@@ -180,3 +191,54 @@ def test_chaos(tmp_path: Path, seed: int) -> None:
             parts.start(*names)
 
     carried_out(new_run(tmp_path, pool=random.choice(["payoff", "thresholds"])), trouble)
+
+
+def test_an_end_that_the_core_has_missed_is_told_again(tmp_path: Path) -> None:
+    """A last turn ends on an engine that was just lent. The core drops that, and places the turn elsewhere."""
+
+    async def main() -> list[Event]:
+        desk, reported = placing_desk(tmp_path, [], places=False)
+        desk.journal.begin("a", "0", 0, 10)
+        desk.journal.add("a", StoredTurn(0, 10, 7, {}))
+        desk.journal.end("a", "ended", 1.0)
+        desk.carry_out(Place("a", 1, epoch=3))
+        await desk.close()
+        return reported
+
+    assert asyncio.run(main()) == [Ended(0.0, "a", 3, Turn(7))]
+
+
+def test_reports_are_acknowledged_when_they_are_decided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if they come again over another connection while they wait for the disk: commands follow before that."""
+
+    async def main() -> None:
+        server = ControlServer()
+        server.open(tmp_path / "store.db", core_settings(set_up_posttrain(posttrain_from_dict(LENDING))))
+        controller, write, gates = server.controller, server.controller.write, [threading.Event() for _ in range(2)]
+        writing = iter(gates)
+
+        def slow(*words: Any) -> Any:
+            if (gate := next(writing, None)) is not None:
+                gate.wait(PATIENCE)
+            return write(*words)
+
+        monkeypatch.setattr(controller, "write", slow)
+        port = asyncio.get_running_loop().create_future()
+        serving = asyncio.ensure_future(server.serve("127.0.0.1", 0, port.set_result))
+        hello = {"hello": {"role": "trainer", "name": "t", "seen": [-1, -1], "token": ""}}
+        first, sender = await asyncio.open_connection("127.0.0.1", await port)
+        sender.write(packed(hello) + packed({"report": 1}))
+        assert b"welcome" in await first.readline()
+        sender.write(packed({"report": 2}))  # waits for the disk behind the first
+        second, again = await asyncio.open_connection("127.0.0.1", await port)
+        again.write(packed(hello) + packed({"report": 2}))
+        gates[0].set()
+        assert b"welcome" in await second.readline()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(second.readline(), 0.3)  # nothing yet
+        gates[1].set()
+        assert await second.readline() == packed({"acknowledged": 2})
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+    asyncio.run(main())
