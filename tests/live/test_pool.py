@@ -20,6 +20,7 @@ from steelyard.balance.events import Ended
 from steelyard.balance.kinds import Event
 from steelyard.live.control import ControlServer
 from steelyard.live.emulated.run import EmulatedEnginePart, EmulatedRun
+from steelyard.live.engines.vllm import EmulatedVllm
 from steelyard.live.explain import explanations, log_of
 from steelyard.live.journal import StoredTurn
 from steelyard.live.store import log_rows
@@ -141,6 +142,41 @@ def test_a_part_that_dies_while_a_replica_moves(tmp_path: Path, names: list[str]
     assert (seen == ["asleep"]) == (names == ["engine-0"] and state != "draining")
     if names == ["job"] and state != "draining":
         assert "RollBack 1" in moves
+
+
+def test_no_engine_wakes_before_training_has_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody answers `Join`, its deadline passes, and the controller is killed, too. Only the next trainer can say that
+    the GPU is free."""
+    gone, sleep = asyncio.Event(), EmulatedVllm.sleep
+    seen: list[bool] = []
+
+    async def slow(engine: EmulatedVllm, level: int) -> None:
+        await gone.wait()
+        await sleep(engine, level)
+
+    async def trouble(parts: Parts) -> None:
+        await until(parts, "draining")
+        await parts.kill("job")
+        gone.set()
+        await until(parts, "requested")
+        await parts.kill("controller")
+        parts.start("controller")
+        await until(parts, "rolled back")  # by the clock of the new controller
+        await parts.kill("controller")
+        parts.start("controller")
+        await until(parts, "rolled back")
+        await asyncio.sleep(1.0)  # for several looks at its engine
+        await until_asleep(parts)
+        seen.append(parts.controller.keeper.is_up(0))
+        parts.start("job")
+        await until(parts, "rollout")
+        seen.append(parts.controller.keeper.is_up(0))
+
+    monkeypatch.setattr(EmulatedVllm, "sleep", slow)
+    moves = carried_out(new_run(tmp_path, speed=40.0, pool="thresholds"), trouble)
+    assert seen == [False, True]
+    assert moves[:4] == ["Drain 1", "Join 1", "RollBack 1", "Serving 1"]
+    assert [row for _, row in log_rows(tmp_path / "controller.db") if row.get("kind") == "Tick"]
 
 
 def test_killed_processes(tmp_path: Path) -> None:
