@@ -115,14 +115,15 @@ def test_a_run_whose_machine_went_down_is_resumed(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ("planner=oracle", "planner: oracle knows trajectories"),
-        ("pool=payoff", "pool: payoff cannot be run live yet"),
+        ("pool=payoff planner=libra", "pool: payoff cannot be run live beside a planner"),
         ("mode=colocated", "colocated"),
     ],
 )
 def test_what_cannot_be_run_yet_is_refused(tmp_path: Path, change: str, message: str) -> None:
     path = tmp_path / "scenario.json"
     path.write_text(json.dumps(SCENARIO))
-    result = CliRunner().invoke(app, ["control", str(path), "--set", change, "--out", str(tmp_path / "out")])
+    changes = [word for each in change.split() for word in ("--set", each)]
+    result = CliRunner().invoke(app, ["control", str(path), *changes, "--out", str(tmp_path / "out")])
     assert isinstance(result.exception, UserError)
     assert message in str(result.exception)
     assert not (tmp_path / "out").exists()

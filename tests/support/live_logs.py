@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -95,3 +96,49 @@ def _made_with(prompt: int, choice: dict[str, Any], newest: int) -> dict[int, in
     for place, (token, logprob) in enumerate(pairs, prompt):
         found[next(each for each in range(newest + 1) if logprob_of(str(each))(place, token) == logprob)] += 1
     return dict(found)
+
+
+LENDING: dict[str, Any] = {
+    "model": "qwen2.5-3b",
+    "gpu": "a800",
+    "trajectories": {
+        "preset": "search",
+        "prompts": 2,
+        "group": 4,
+        "prompt": {"kind": "uniform", "min": 6000, "max": 8000},
+        "budget": {"turns": 2, "context": 12288},
+        "drift": None,
+    },
+    "mode": "one-step-off",
+    "rollout": [{"tp": 1, "replicas": 3}],
+    "training": {"dp": 1, "micro_batch_tokens": 12288},
+    "pool": "payoff",
+    "steps": 5,
+    "seed": 3,
+}
+"""A run whose training takes three times as long as its rollout: long prompts, short answers. A pool lends a replica
+after the first step, and a step takes half as long once it trains."""
+
+
+def check_pool(store: Path, engines: Mapping[int, tuple[int, ...]]) -> list[str]:
+    """No GPU works for two sides: from `Drained` until training is told to leave, no engine of a replica is up, and no
+    replica trains that is not drained. Returns the moves: each command with its replica."""
+    up: set[int] = set()
+    lent: set[int] = set()
+    moves: list[str] = []
+    for _, row in [*log_rows(store)][1:]:
+        kind, replica = row["kind"], row.get("replica")
+        if kind == "ReplicaUp":
+            up.add(row["replica"])
+        elif kind == "ReplicaDown":
+            up.discard(row["replica"])
+        elif kind == "Drained":
+            lent.add(row["replica"])
+        elif kind in ("Leave", "RollBack"):
+            lent.discard(row["replica"])
+        elif kind in ("Join", "Activate"):
+            assert replica in lent
+        if kind in ("Drain", "Join", "Activate", "Leave", "RollBack", "Serving"):
+            moves.append(f"{kind} {replica}")
+        assert not up & {number for each in lent for number in engines[each]}, row
+    return moves

@@ -60,7 +60,7 @@ def learn(path: Path, overrides: Sequence[str], out: Path | None, speed: float |
     folder = choose_output_dir(out, f"{scenario.name}-live", overwrite=False)
     ways = {_OURS: scenario}
     if scenario.baseline:
-        ways[_STATIC] = scenario.replace(staleness=0, router="round-robin")
+        ways[_STATIC] = scenario.replace(staleness=0, router="round-robin", pool="none")
     runs: dict[str, GrpoRun] = {}
     for name, each in ways.items():
         say(f"{name}: staleness {each.staleness}, {each.router}; making the model")
@@ -138,8 +138,10 @@ def _check(scenario: PosttrainScenario) -> None:
             f"{scenario.source}: planner: {scenario.planner} knows trajectories that have not been generated yet, "
             "so it can only be simulated; use simulated or libra"
         )
-    if scenario.pool != "none":
-        raise UserError(f"{scenario.source}: pool: {scenario.pool} cannot be run live yet; leave it out")
+    if scenario.pool != "none" and scenario.planner != "given":
+        raise UserError(
+            f"{scenario.source}: pool: {scenario.pool} cannot be run live beside a planner yet; leave one of them out"
+        )
 
 
 def _show_emulated(run: EmulatedRun) -> None:

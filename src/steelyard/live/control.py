@@ -72,9 +72,8 @@ class ControlServer:
     ) -> None:
         self.state, self.news, self.facts = state, news, facts
         self.operate: Callable[[Message], Message] = lambda asked: {}
-        self.before: Callable[[Event], None] | None = None  # called with every event before it is decided
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._speed = speed
+        self.speed = speed
         self._started = 0.0  # time of day when the run began
         self._access = Access() if access is None else access
         self._members: set[_Connected] = set()
@@ -119,7 +118,7 @@ class ControlServer:
 
     def now(self) -> float:
         """The second of this moment. It never goes back, also across restarts."""
-        self._last_second = max(self._last_second, (time.time() - self._started) * self._speed)
+        self._last_second = max(self._last_second, (time.time() - self._started) * self.speed)
         return self._last_second
 
     def tell(self, *events: Event) -> None:
@@ -174,7 +173,7 @@ class ControlServer:
             waiters, self._waiters = self._waiters, []
             async with self._writing:
                 envelopes = await asyncio.to_thread(self.controller.write, inbox.events, inbox.reports)
-                self.controller.decide(envelopes, self.before)
+                self.controller.decide(envelopes)
             for member in self._members:
                 if member.name in inbox.reports:
                     member.writer.write(packed({"acknowledged": inbox.reports[member.name]}))
@@ -241,14 +240,16 @@ class ControlServer:
         return self._access.allows(f"Bearer {token}", scope) is True
 
     def _take(self, member: _Connected, message: Message) -> None:
-        """A report or an operator's question. A report that was taken before is acknowledged, and not decided again."""
+        """A report or an operator's question. A report that was taken before is not decided again. It is acknowledged
+        once it is on disk and decided, which it may not be yet if its member was cut off in between."""
         if "operate" in message:
             answer = self.operate(message["operate"]) if member.role == "operator" else {}
             member.writer.write(packed({"answer": answer}))
             return
         number = int(message["report"])
         if number <= self._taken.get(member.name, 0):
-            member.writer.write(packed({"acknowledged": self._taken[member.name]}))
+            self._inbox.reports[member.name] = self._taken[member.name]
+            self._wake.set()
             return
         at = self.now()
         events = [event_of(row, at) for row in message.get("events", ())]

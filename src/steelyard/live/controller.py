@@ -37,7 +37,10 @@ CarryOut = Callable[[CommandId, Command], None]
 
 
 class Controller:
-    """Feeds events to a core and has its commands carried out. Use `begin` or `resume`."""
+    """Feeds events to a core and has its commands carried out. Use `begin` or `resume`.
+
+    ``watch`` is called with each event from then on, once its commands are carried out.
+    """
 
     def __init__(self, store: Store, core: Core, carry_out: CarryOut, saved: int = 0) -> None:
         self.core = core
@@ -45,6 +48,7 @@ class Controller:
         self._carry_out = carry_out
         self._saved = saved  # events before the newest snapshot
         self._carried_out: list[list[Command]] = []  # by event, and not written yet
+        self.watch: Callable[[Event, Sequence[Command]], None] = lambda event, commands: None
 
     @classmethod
     def begin(cls, path: Path, settings: CoreSettings, carry_out: CarryOut) -> Controller:
@@ -93,12 +97,12 @@ class Controller:
         self._write(envelopes, reports)
         return envelopes
 
-    def decide(self, envelopes: Sequence[Envelope], before: Callable[[Event], None] | None = None) -> None:
-        """The second half of `tell`. ``before`` is called with each event before it is decided."""
+    def decide(self, envelopes: Sequence[Envelope]) -> None:
+        """The second half of `tell`."""
         for envelope in envelopes:
-            if before is not None:
-                before(envelope.event)
-            self._act(envelope.seq, self.core.decide(envelope))
+            commands = self.core.decide(envelope)
+            self._act(envelope.seq, commands)
+            self.watch(envelope.event, commands)
         if self._store.events - self._saved >= _EVENTS_BETWEEN_SNAPSHOTS:
             self.save()
 

@@ -115,6 +115,7 @@ class _Reading:
         self._begun: float | None = None  # when engines had the first weights
         self._tokens: Counter[str] = Counter()  # by trajectory
         self._down: dict[int, float] = {}
+        self._draining: set[int] = set()  # replicas that the pool takes engines from, which are not lost then
         self._at = 0.0
         self._samples: list[str] = []
         self._complete = self._trained = 0.0
@@ -129,6 +130,10 @@ class _Reading:
                 self._complete = self._at
             elif line["kind"] == "ChangePlan":
                 self._found.changes.append(_proposed(decode_kind(_KINDS, line, "log")))
+            elif line["kind"] == "Drain":
+                self._draining.add(line["replica"])
+            elif line["kind"] == "RollBack":
+                self._draining.discard(line["replica"])
             return
         self._at = line["at"]
         self._found.events[line["kind"]] += 1
@@ -144,7 +149,9 @@ class _Reading:
                 self._change("done", line["seconds"])
             case "PlanRolledBack":
                 self._change(f"rolled back: {line['reason']}", 0.0)
-            case "ReplicaDown" if not (self._moving and self._found.proposed):  # else a plan stops it
+            case "Drained":
+                self._draining.discard(line["replica"])
+            case "ReplicaDown" if not (self._draining or (self._moving and self._found.proposed)):  # else on purpose
                 self._down.setdefault(line["replica"], self._at)
             case "ReplicaUp" if line["replica"] in self._down:
                 since = self._down.pop(line["replica"])

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from steelyard.balance.events import ReplicaDown, ReplicaUp, WeightsPublished
+from steelyard.balance.kinds import Event
 from steelyard.files.jsontext import json_row
 from steelyard.live.control import ControlServer
 from steelyard.live.engines.api import EngineApi, EngineError, WeightUpdate
@@ -25,6 +26,7 @@ from steelyard.live.wire import Message
 log = logging.getLogger("steelyard.keeper")
 
 _LOOK_SECONDS = 0.2  # between two looks at an engine that is up or down; chosen
+_SLEEP_LEVEL = 1  # keeps weights in the host's memory, so that an engine can say which it has; chosen
 _MISSES = 5  # looks in a row without an answer until an engine counts as down; chosen
 _QUARANTINE_SECONDS = 30.0  # until an engine with wrong weights is given them again; chosen
 
@@ -46,8 +48,15 @@ class KeptEngine:
     hung: bool = False  # it made no tokens, and has made none since
     drained: bool = False  # an operator has taken it out
     since: float = 0.0  # second of the run before which it is not used: its GPUs are not free, or it starts faster here
+    lent: bool = False  # its GPUs are lent to training, and it sleeps
+    asleep: bool = False  # it was put to sleep by this controller
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while its weights change
     task: asyncio.Task[None] | None = None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether it should be up."""
+        return not (self.quarantined or self.drained or self.lent)
 
 
 Update = Callable[[KeptEngine, WeightUpdate], Awaitable[str]]
@@ -55,7 +64,10 @@ Update = Callable[[KeptEngine, WeightUpdate], Awaitable[str]]
 
 
 class Keeper:
-    """Engines of a run, by number. Runs in the controller's process."""
+    """Engines of a run, by number. Runs in the controller's process.
+
+    ``step_over`` says what is reported together with weights that engines have from now on.
+    """
 
     def __init__(self, server: ControlServer, update: Update, rules: WatchRules | None = None) -> None:
         self.engines: dict[int, KeptEngine] = {}
@@ -65,6 +77,7 @@ class Keeper:
         self._syncing: asyncio.Task[None] | None = None
         self.before_publishing: Callable[[int], Awaitable[None]] = _nothing
         self.after_publishing: Callable[[int], None] = lambda version: None
+        self.step_over: Callable[[float, int], Sequence[Event]] = lambda at, version: ()
         server.facts = self.fact
 
     # -- what is wanted -----------------------------------------------------------------------------------------
@@ -101,6 +114,29 @@ class Keeper:
         self._server.controller.store.keep("drained", json.dumps({"engines": numbers}))
         if drained:
             self._take_down(engine)
+
+    async def lend(self, number: int) -> None:
+        """Free an engine's GPUs: its turns go elsewhere, and it sleeps. One that was started anew sleeps again."""
+        engine = self.engines[number]
+        engine.lent = True
+        async with engine.busy:
+            if self.is_up(number):
+                self._take_down(engine)
+                await self._server.decided()
+            if not engine.asleep or await engine.api.ready():
+                await engine.api.sleep(_SLEEP_LEVEL)
+                engine.asleep = True
+
+    async def take_back(self, number: int) -> None:
+        """Wake an engine that was lent, and bring it up with the newest weights."""
+        engine = self.engines[number]
+        async with engine.busy:
+            if engine.lent and not await engine.api.ready():
+                await engine.api.wake()
+            engine.lent = engine.asleep = False
+        if engine.wanted and not self.is_up(number):
+            engine.version = -1
+            await self._bring_up(engine)
 
     def fact(self, name: str, value: Any) -> None:
         """A trainer tells that there are new weights."""
@@ -147,7 +183,7 @@ class Keeper:
     def is_served(self, number: int) -> bool:
         """Whether there is nothing to wait for: it is up, or it is out on purpose."""
         engine = self.engines[number]
-        return self.is_up(number) or bool(engine.drained or engine.quarantined)
+        return self.is_up(number) or not engine.wanted
 
     async def _tend(self, engine: KeptEngine) -> None:
         """Look at an engine for ever. It is brought up when it answers, and counts as down when it does not."""
@@ -181,7 +217,7 @@ class Keeper:
 
     async def _may_be_used(self, engine: KeptEngine) -> bool:
         """Whether an engine that is down may be brought up. One that hung must have made a token."""
-        if engine.drained or self._server.now() < engine.since:
+        if engine.drained or engine.lent or self._server.now() < engine.since:
             return False
         if engine.quarantined and time.monotonic() < engine.retried:
             return False
@@ -202,7 +238,7 @@ class Keeper:
 
     async def _bring_up(self, engine: KeptEngine) -> None:
         async with engine.busy:
-            if not await self._bring_to_target(engine):
+            if engine.drained or engine.lent or self.is_up(engine.number) or not await self._bring_to_target(engine):
                 return
             rollouts = self._server.controller.core.placement.rollouts
             engine.epoch = rollouts.next_epoch(engine.number)
@@ -255,7 +291,8 @@ class Keeper:
                 await asyncio.sleep(_LOOK_SECONDS)
             version = int(target.version)
             await self.before_publishing(version)
-            self._server.tell(WeightsPublished(self._server.now(), version))
+            at = self._server.now()
+            self._server.tell(*self.step_over(at, version), WeightsPublished(at, version))
             await self._server.decided()
             self._server.notify({"published": version})
             self.after_publishing(version)

@@ -54,6 +54,7 @@ class RunMember:
         self._seen: list[int] | None = None  # identity of the last command
         self._fence = 0  # of the newest controller
         self._writer: asyncio.StreamWriter | None = None
+        self._acknowledged = asyncio.Event()
 
     def report(self, *events: Event) -> None:
         """Report events. They reach the controller once, in order, even if it is down at present."""
@@ -62,6 +63,13 @@ class RunMember:
     def tell(self, name: str, value: Any) -> None:
         """Report a fact that is no event, such as where new weights lie."""
         self._send({"fact": name, "value": value})
+
+    async def decided(self) -> None:
+        """Wait until all reports so far are decided. Commands to this member that follow from them have come then."""
+        last = self._reports
+        while self._unacknowledged and self._unacknowledged[0][0] <= last:
+            self._acknowledged.clear()
+            await self._acknowledged.wait()
 
     async def run(self) -> None:
         """Stay connected until cancelled."""
@@ -102,6 +110,7 @@ class RunMember:
         if "acknowledged" in message:
             while self._unacknowledged and self._unacknowledged[0][0] <= message["acknowledged"]:
                 self._unacknowledged.popleft()
+            self._acknowledged.set()
         elif "notice" in message:
             if "over" in message["notice"]:
                 self.over.set()

@@ -74,6 +74,8 @@ class Operations:
             state = f"not used: {engine.quarantined}"
         elif engine.drained:
             state = "drained"
+        elif engine.lent:
+            state = "lent to training"
         return {
             "number": number,
             "url": engine.api.url,

@@ -26,6 +26,7 @@ from steelyard.live.keeper import Keeper, KeptEngine, Update
 from steelyard.live.member import Address, RunMember
 from steelyard.live.operate import Operations
 from steelyard.live.planner import LivePlanner
+from steelyard.live.pool import LivePool, PoolKeeper
 from steelyard.live.rules import GatewayRules
 from steelyard.live.serve import serve_app
 from steelyard.live.state import news_for, state_for
@@ -49,6 +50,7 @@ class ControllerSpec:
     facts: Mapping[str, str] = field(default_factory=dict)  # about the run, for readers of its store
     rules: WatchRules = field(default_factory=WatchRules)  # when an engine hangs
     planner: Callable[[ControlServer, Keeper], LivePlanner] | None = None  # that changes the engines
+    pool: Callable[[], LivePool | None] = lambda: None
 
 
 class ControllerPart:
@@ -66,11 +68,19 @@ class ControllerPart:
         server.state = lambda role: state_for(role, server.controller)
         server.news = self._news
         server.operate = Operations(server, keeper, spec.steps, planner).answer
-        server.open(spec.store, None if is_there(spec.store) else spec.settings())
+        pooled = spec.pool()
+        settings = None if is_there(spec.store) and pooled is None else spec.settings()
+        pool = None
+        if pooled is not None:
+            assert settings is not None
+            pool = PoolKeeper(server, keeper, settings, pooled)
+        server.open(spec.store, settings)
         for name, value in spec.facts.items():
             server.controller.store.keep(name, value)
         serving = asyncio.ensure_future(server.serve(HOST, spec.port, lambda _: None))
         keeper.begin(spec.engines() if planner is None else planner.begin())
+        if pool is not None:
+            pool.begin()
         try:
             parts = [serving, stop.wait(), keeper.published(spec.steps), checkpoint_forever(spec.store)]
             await first_of(parts)
@@ -80,6 +90,8 @@ class ControllerPart:
             serving.cancel()
             if planner is not None:
                 await planner.close()
+            if pool is not None:
+                pool.close()
             await keeper.close()
             with suppress(asyncio.CancelledError, Exception):
                 await serving

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from steelyard.balance.commands import TrainOn
 from steelyard.balance.encoding import encode
 from steelyard.balance.kinds import Event
 from steelyard.balance.plan import Plan
@@ -30,14 +29,14 @@ from steelyard.balance.plan.questions import (
     PlanWanted,
     Simulate,
 )
+from steelyard.balance.rounds import RoundSettings
 from steelyard.files.jsontext import json_row
 from steelyard.live.control import ControlServer
 from steelyard.live.keeper import Keeper, KeptEngine
+from steelyard.live.measure import MeasuredStep, StepMeasure
 from steelyard.live.plan_worker import PlanWorker
 from steelyard.live.roster import Roster, WantedEngine, roster_of
-from steelyard.live.run_watch import RunWatch
 from steelyard.live.wire import Message, Role
-from steelyard.posttrain.batches import BatchShape
 
 log = logging.getLogger("steelyard.planner")
 
@@ -58,7 +57,7 @@ class PlannedRun:
     gpus: int
     node: int  # GPUs of a node
     speed: float
-    shape: BatchShape
+    rounds: RoundSettings
     first: Callable[[], Roster]
     engine: Callable[[WantedEngine], KeptEngine]
     free_ports: Callable[[int], list[int]]
@@ -69,7 +68,8 @@ class LivePlanner:
 
     def __init__(self, run: PlannedRun, server: ControlServer, keeper: Keeper, worker: PlanWorker) -> None:
         self._run, self._server, self._keeper, self._worker = run, server, keeper, worker
-        self.watch = RunWatch(run.shape)
+        self._measure = StepMeasure(run.rounds)
+        self._measured: MeasuredStep | None = None  # of the step that is over
         self.state: ChangeState = "none"
         self.paused = False
         self._approved = False
@@ -79,14 +79,14 @@ class LivePlanner:
         self._tasks: set[asyncio.Task[None]] = set()
         server.on(Simulate, self._simulate)
         server.on(ChangePlan, self._propose)
-        server.on(TrainOn, lambda _: self.watch.training_begins(server.now()))
-        server.before = self._before
         keeper.before_publishing = self.change
+        keeper.step_over = self._step_over
         keeper.after_publishing = self._want_plan
 
     def begin(self) -> list[KeptEngine]:
         """Take up the run's roster, or begin with the first. Returns the engines that are wanted."""
         store = self._server.controller.store
+        self._measure.begin(self._server.controller)
         known = store.fact(_ROSTER)
         self._roster = self._run.first() if known is None else roster_of(json_row(known, "store"), "store")
         self.paused = store.fact(_PAUSED) == "yes"
@@ -144,8 +144,11 @@ class LivePlanner:
 
     # -- measuring and asking -----------------------------------------------------------------------------------
 
-    def _before(self, event: Event) -> None:
-        self.watch.before(event, self._server.controller.core)
+    def _step_over(self, at: float, version: int) -> Sequence[Event]:
+        """Measure the step that made these weights."""
+        replicas = self._server.controller.core.placement.rollouts.replicas.values()
+        self._measured = self._measure.step_over(at, version - 1, replicas) if version else None
+        return ()
 
     def _want_plan(self, version: int) -> None:
         """A step is over: ask the planner, unless it still thinks or a change is under way."""
@@ -153,26 +156,26 @@ class LivePlanner:
             self._later(self._tell_step(version - 1))
 
     async def _tell_step(self, step: int) -> None:
-        core = self._server.controller.core
-        times, latest = self.watch.times(step), self.watch.latest(step, core)
-        if times is None or latest is None:
+        measured = self._measured
+        if measured is None:
             return
+        latest = measured.recent
         columns, seen = await self._worker.look(latest.batches)
         self._looked = True
-        settled = step > self._changed_after + 1 + self._run.shape.staleness_bound
+        settled = step > self._changed_after + 1 + self._run.rounds.staleness
         self._server.tell(
             PlanWanted(
                 self._server.now(),
                 step,
                 columns,
                 newest=0,
-                train=times.train,
+                train=measured.train,
                 rollout=latest.seconds,
                 queued=max(0.0, latest.wanted - 1.0),
                 active=min(1.0, latest.wanted),
                 seen=seen,
                 left=self._run.steps - step - 1,
-                took=times.whole if settled else None,
+                took=measured.seconds if settled else None,
             )
         )
         await self._server.decided()

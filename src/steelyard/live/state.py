@@ -26,9 +26,16 @@ def state_for(role: Role, controller: Controller) -> Message:
     if role == "sampler":
         return {"starts": _commands(controller, role)}
     if role == "trainer":
-        orders = [row for row in _commands(controller, role) if row["step"] > core.trained]
-        return {"orders": orders, "asked": core.asked}
+        rows = [row for row in _commands(controller, role) if row["kind"] == "TrainOn"]
+        orders = [row for row in rows if row["step"] > core.trained]
+        return {"orders": orders, "asked": core.asked, "pool": pool_members(core)}
     return {}
+
+
+def pool_members(core: Core) -> list[dict[str, Any]]:
+    """Hybrid replicas of the pool, if there is one."""
+    members = [] if core.pool is None else core.pool.members.values()
+    return [{"replica": each.replica, "state": each.state.value, "epoch": each.epoch} for each in members]
 
 
 def running(core: Core) -> list[dict[str, Any]]:

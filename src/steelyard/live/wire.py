@@ -16,6 +16,7 @@ import orjson
 from steelyard.balance.commands import Abort, Cap, Park, Pause, Place, Repack, Resume, Start, TrainOn
 from steelyard.balance.encoding import decode_kind
 from steelyard.balance.kinds import Command, Event
+from steelyard.balance.pool import Activate, Fetch, Join, Leave, RollBack, Sync
 
 Message = dict[str, Any]
 Role = Literal["gateway", "sampler", "trainer", "operator"]
@@ -25,7 +26,7 @@ MOST_BYTES = 64 << 20  # of one message: an order to train names some 100,000 tr
 COMMANDS_OF: dict[Role, tuple[type[Command], ...]] = {
     "gateway": (Place, Park, Pause, Resume, Abort, Cap, Repack),
     "sampler": (Start,),
-    "trainer": (TrainOn,),
+    "trainer": (TrainOn, Join, Fetch, Sync, Activate, Leave, RollBack),
     "operator": (),
 }
 _EVENTS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from steelyard.balance.plan import Measured
 from steelyard.records import Trajectory
@@ -28,6 +28,9 @@ class EndedSample(Protocol):
     def ended(self) -> float: ...
 
 
+Sample = TypeVar("Sample", bound=EndedSample)
+
+
 @dataclass(frozen=True)
 class Recent:
     """The newest batches, newest first, each group by group."""
@@ -41,6 +44,11 @@ class Recent:
         """The columns of a batch for planners."""
         return Measured.of(self.batches[place], self.group)
 
+    def longest(self, token: float) -> float:
+        """Seconds of the longest trajectory of the newest batch alone, on an engine that takes ``token`` for each."""
+        newest = self.measured(0)
+        return float((newest.generated * token + newest.tools).max())
+
 
 @dataclass(frozen=True)
 class BatchShape:
@@ -51,16 +59,17 @@ class BatchShape:
     staleness_bound: int
 
 
-class WholeBatches:
-    """Keeps the samples of the newest batches. ``round_of`` tells which samples began together."""
+class WholeBatches(Generic[Sample]):
+    """Keeps the samples of the newest batches. Samples that began together are of the same round, and later ones of a
+    higher one; ``round_of`` tells it."""
 
-    def __init__(self, shape: BatchShape, round_of: Callable[[EndedSample], float]) -> None:
+    def __init__(self, shape: BatchShape, round_of: Callable[[Sample], float]) -> None:
         self._shape, self._round_of = shape, round_of
-        self._ended: dict[float, list[EndedSample]] = defaultdict(list)  # by round
+        self._ended: dict[float, list[Sample]] = defaultdict(list)  # by round
         self._together: Counter[float] = Counter()  # how many of a round have ended
-        self._last: deque[EndedSample] = deque(maxlen=shape.size)
+        self._last: deque[Sample] = deque(maxlen=shape.size)
 
-    def end(self, sample: EndedSample) -> None:
+    def end(self, sample: Sample) -> None:
         """A sample has ended."""
         began = self._round_of(sample)
         self._ended[began].append(sample)
@@ -78,10 +87,10 @@ class WholeBatches:
             found = [list(self._last)]
         return self._recent(found, seats, synced[-2 - self._shape.staleness_bound :]) if found else None
 
-    def _whole(self, running: AbstractSet[float]) -> list[list[EndedSample]]:
+    def _whole(self, running: AbstractSet[float]) -> list[list[Sample]]:
         """The newest whole batches. Older ones, and such as never will be whole, are dropped."""
-        size, found = self._shape.size, list[list[EndedSample]]()
-        kept: dict[float, list[EndedSample]] = defaultdict(list)
+        size, found = self._shape.size, list[list[Sample]]()
+        kept: dict[float, list[Sample]] = defaultdict(list)
         for began in sorted(self._ended, reverse=True):
             if len(found) >= _BATCHES:
                 break
@@ -96,7 +105,7 @@ class WholeBatches:
         self._together = Counter({began: count for began, count in self._together.items() if began in needed})
         return found[:_BATCHES]
 
-    def _recent(self, batches: list[list[EndedSample]], seats: int, synced: Sequence[float]) -> Recent:
+    def _recent(self, batches: list[list[Sample]], seats: int, synced: Sequence[float]) -> Recent:
         """``synced`` covers the longest time that a batch takes."""
         shape, newest = self._shape, batches[0]
         together = self._together[self._round_of(newest[0])]

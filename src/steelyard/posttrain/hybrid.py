@@ -7,8 +7,7 @@ done. Rollout and training continue meanwhile.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 
 from steelyard.balance.pool import (
     Activate,
@@ -23,7 +22,6 @@ from steelyard.balance.pool import (
     JoinAccepted,
     Leave,
     PoolCommand,
-    PoolFormed,
     Reduce,
     RollBack,
     Serving,
@@ -35,25 +33,19 @@ from steelyard.balance.pool import (
     WakeAt,
 )
 from steelyard.model import Layout
-from steelyard.posttrain.changes import engines_begin, replica_to_rollout, replica_to_training
+from steelyard.posttrain.lending import Lending
 from steelyard.posttrain.loop import Loop
-from steelyard.posttrain.recent import EndedBatches, Recent
+from steelyard.posttrain.recent import EndedBatches
 from steelyard.posttrain.record import RoleChange, StepRecord
-from steelyard.posttrain.roles import Gpus
-from steelyard.posttrain.setup import Job, train_settings, weight_seconds
+from steelyard.posttrain.setup import Job, weight_seconds
 from steelyard.posttrain.sync import RolloutEngines
-from steelyard.posttrain.training import TrainingCost, TrainLayout
 
 Failing = Callable[[PoolCommand], str | None]
 """Makes a command fail, with a reason; None: it succeeds. For tests."""
 
 
 class PoolDriver:
-    """The manager of a loop and the gate of its trainer.
-
-    Engines of one degree that together have the GPUs of a training replica form a hybrid replica. Some engines always
-    roll out: those that form none, or else the last hybrid replica.
-    """
+    """The manager of a loop and the gate of its trainer."""
 
     def __init__(
         self,
@@ -64,26 +56,18 @@ class PoolDriver:
     ) -> None:
         self._loop, self._setup, self._failing = loop, loop.setup, failing
         self._stage, self._tell = loop.stage, loop.driver.tell
-        self._own = loop.trainer.job.cost
-        self._layout = self._own.layout
         self._before = tuple(loop.record.reallocations)
         assert loop.roles.training is not None, "the loop has its GPUs"
-        self._core: Gpus = loop.roles.training.gpus
-        size = self._layout.replica_gpus
-        core = {n: self._core[n * size : (n + 1) * size] for n in range(self._layout.replicas)}
-        self._units = self._hybrid(size, len(core))
-        hybrid = {n: tuple(gpu for gpus in unit for gpu in gpus) for n, unit in self._units.items()}
-        self._gpus = hybrid
+        engines = [tenure.gpus for tenure in loop.roles.engines.values()]
+        self._lending = Lending(loop.setup, loop.trainer.job.cost, loop.roles.training.gpus, engines)
         self._lent: list[int] = []
         self._epochs: dict[int, int] = {}  # of the last command to each replica
         self._syncing: dict[int, Sync] = {}
         self._ended = EndedBatches(loop) if ended is None else ended
-        self._cost = cache(self._compile)
         for kind in (Drain, Join, Fetch, Sync, Activate, Reduce, Leave, RollBack):
             loop.driver.on(kind, self._do)
         loop.driver.on(WakeAt, self._wake)
-        engines = sum(loop.stage.tp.values()) - sum(map(len, hybrid.values()))
-        self._tell(PoolFormed(at, tuple(core.items()), tuple(hybrid.items()), engines))
+        self._tell(self._lending.formed(at))
 
     @property
     def pool(self) -> HybridPool:
@@ -102,7 +86,7 @@ class PoolDriver:
     def ends(self, at: float, step: int) -> None:
         """Gradients were reduced. Syncing replicas now have the state of the others."""
         lent = {number: self._epochs[number] for number in self._lent}
-        for replica, epoch in {**dict.fromkeys(range(self._layout.replicas), 0), **lent}.items():
+        for replica, epoch in {**dict.fromkeys(self._lending.core, 0), **lent}.items():
             self._tell(Gradient(at, replica, epoch, step, step, 1))
         for command in list(self._syncing.values()):
             del self._syncing[command.replica]
@@ -113,6 +97,7 @@ class PoolDriver:
         """A step is over: the pool may move replicas. The next batch does not wait for them."""
         record, recent = self._loop.record, self._ended.latest(step)
         if recent is not None:
+            fastest = min(self._setup.kinds[tp].speed().decode[0][1] for tp in self._loop.stage.tp.values())
             self._tell(
                 StepEnded(
                     step.synced,
@@ -121,8 +106,8 @@ class PoolDriver:
                     recent.seconds,
                     record.seconds(step.step),
                     min(1.0, recent.wanted),
-                    self._longest(recent),
-                    self._train_seconds(recent),
+                    recent.longest(fastest),
+                    self._lending.train_seconds(recent.measured(0).context),
                 )
             )
         self._loop.trainer.job = self._job()
@@ -147,12 +132,6 @@ class PoolDriver:
             ),
         ]
 
-    def _longest(self, recent: Recent) -> float:
-        """Seconds of the longest recent trajectory alone, on the fastest engine."""
-        fastest = min(self._setup.kinds[tp].speed().decode[0][1] for tp in self._loop.stage.tp.values())
-        measured = recent.measured(0)
-        return float((measured.generated * fastest + measured.tools).max())
-
     # -- carrying out commands ----------------------------------------------------------------------------------
 
     def _wake(self, command: WakeAt, _: float) -> None:
@@ -176,9 +155,9 @@ class PoolDriver:
                 self._stage.later(at, lambda then: self._tell(Drained(then, number, epoch)))
             case Join():
                 self._tell(JoinAccepted(at, number, epoch))
-                self._fetch(command, at, self._joining)
+                self._fetch(command, at, self._lending.joining(len(self._lent)))
             case Fetch():
-                self._fetch(command, at, self._joining)
+                self._fetch(command, at, self._lending.joining(len(self._lent)))
             case Sync():
                 self._syncing[number] = command
             case Activate():
@@ -193,73 +172,36 @@ class PoolDriver:
 
     def _back(self, command: Leave | RollBack, at: float) -> None:
         """The engines of a replica wake on its GPUs, and get the current weights."""
-        number, setup = command.replica, self._setup
-        engine = Layout(tp=len(self._units[number][0]))
+        number = command.replica
         self._syncing.pop(number, None)
         if number in self._lent:
-            seconds = replica_to_rollout(setup.model, setup.topology, self._with(len(self._lent)), engine).seconds
+            seconds = self._lending.leaving(number, len(self._lent))
             self._lent.remove(number)
             self._train(at)
         else:
-            trainers, gpus = len(self._core), len(self._gpus[number])
-            seconds = engines_begin(setup.model, setup.topology, trainers, gpus, engine).seconds
+            seconds = self._lending.waking(number)
         self._stage.later(at + seconds, partial(self._serve, number, command.epoch))
 
     def _serve(self, number: int, epoch: int, at: float) -> None:
         if self._epochs[number] != epoch:  # a later command has replaced this one
             return
-        for gpus in self._units[number]:
+        for gpus in self._lending.units[number]:
             self._loop.roles.start_engine(gpus, at)
         self._tell(Serving(at, number, epoch))
 
     def _stop(self, number: int, at: float) -> None:
         roles = self._loop.roles
-        for engine in [each for each, tenure in roles.engines.items() if tenure.gpus in self._units[number]]:
+        for engine in [each for each, tenure in roles.engines.items() if tenure.gpus in self._lending.units[number]]:
             roles.stop_engine(engine, at)
 
     def _train(self, at: float) -> None:
-        gpus = [*self._core, *(gpu for number in self._lent for gpu in self._gpus[number])]
+        gpus = [*self._lending.training, *(gpu for number in self._lent for gpu in self._lending.gpus[number])]
         self._loop.roles.train_on(tuple(gpus), at)
 
-    # -- what training takes with so many replicas --------------------------------------------------------------
-
-    @property
-    def _joining(self) -> float:
-        setup, layout = self._setup, self._with(len(self._lent) + 1)
-        return replica_to_training(setup.model, setup.topology, layout).seconds
-
-    def _with(self, lent: int) -> TrainLayout:
-        return replace(self._layout, dp=self._layout.dp + lent * self._layout.ranks_sharing_experts)
-
-    def _compile(self, lent: int) -> TrainingCost:
-        """Training with ``lent`` more replicas. Gradients are weighted by tokens, so replicas may have different
-        numbers of samples."""
-        settings = replace(train_settings(self._setup.scenario), batch=None)
-        return self._setup.compile(self._with(lent), settings)
-
-    def _train_seconds(self, recent: Recent) -> tuple[tuple[int, float], ...]:
-        """Seconds of training on recent lengths, by number of replicas."""
-        lengths, first = recent.measured(0).context, self._layout.replicas
-        return tuple((first + lent, self._cost(lent).step(lengths).seconds) for lent in range(len(self._units) + 1))
-
     def _job(self) -> Job:
+        """The job with the replicas that are lent now."""
         setup, lent = self._setup, len(self._lent)
         degrees = list(self._loop.stage.tp.values())
         engines = [RolloutEngines(degrees.count(tp), Layout(tp=tp)) for tp in sorted(set(degrees))]
-        before, sync = weight_seconds(setup.scenario, setup.model, setup.topology, self._with(lent), engines)
-        return Job(self._cost(lent) if lent else self._own, before, sync)
-
-    def _hybrid(self, size: int, first: int) -> dict[int, tuple[Gpus, ...]]:
-        """The engines of each hybrid replica, given by their GPUs. Small degrees are lent first."""
-        by_degree: dict[int, list[Gpus]] = {}
-        for tenure in self._loop.roles.engines.values():
-            by_degree.setdefault(len(tenure.gpus), []).append(tenure.gpus)
-        units = [
-            tuple(engines[begin : begin + size // tp])
-            for tp, engines in sorted(by_degree.items())
-            if size % tp == 0
-            for begin in range(0, len(engines) - size // tp + 1, size // tp)
-        ]
-        if sum(map(len, units)) == len(self._loop.roles.engines):
-            units.pop()
-        return {first + number: unit for number, unit in enumerate(units)}
+        before, sync = weight_seconds(setup.scenario, setup.model, setup.topology, self._lending.layout(lent), engines)
+        return Job(self._lending.cost(lent), before, sync)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from steelyard.posttrain.attempt import Attempt
 from steelyard.posttrain.batches import Batch, BatchShape, Recent, WholeBatches
 from steelyard.posttrain.loop import Loop
 from steelyard.posttrain.record import StepRecord
@@ -17,7 +18,7 @@ class EndedBatches:
         scenario = loop.setup.scenario
         asked = scenario.trajectories
         shape = BatchShape(asked.prompts * asked.group, asked.group, scenario.staleness_bound)
-        self.batches = WholeBatches(shape, lambda attempt: attempt.begun)
+        self.batches: WholeBatches[Attempt] = WholeBatches(shape, lambda attempt: attempt.begun)
         loop.record.watchers.append(self.batches.end)
 
     def latest(self, step: StepRecord) -> Recent | None:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from steelyard.scenario.base import Written
+from steelyard.scenario.base import Written, mistake
 from steelyard.scenario.load import load
 
 
@@ -29,12 +29,22 @@ class GrpoScenario(Written):
     router: Literal["cost-aware", "least-outstanding", "round-robin", "sticky", "c-mlfq"] = Field(
         default="cost-aware", description="Where turns run."
     )
+    pool: Literal["none", "thresholds", "payoff"] = Field(
+        default="none",
+        description="By which rule engines are lent to training; all but the last can be. `none`: none is.",
+    )
     baseline: bool = Field(
         default=False, description="Whether it is run a second time with turns of rollout and training, round-robin."
     )
     learning_rate: float = Field(default=1e-3, gt=0, le=1, description="Of Adam.")
     warm_up: int = Field(default=200, ge=0, le=100_000, description="Steps on demonstrations before the run.")
     seed: int = Field(default=0, ge=0, lt=1 << 31, description="Of weights, prompts and samples.")
+
+    @model_validator(mode="after")
+    def _has_engines_to_lend(self) -> GrpoScenario:
+        if self.pool != "none" and self.engines < 2:
+            raise mistake("one engine always rolls out; give at least 2 engines, or leave the pool out", "pool")
+        return self
 
 
 def load_grpo(path: str | PathLike[str], overrides: Sequence[str] = ()) -> GrpoScenario:

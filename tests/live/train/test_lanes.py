@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +16,7 @@ from threading import Thread
 import pytest
 import torch
 
-from steelyard.live.train.door import knock
+from steelyard.live.train.door import SECRET, knock
 from steelyard.live.train.frames import Channel, ChannelFailed, Frame
 from steelyard.live.train.lane import LaneState
 from steelyard.live.train.replica import TrainingReplica
@@ -290,3 +293,18 @@ def test_other_weights_are_noticed_before_activation(folder: Path) -> None:
         found.wait("a", LaneState.GONE)
         assert "not those of the core" in found.group.lanes()["a"].reason
         assert not found.group.activate("a")
+
+
+def test_a_worker_is_killed_with_the_process_that_started_it(folder: Path) -> None:
+    """Although the group that it is connected to goes on: its device must be free when its trainer is gone."""
+    with running(settings_of(folder, "parent")) as run:
+        group = run.group
+        command = f"{sys.executable} -m steelyard.live.train.worker {group.address} --lane a --with-parent; true"
+        parent = subprocess.Popen(["sh", "-c", command], env={**os.environ, SECRET: group.secret})
+        run.wait("a", LaneState.IDLE)
+        group.join("a", 1)
+        run.wait("a", LaneState.SYNCING)
+        parent.kill()
+        parent.wait()
+        group.train(0, samples_of(0), last=True)  # it is asked for an exchange, and does not answer
+        run.wait("a", LaneState.GONE)

@@ -14,6 +14,7 @@ from steelyard.files.jsontext import json_object
 from steelyard.files.writing import write_text
 from steelyard.live.control import ControlServer
 from steelyard.live.emulated.agents import EmulatedAgents
+from steelyard.live.emulated.lanes import EmulatedLanes
 from steelyard.live.emulated.node import EmulatedNode
 from steelyard.live.emulated.trainer import EmulatedTrainer
 from steelyard.live.emulated.weights import update_emulated
@@ -24,12 +25,13 @@ from steelyard.live.member import Address, RunMember
 from steelyard.live.parts import HOST, ControllerPart, ControllerSpec, GatewayPart, first_of, free_ports
 from steelyard.live.plan_worker import PlanWorker
 from steelyard.live.planner import LivePlanner, PlannedRun
+from steelyard.live.pool import LivePool
 from steelyard.live.roster import Roster, wanted_engines
 from steelyard.live.runs import RUN_FILE, RunPart
 from steelyard.live.turn_runner import DeskSettings
 from steelyard.live.upstream import Upstream
-from steelyard.posttrain.batches import BatchShape
 from steelyard.posttrain.core import core_settings
+from steelyard.posttrain.lending import Lending
 from steelyard.posttrain.plan_simulator import PlanSimulator
 from steelyard.posttrain.planning import Training, planner_settings
 from steelyard.posttrain.roles import first_places
@@ -114,6 +116,7 @@ class EmulatedRun:
             {"scenario": compact(self.scenario.model_dump(mode="json"))},
             self._rules(),
             self._planner if self.plans else None,
+            self._pool,
         )
 
     def _settings(self) -> CoreSettings:
@@ -123,14 +126,13 @@ class EmulatedRun:
         return core_settings(self.setup, planner_settings(self.scenario, simulator.world, simulator.written))
 
     def _planner(self, server: ControlServer, keeper: Keeper) -> LivePlanner:
-        asked = self.scenario.trajectories
         planned = PlannedRun(
             self.folder,
             self.scenario.steps,
             self.scenario.gpus,
             self.setup.topology.gpus_per_node,
             self.speed,
-            BatchShape(asked.prompts * asked.group, asked.group, self.scenario.staleness_bound),
+            core_settings(self.setup).rounds,
             lambda: self._first_roster(server),
             lambda each: self._engine(each.number, each.tp, each.port, each.since),
             free_ports,
@@ -142,6 +144,28 @@ class EmulatedRun:
         assert planning is not None, "its core plans"
         places, job = first_places(self.degrees, self.scenario.training.gpus, self.scenario.gpus, shared=False)
         return Roster.first(places, job, self.engines, planning.plan)
+
+    @cached_property
+    def lending(self) -> Lending | None:
+        """The replicas of its pool, if it has one."""
+        if self.scenario.pool == "none":
+            return None
+        job = self.setup.job.cost
+        places, training = first_places(self.degrees, self.scenario.training.gpus, self.scenario.gpus, shared=False)
+        return Lending(self.setup, job, training, places)
+
+    @property
+    def pooled_engines(self) -> dict[int, tuple[int, ...]]:
+        """The engines of each hybrid replica, by number."""
+        places, _ = first_places(self.degrees, self.scenario.training.gpus, self.scenario.gpus, shared=False)
+        units = {} if self.lending is None else self.lending.units
+        return {replica: tuple(places.index(gpus) for gpus in unit) for replica, unit in units.items()}
+
+    def _pool(self) -> LivePool | None:
+        lending = self.lending
+        if lending is None:
+            return None
+        return LivePool(lending.formed, self.pooled_engines, lending.train_seconds)
 
     def _engine(self, number: int, tp: int, port: int, since: float = 0.0) -> KeptEngine:
         limits = self.setup.kinds[tp].limits
@@ -197,9 +221,13 @@ class JobPart:
         upstream = Upstream(HOST, run.gateway)
         self.agents = EmulatedAgents(run.setup, lambda: upstream, run.speed)
         self._setup = run.setup
-        self.trainer = EmulatedTrainer(run.setup.job, run.scenario.steps, self.agents.tokens, run.speed, self._job_of)
+        lanes = None if run.lending is None else EmulatedLanes(run.lending, run.speed)
+        tokens = self.agents.tokens
+        self.trainer = EmulatedTrainer(run.setup.job, run.scenario.steps, tokens, run.speed, self._job_of, lanes)
         self.sampler = RunMember(run.address, "sampler", self.agents)
         self.trainer.member = RunMember(run.address, "trainer", self.trainer)
+        if lanes is not None:
+            lanes.member = self.trainer.member
 
     @cached_property
     def _training(self) -> Training:
@@ -218,6 +246,8 @@ class JobPart:
         finally:
             sampling.cancel()
             self.agents.close()
+            if self.trainer.lanes is not None:
+                self.trainer.lanes.close()
 
 
 class EmulatedEnginePart:

@@ -12,6 +12,7 @@ from steelyard.balance.encoding import decode
 from steelyard.balance.events import PartTrained, StepTrained, TrainerReady
 from steelyard.balance.kinds import Command
 from steelyard.balance.plan import Plan
+from steelyard.live.emulated.lanes import EmulatedLanes
 from steelyard.live.member import RunMember
 from steelyard.live.wire import Message, command_of
 from steelyard.posttrain.setup import Job
@@ -21,9 +22,16 @@ class EmulatedTrainer:
     """Trains on one part after the other. A new one trains again on what was not reported as trained."""
 
     def __init__(
-        self, job: Job, steps: int, tokens: Mapping[str, int], speed: float, job_of: Callable[[Plan], Job]
+        self,
+        job: Job,
+        steps: int,
+        tokens: Mapping[str, int],
+        speed: float,
+        job_of: Callable[[Plan], Job],
+        lanes: EmulatedLanes | None = None,
     ) -> None:
         self.job = job
+        self.lanes = lanes
         self._job_of = job_of
         self._plan: Plan | None = None  # that changed the job
         self._ready = 0.0  # second of the event loop at which the job has its layout
@@ -36,11 +44,16 @@ class EmulatedTrainer:
 
     def catch_up(self, state: Message) -> None:
         self._wanted = state["asked"]
+        if self.lanes is not None:
+            self.lanes.catch_up(state["pool"])
         for row in state["orders"]:
             self.carry_out(command_of(row))
 
     def carry_out(self, command: Command) -> None:
-        assert isinstance(command, TrainOn)
+        if not isinstance(command, TrainOn):
+            assert self.lanes is not None, f"{command} is for a pool"
+            self.lanes.carry_out(command)
+            return
         self._orders.put_nowait(command)
 
     def notice(self, notice: Message) -> None:
@@ -70,14 +83,18 @@ class EmulatedTrainer:
 
     async def _train(self, order: TrainOn, whole: bool) -> None:
         lengths = np.array([self._tokens[name] for name in order.trajectories])
-        await asyncio.sleep(self._ready - asyncio.get_running_loop().time())
-        cost = self.job.cost
+        if order.part == 0:
+            await asyncio.sleep(self._ready - asyncio.get_running_loop().time())
+            await asyncio.sleep(self.job.before / self._speed)
+            if self.lanes is not None:
+                await self.lanes.begin(order.step)
+        cost = self.job.cost if self.lanes is None else self.lanes.cost
         time = cost.step(lengths) if whole else cost.part(lengths, last=order.last)
-        before = self.job.before if order.part == 0 else 0.0
-        await asyncio.sleep((before + time.seconds) / self._speed)
+        await asyncio.sleep(time.seconds / self._speed)
         assert self.member is not None
         if not order.last:
             self.member.report(PartTrained(0.0, order.step, order.part))
             return
-        self.member.report(StepTrained(0.0, order.step))
+        exchanged = () if self.lanes is None else self.lanes.end(order.step, int(lengths.sum()))
+        self.member.report(*exchanged, StepTrained(0.0, order.step))
         self.member.tell("weights", {"version": order.step + 1, "path": ""})

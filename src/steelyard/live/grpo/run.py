@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
+from steelyard.balance.pool import PoolFormed, PoolRules
 from steelyard.balance.rounds import RoundSettings
 from steelyard.balance.route import BucketSpeed
 from steelyard.balance.settings import CoreSettings
@@ -16,6 +17,7 @@ from steelyard.live.engines.connect import connect
 from steelyard.live.keeper import KeptEngine
 from steelyard.live.member import Address, RunMember
 from steelyard.live.parts import HOST, ControllerPart, ControllerSpec, GatewayPart, first_of, free_ports
+from steelyard.live.pool import LivePool
 from steelyard.live.runs import RUN_FILE, RunPart
 from steelyard.live.turn_runner import DeskSettings
 from steelyard.live.upstream import Upstream
@@ -108,15 +110,35 @@ class GrpoRun:
 
     def _controller(self) -> ControllerSpec:
         return ControllerSpec(
-            self.store, self.control, self.scenario.steps, self._settings, self._kept_engines, update_checked
+            self.store,
+            self.control,
+            self.scenario.steps,
+            self._settings,
+            self._kept_engines,
+            update_checked,
+            pool=self._pool,
         )
+
+    @property
+    def pooled_engines(self) -> dict[int, tuple[int, ...]]:
+        """The engine of each hybrid replica. The last engine always rolls out; replica 0 always trains."""
+        if self.scenario.pool == "none":
+            return {}
+        return {number + 1: (number,) for number in range(len(self.engines) - 1)}
+
+    def _pool(self) -> LivePool | None:
+        if self.scenario.pool == "none":
+            return None
+        core, hybrid = ((0, (len(self.engines),)),), tuple(self.pooled_engines.items())
+        return LivePool(lambda at: PoolFormed(at, core, hybrid, engines=1), self.pooled_engines)
 
     def _settings(self) -> CoreSettings:
         asked = self.scenario
         rounds = RoundSettings(
             asked.steps, asked.prompts, asked.group, asked.staleness, synchronous=asked.staleness == 0
         )
-        return CoreSettings(asked.router, "suffix", asked.seed, ((1, _SPEED),), rounds)
+        pool = None if asked.pool == "none" else PoolRules(asked.pool, overlapped=asked.staleness > 0)
+        return CoreSettings(asked.router, "suffix", asked.seed, ((1, _SPEED),), rounds, pool=pool)
 
     def _kept_engines(self) -> list[KeptEngine]:
         return [
@@ -154,6 +176,7 @@ class TrainerPart:
     """The trainer."""
 
     def __init__(self, run: GrpoRun) -> None:
+        from steelyard.live.grpo.lanes import GrpoLanes
         from steelyard.live.grpo.trainer import GrpoTrainer
         from steelyard.live.train.checkpoint import begun
         from steelyard.live.train.group import TrainingGroup
@@ -164,15 +187,24 @@ class TrainerPart:
             run.model, run.folder / "training", learning_rate=asked.learning_rate, seed=asked.seed, threads=1
         )
         self._group = TrainingGroup.resume(settings) if begun(settings) else TrainingGroup.begin(settings)
-        self._trainer = GrpoTrainer(self._group, Upstream(HOST, run.gateway), asked.steps, run.folder)
+        replicas = list(run.pooled_engines)
+        self._lanes = GrpoLanes(self._group, replicas, run.folder) if replicas else None
+        self._trainer = GrpoTrainer(self._group, Upstream(HOST, run.gateway), asked.steps, run.folder, self._lanes)
         self._member = self._trainer.member = RunMember(run.address, "trainer", self._trainer)
+        if self._lanes is not None:
+            self._lanes.member = self._member
 
     async def run(self, stop: asyncio.Event) -> None:
         self._group.start()
+        duties = [self._member.run(), self._trainer.run(), stop.wait(), self._member.over.wait()]
+        if self._lanes is not None:
+            duties.append(self._lanes.run())
         try:
-            await first_of([self._member.run(), self._trainer.run(), stop.wait(), self._member.over.wait()])
+            await first_of(duties)
         finally:
             self._group.close()
+            if self._lanes is not None:
+                self._lanes.close()
 
 
 class TinyEnginePart:

@@ -14,6 +14,7 @@ from steelyard.files.jsontext import json_object
 from steelyard.files.writing import appending, write_text
 from steelyard.live.client import ask
 from steelyard.live.engines.probe import WeightProbe
+from steelyard.live.grpo.lanes import GrpoLanes
 from steelyard.live.member import RunMember
 from steelyard.live.train.group import TrainingGroup
 from steelyard.live.train.samples import Sample
@@ -30,9 +31,12 @@ _PROBED = 2  # samples whose log-probabilities engines are compared with
 class GrpoTrainer:
     """Trains on one part after the other. A new one goes on from the newest checkpoint."""
 
-    def __init__(self, group: TrainingGroup, gateway: Upstream, steps: int, folder: Path) -> None:
+    def __init__(
+        self, group: TrainingGroup, gateway: Upstream, steps: int, folder: Path, lanes: GrpoLanes | None = None
+    ) -> None:
         self.member: RunMember | None = None
         self._group, self._gateway, self._steps, self._folder = group, gateway, steps, folder
+        self._lanes = lanes
         self._orders: asyncio.Queue[TrainOn] = asyncio.Queue()
         self._wanted = -1  # the last step that samples were asked for
 
@@ -40,11 +44,16 @@ class GrpoTrainer:
 
     def catch_up(self, state: Message) -> None:
         self._wanted = state["asked"]
+        if self._lanes is not None:
+            self._lanes.catch_up(state["pool"])
         for row in state["orders"]:
             self.carry_out(command_of(row))
 
     def carry_out(self, command: Command) -> None:
-        assert isinstance(command, TrainOn)
+        if not isinstance(command, TrainOn):
+            assert self._lanes is not None, f"{command} is for a pool"
+            self._lanes.carry_out(command)
+            return
         self._orders.put_nowait(command)
 
     def notice(self, notice: Message) -> None:
@@ -70,13 +79,25 @@ class GrpoTrainer:
                     await self._publish(order.step, [])
                 continue
             samples = [sample_of(await self._stored(name)) for name in order.trajectories]
-            report = await asyncio.to_thread(self._group.train, order.step, samples, order.last)
+            report = await self._train(order, samples)
             if not order.last:
                 self._member.report(PartTrained(0.0, order.step, order.part))
                 continue
             await asyncio.to_thread(self._group.checkpoint)
             self._note(report)
             await self._publish(order.step, samples)
+
+    async def _train(self, order: TrainOn, samples: list[Sample]) -> TrainReport:
+        """Train on a part of a step, with the lanes that are active as the step begins."""
+        version, lanes = self._group.progress.version, self._lanes
+        if lanes is not None and order.part == 0:
+            await lanes.begin(order.step, version)
+        report = await asyncio.to_thread(self._group.train, order.step, samples, order.last)
+        if lanes is not None:
+            lanes.computed(report.tokens, report.lane_tokens)
+            if order.last:
+                lanes.end(order.step, version)
+        return report
 
     async def _stored(self, name: str) -> Message:
         return await ask(self._gateway, f"/v1/trajectories/{name}", {})

@@ -35,6 +35,7 @@ class Exchanged:
     total: Computed
     lanes: list[str] = field(default_factory=list)  # that have computed a share
     redone: int = 0  # rows that lanes had and did not compute
+    lane_tokens: dict[str, int] = field(default_factory=dict)  # generated tokens of each lane's share
 
     def add(self, places: Sequence[int], computed: Computed) -> None:
         """Take over what one replica has computed of the rows at these places."""
@@ -112,6 +113,7 @@ class GradientExchange:
                 self._replica.gradient.add_(answer.gradient.to(self._replica.gradient.device))
                 found.lanes.append(each.lane.name)
             found.add(each.places, answer.computed)
+            found.lane_tokens[each.lane.name] = answer.computed.tokens
         return missing
 
 

@@ -131,6 +131,7 @@ class TrainingGroup:
             staleness=staleness(samples, version),
             lanes=tuple(dict.fromkeys(found.lanes)),
             redone=found.redone,
+            lane_tokens=tuple(sorted(found.lane_tokens.items())),
         )
 
     def _begun(self, step: int, samples: Sequence[Sample]) -> TrainingStep:

@@ -87,3 +87,4 @@ class TrainReport:
     staleness: tuple[tuple[int, int], ...]  # (versions behind, tokens)
     lanes: tuple[str, ...]  # that computed a share
     redone: int  # samples that lanes had and did not compute
+    lane_tokens: tuple[tuple[str, int], ...] = ()  # generated tokens of each lane's share

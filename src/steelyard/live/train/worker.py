@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
 from steelyard.errors import UserError
+from steelyard.live.engines.leash import signal_at_end_of_parent
 from steelyard.live.train.answers import facts_of
 from steelyard.live.train.core import form_group, share_scale
 from steelyard.live.train.door import SECRET, Role, knock
@@ -126,7 +128,10 @@ def main(words: Sequence[str]) -> int:
     one = parser.add_mutually_exclusive_group(required=True)
     one.add_argument("--rank", type=int, help="be this core rank")
     one.add_argument("--lane", help="be a hybrid lane of this name")
+    parser.add_argument("--with-parent", action="store_true", help="be killed when the parent process ends")
     given = parser.parse_args(words)
+    if given.with_parent:
+        signal_at_end_of_parent(signal.SIGKILL)
     role: Role = "lane" if given.rank is None else "rank"
     try:
         work(given.address, os.environ.get(SECRET, ""), role, str(given.rank if given.lane is None else given.lane))
