@@ -80,6 +80,7 @@ class DeskSettings:
     keeps_prompts: bool = False  # the journal has the tokens of prompts, too, for a trainer
     speed: float = 1.0  # seconds of the run in a second, above 1 if engines are emulated faster than real ones
     client_seconds: float = 600.0  # until a trajectory is given up whose client or tool has not come back
+    engine_token: str = field(default="", repr=False)  # that engines want to see
 
 
 @dataclass(eq=False)
@@ -281,7 +282,7 @@ class TurnDesk:
         if "engines" in notice:
             known = {str(entry.upstream): entry.upstream for entry in self.engines.values()}
             rows = {int(number): row for number, row in notice["engines"].items()}
-            fresh = {number: Upstream.of(row["url"]) for number, row in rows.items()}
+            fresh = {number: Upstream.of(row["url"], self._settings.engine_token) for number, row in rows.items()}
             self.engines = {
                 number: EngineEntry(
                     known.get(str(fresh[number]), fresh[number]), row["epoch"], row["version"], row["gpus"]

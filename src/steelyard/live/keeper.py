@@ -41,6 +41,7 @@ class KeptEngine:
     drained: bool = False  # an operator has taken it out
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while its weights change
     task: asyncio.Task[None] | None = None
+    follow: Callable[[EngineApi], EngineApi] = lambda api: api  # its client now: another one if it has moved
 
 
 Update = Callable[[KeptEngine, WeightUpdate], Awaitable[str]]
@@ -135,15 +136,25 @@ class Keeper:
         while True:
             healthy = await engine.api.health()
             engine.misses = 0 if healthy else engine.misses + 1
+            if not healthy:
+                await self._follow(engine)
             if engine.misses == _MISSES:
                 engine.version = -1  # it may come back as another process
                 self._take_down(engine)
-            if healthy and self.is_up(engine.number) and await self._has_changed(engine):
+            if self.is_up(engine.number) and (engine.drained or (healthy and await self._has_changed(engine))):
                 self._take_down(engine)
             elif healthy and not self.is_up(engine.number) and not (engine.quarantined or engine.drained):
                 engine.version = -1
                 await self._bring_up(engine)
             await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _follow(self, engine: KeptEngine) -> None:
+        """An engine does not answer: it may have been started at another address."""
+        found = engine.follow(engine.api)
+        if found is not engine.api:
+            self._take_down(engine)
+            before, engine.api, engine.version = engine.api, found, -1
+            await before.close()
 
     async def _has_changed(self, engine: KeptEngine) -> bool:
         """Whether an engine says that it has other weights than it was given: it was started anew, unnoticed."""

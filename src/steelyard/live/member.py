@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from steelyard.balance.encoding import encode
 from steelyard.balance.kinds import Command, Event
+from steelyard.errors import UserError
 from steelyard.live.upstream import is_own
 from steelyard.live.wire import MOST_BYTES, Message, Role, command_of, messages, packed
 
@@ -66,7 +67,7 @@ class RunMember:
     async def run(self) -> None:
         """Stay connected until cancelled."""
         while True:
-            with suppress(OSError):
+            with suppress(OSError, UserError):  # UserError: its address cannot be read at present
                 await self._converse()
             self._writer = None
             self.connected.clear()

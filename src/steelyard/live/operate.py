@@ -18,21 +18,24 @@ _PATIENCE_SECONDS = 10.0  # for a controller to answer; chosen
 class Operations:
     """Answers operators, in the controller's process. What it changes is reported to the core, so it is in the log."""
 
-    def __init__(self, server: ControlServer, keeper: Keeper, steps: int) -> None:
-        self._server, self._keeper, self._steps = server, keeper, steps
+    def __init__(self, server: ControlServer, keeper: Keeper, steps: int, stop: asyncio.Event) -> None:
+        self._server, self._keeper, self._steps, self._stop = server, keeper, steps, stop
 
     def answer(self, asked: Message) -> Message:
         """What an operator asks for."""
         match asked:
             case {"what": "status"}:
                 return self.status()
+            case {"what": "release"}:
+                self._stop.set()
+                return {"fence": self._server.controller.fence}
             case {"what": ("drain" | "restore") as what, "engine": int(number)} if number in self._keeper.engines:
                 self._keeper.drain(number, what == "drain")
                 return {"engine": number, "drained": what == "drain"}
             case {"what": "drain" | "restore", "engine": number}:
                 known = ", ".join(map(str, self._keeper.engines))
                 raise UserError(f"engine: must be one of {known} (found {str(number)[:40]!r})")
-        raise UserError("what: must be status, drain or restore")
+        raise UserError("what: must be status, release, drain or restore")
 
     def status(self) -> Message:
         """How things stand."""

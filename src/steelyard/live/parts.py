@@ -10,28 +10,30 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from steelyard.balance.settings import CoreSettings
+from steelyard.emulate.servers import LocalServer, serve_at
 from steelyard.live.control import ControlServer
 from steelyard.live.desk import DeskSettings, TurnDesk
-from steelyard.live.gateway import Gateway, GatewayRules
+from steelyard.live.gateway import Gateway, GatewayRules, server_config
 from steelyard.live.journal import TurnJournal
 from steelyard.live.keeper import Keeper, KeptEngine, Update
 from steelyard.live.member import Address, RunMember
 from steelyard.live.operate import Operations
-from steelyard.live.serve import serve_app
+from steelyard.live.page import ControllerPage
+from steelyard.live.places import CONTROLLER, GATEWAY, HOST, METRICS, Places
+from steelyard.live.runs import OVER
 from steelyard.live.state import news_for, state_for
-
-HOST = "127.0.0.1"
 
 
 @dataclass(frozen=True)
 class ControllerSpec:
     """What a controller needs to know: its store, where it listens, the run's policies, its engines."""
 
+    places: Places
     store: Path
     port: int
     steps: int
@@ -39,32 +41,37 @@ class ControllerSpec:
     engines: Callable[[], Sequence[KeptEngine]]
     update: Update
     speed: float = 1.0
+    metrics: int = 0  # port of its page for operators; 0 is any
     facts: Mapping[str, str] = field(default_factory=dict)  # about the run, for readers of its store
 
 
 class ControllerPart:
-    """The controller and its keeper of engines."""
+    """The controller, its keeper of engines and its page for operators."""
 
     def __init__(self, spec: ControllerSpec) -> None:
-        self.server = ControlServer(speed=spec.speed)
+        self.server = ControlServer(spec.places.access, spec.speed)
         self.keeper = Keeper(self.server, spec.update)
         self._spec = spec
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Begin the run, or take it over."""
+        """Begin the run, or take it over. Told to stop, it leaves the run to the next controller."""
         spec, server, keeper = self._spec, self.server, self.keeper
         server.state = lambda role: state_for(role, server.controller)
         server.news = lambda role: news_for(role, server.controller, keeper.rows())
-        server.operate = Operations(server, keeper, spec.steps).answer
-        server.open(spec.store, spec.settings())
+        server.operate = Operations(server, keeper, spec.steps, stop).answer
+        server.open(spec.store, spec.settings(), shared=not spec.places.here.is_local)
         for name, value in spec.facts.items():
             server.controller.store.keep(name, value)
-        serving = asyncio.ensure_future(server.serve(HOST, spec.port, lambda _: None))
+        page = ControllerPage(server, keeper, spec.places.access)
+        serving = asyncio.ensure_future(server.serve(spec.places.listen(spec.port, CONTROLLER)))
+        showing = page.serve(spec.places.listen(spec.metrics, METRICS))
         keeper.begin(spec.engines())
         try:
-            await first_of([serving, stop.wait(), keeper.published(spec.steps)])
-            server.notify({"over": True})
-            server.controller.save()
+            await first_of([asyncio.shield(serving), showing, stop.wait(), keeper.published(spec.steps)])
+            await server.release()
+            if server.controller.core.published >= spec.steps:
+                server.controller.store.keep(OVER, "yes")
+                server.notify({"over": True})
         finally:
             serving.cancel()
             await keeper.close()
@@ -76,10 +83,15 @@ class ControllerPart:
 class GatewayPart:
     """The gateway, a member of the run."""
 
-    def __init__(self, journal: Path, port: int, address: Callable[[], Address], settings: DeskSettings) -> None:
-        self.desk = TurnDesk(TurnJournal(journal), lambda *events: self.member.report(*events), settings)
+    def __init__(
+        self, places: Places, journal: Path, port: int, address: Callable[[], Address], settings: DeskSettings
+    ) -> None:
+        settings = replace(settings, engine_token=places.tokens.of("engine"))
+        self.desk = TurnDesk(
+            TurnJournal(journal, shared=not places.here.is_local), lambda *events: self.member.report(*events), settings
+        )
         self.member = RunMember(address, "gateway", self.desk)
-        self._port = port
+        self._places, self._port = places, port
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve once the controller has told how things stand."""
@@ -91,7 +103,9 @@ class GatewayPart:
 
     async def _serve(self) -> None:
         await self.member.connected.wait()
-        await serve_app(Gateway(None, GatewayRules(), self.desk), HOST, self._port, lambda _: None)
+        app = Gateway(None, GatewayRules(self._places.access), self.desk)
+        listener = self._places.listen(self._port, GATEWAY)
+        await serve_at(LocalServer(server_config(app, app.rules)), listener)
 
 
 async def first_of(parts: Sequence[Awaitable[Any]]) -> None:

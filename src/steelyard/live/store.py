@@ -41,6 +41,8 @@ INSERT INTO fence VALUES (0, 0);
 _MAGIC = b"SQLite format 3\0"
 _WAIT_SECONDS = 10.0  # for another process to end its transaction
 _KEPT_SNAPSHOTS = 2
+_READ_EVENTS = 1000  # that readers of a log take at a time; chosen
+_WAL_BYTE = 18  # of a database's header
 
 
 class Fenced(RuntimeError):
@@ -50,9 +52,10 @@ class Fenced(RuntimeError):
 class Store:
     """One controller's view of the file. Places of events count from 0."""
 
-    def __init__(self, path: Path, settings: CoreSettings | None = None) -> None:
-        """Open the store of a run, or begin one with ``settings``. Takes over from any other controller."""
-        self._db = _connect(path, create=settings is not None)
+    def __init__(self, path: Path, settings: CoreSettings | None = None, shared: bool = False) -> None:
+        """Open the store of a run, or begin one with ``settings``. Takes over from any other controller, on this
+        machine or, with ``shared``, on others."""
+        self._db = _connect(path, settings is not None, shared)
         self._one_at_a_time = Lock()  # events are written by a thread of their own
         with self._transaction(check=False):
             if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'fence'").fetchone():
@@ -168,6 +171,12 @@ class Store:
         return found
 
 
+def _is_wal(path: Path) -> bool:
+    """Whether a database is in WAL mode, by its header."""
+    with opened(path) as file:
+        return file.read(_WAL_BYTE + 1)[_WAL_BYTE:] == b"\2"
+
+
 def is_store(path: Path) -> bool:
     """Whether a file is a controller's store, and not lines of a log."""
     with opened(path) as file:
@@ -188,16 +197,22 @@ def log_lines(path: Path) -> Iterator[str]:
     db = _connect_to_read(path)
     try:
         yield db.execute("SELECT line FROM header").fetchone()[0]
-        query = (
-            "SELECT place, -1, line FROM events WHERE place < (SELECT carried_out FROM fence) "
-            "UNION ALL SELECT event, place, line FROM commands ORDER BY 1, 2"
-        )
-        for _, _, line in db.execute(query):
-            yield line
+        until = db.execute("SELECT carried_out FROM fence").fetchone()[0]
+        for first in range(0, until, _READ_EVENTS):
+            yield from _lines_between(db, first, min(until, first + _READ_EVENTS))
     except (sqlite3.DatabaseError, TypeError) as problem:
         raise UserError(f"{path}: not a store of a controller: {problem}") from None
     finally:
         db.close()
+
+
+def _lines_between(db: sqlite3.Connection, first: int, until: int) -> list[Any]:
+    """Some events with their commands. So few at a time that a controller never waits long for readers."""
+    query = (
+        "SELECT place, -1, line FROM events WHERE place >= ? AND place < ? "
+        "UNION ALL SELECT event, place, line FROM commands WHERE event >= ? AND event < ? ORDER BY 1, 2"
+    )
+    return [line for _, _, line in db.execute(query, (first, until, first, until)).fetchall()]
 
 
 def stored_fact(path: Path, name: str) -> str | None:
@@ -212,26 +227,34 @@ def stored_fact(path: Path, name: str) -> str | None:
     return None if found is None else str(found[0])
 
 
-def _connect(path: Path, create: bool) -> sqlite3.Connection:
+def _connect(path: Path, create: bool, shared: bool) -> sqlite3.Connection:
     if not create and not is_file(path):
         raise UserError(f"{path}: no such file; give the store of a controller")
     check_target(path)
     try:
         db = sqlite3.connect(path, timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False)
-        db.execute("PRAGMA journal_mode = WAL")
+        set_journal_mode(db, shared)
         db.execute("PRAGMA synchronous = FULL")
     except sqlite3.Error as problem:
         raise UserError(f"{path}: cannot be opened as a controller's store: {problem}") from None
     return db
 
 
+def set_journal_mode(db: sqlite3.Connection, shared: bool) -> None:
+    """WAL is faster, but keeps its index in memory that only processes of one machine share."""
+    wanted = "truncate" if shared else "wal"
+    (found,) = db.execute(f"PRAGMA journal_mode = {wanted}").fetchone()
+    if shared and found == "wal":
+        raise sqlite3.OperationalError("it is open on another machine or in another program")
+
+
 def _connect_to_read(path: Path) -> sqlite3.Connection:
     """A connection that changes nothing, and leaves no files beside a store that nobody has open."""
     if not is_file(path):
         raise UserError(f"{path}: no such file; give the store of a controller")
-    in_use = is_there(path.with_name(path.name + "-wal"))
+    is_left = _is_wal(path) and not is_there(path.with_name(path.name + "-wal"))
     try:
-        uri = f"{path.resolve().as_uri()}?mode=ro{'' if in_use else '&immutable=1'}"
+        uri = f"{path.resolve().as_uri()}?mode=ro{'&immutable=1' if is_left else ''}"
         return sqlite3.connect(uri, timeout=_WAIT_SECONDS, isolation_level=None, uri=True)
     except sqlite3.Error as problem:
         raise UserError(f"{path}: cannot be opened as a controller's store: {problem}") from None

@@ -6,24 +6,29 @@ import asyncio
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 from steelyard.files.writing import appending
-from steelyard.live.runs import LiveRun
+from steelyard.live.places import LOCAL, Place
+from steelyard.live.runs import LiveRun, is_over
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds until a part that died is started again; doubled each time; chosen
 _GRACE_SECONDS = 10.0  # for a part to end by itself
 CONTROLLER = "controller"
 
 Restarted = Callable[[str, int], None]
-"""Called with a part that died and its exit code."""
+"""Called with a part that is started again, and the exit code it ended with."""
 
 
 class Supervisor:
-    """The processes of a run."""
+    """The processes of a run. ``place`` says where a part is, each time that it is started."""
 
-    def __init__(self, run: LiveRun, restarted: Restarted = lambda name, code: None) -> None:
-        self._run, self._restarted = run, restarted
+    def __init__(
+        self,
+        run: LiveRun,
+        restarted: Restarted = lambda name, code: None,
+        place: Callable[[str], Place] = lambda name: LOCAL,
+    ) -> None:
+        self._run, self._restarted, self._place = run, restarted, place
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._ending = False
 
@@ -45,17 +50,17 @@ class Supervisor:
         pause = _FIRST_PAUSE
         while not self._ending:
             code = await self._once(name)
-            if code == 0 or self._ending:
+            if self._ending or is_over(self._run):
                 return
             self._restarted(name, code)
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _LONGEST_PAUSE) if code else _FIRST_PAUSE  # 0: it was told to make way
 
     async def _once(self, name: str) -> int:
-        folder: Path = self._run.folder
+        folder, place = self._run.folder, self._place(name)
         with appending(folder / f"{name}.log") as log:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "steelyard.live.process", str(folder), name),
+                *(sys.executable, "-m", "steelyard.live.process", str(folder), name, place.listen, place.reach),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

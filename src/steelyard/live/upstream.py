@@ -33,10 +33,11 @@ class Upstream:
 
     host: str
     port: int
+    token: str = ""  # that it wants to see
     idle: deque[_Connection] = field(default_factory=deque)
 
     @classmethod
-    def of(cls, url: str) -> Upstream:
+    def of(cls, url: str, token: str = "") -> Upstream:
         """The server at a URL such as http://127.0.0.1:8000."""
         try:
             parts = urlsplit(url)
@@ -45,7 +46,7 @@ class Upstream:
             host = port = None
         if not host or port is None or parts.scheme != "http" or parts.path not in ("", "/", "/v1"):
             raise UserError(f"{url}: must be the URL of an engine, such as http://127.0.0.1:8000")
-        return cls(host, port)
+        return cls(host, port, token)
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
@@ -54,6 +55,7 @@ class Upstream:
         """Send a request. Returns when the head of the answer is there."""
         lines = [f"{method} {target} HTTP/1.1", f"host: {self}", f"content-length: {len(body)}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
+        lines += [f"authorization: Bearer {self.token}"] if self.token else []
         data = "\r\n".join([*lines, "", ""]).encode("latin-1") + body
         while self.idle:
             connection = self.idle.pop()

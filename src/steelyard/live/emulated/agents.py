@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from hashlib import shake_128
 
 import numpy as np
 
 from steelyard.balance.commands import Start
 from steelyard.balance.kinds import Command
-from steelyard.live.client import TrajectoryOver, ask
-from steelyard.live.upstream import Upstream
+from steelyard.live.client import GatewayLink, TrajectoryOver, ask
 from steelyard.live.wire import Message, command_of
 from steelyard.posttrain.record import LoopRecord
 from steelyard.posttrain.setup import PosttrainSetup
@@ -31,7 +29,7 @@ class EmulatedAgents:
     the gateway's journal at once, and trajectories that are over are refused.
     """
 
-    def __init__(self, setup: PosttrainSetup, gateway: Callable[[], Upstream], speed: float) -> None:
+    def __init__(self, setup: PosttrainSetup, gateway: GatewayLink, speed: float) -> None:
         self._gateway, self._speed = gateway, speed
         self._drawing = Drawing(setup, LoopRecord())
         self._playing: set[asyncio.Task[None]] = set()
@@ -73,15 +71,15 @@ class EmulatedAgents:
         try:
             for number, turn in enumerate(trajectory.turns):
                 body = {"prompt": context, "max_tokens": turn.generated, "ignore_eos": True}
-                answer = await ask(self._gateway(), "/v1/completions", {**headers, "x-turn": str(number)}, body)
+                answer = await ask(self._gateway, "/v1/completions", {**headers, "x-turn": str(number)}, body)
                 context += answer["choices"][0]["token_ids"]
                 if number + 1 == len(trajectory.turns):
                     break
                 await asyncio.sleep((turn.latency or 0.0) / self._speed)
                 told = {"tool": turn.tool or "tool", "outcome": turn.outcome, "tokens": turn.returned}
-                await ask(self._gateway(), f"/v1/trajectories/{trajectory.id}/tool_return", headers, told)
+                await ask(self._gateway, f"/v1/trajectories/{trajectory.id}/tool_return", headers, told)
                 context += _tokens(f"tool {trajectory.id} {number}", turn.returned)
-            await ask(self._gateway(), f"/v1/trajectories/{trajectory.id}/end", headers, {})
+            await ask(self._gateway, f"/v1/trajectories/{trajectory.id}/end", headers, {})
         except TrajectoryOver:
             pass
 

@@ -10,17 +10,19 @@ from typing import Any
 
 from steelyard.files.jsontext import json_object
 from steelyard.files.writing import write_text
+from steelyard.live.access import Scope
+from steelyard.live.client import GatewayLink
 from steelyard.live.desk import DeskSettings
 from steelyard.live.emulated.agents import EmulatedAgents
 from steelyard.live.emulated.node import EmulatedNode
 from steelyard.live.emulated.trainer import EmulatedTrainer
-from steelyard.live.engines.api import WeightUpdate
+from steelyard.live.engines.api import EngineApi, WeightUpdate
 from steelyard.live.engines.vllm import EmulatedVllm
 from steelyard.live.keeper import KeptEngine
 from steelyard.live.member import Address, RunMember
-from steelyard.live.parts import HOST, ControllerPart, ControllerSpec, GatewayPart, first_of, free_ports
+from steelyard.live.parts import ControllerPart, ControllerSpec, GatewayPart, first_of, free_ports
+from steelyard.live.places import CONTROLLER, GATEWAY, LOCAL, Place, Places
 from steelyard.live.runs import RUN_FILE, RunPart
-from steelyard.live.upstream import Upstream
 from steelyard.posttrain.core import core_settings
 from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
 from steelyard.records.jsontext import compact, readable
@@ -39,6 +41,8 @@ class EmulatedRun:
     gateway: int
     engines: tuple[int, ...]  # in the order of the scenario's replicas
     client_seconds: float = 600.0
+    metrics: int = 0  # port of the controller's page
+    place: Place = LOCAL  # of the part at hand
 
     @classmethod
     def at_free_ports(cls, scenario: PosttrainScenario, folder: Path, speed: float, **settings: Any) -> EmulatedRun:
@@ -55,6 +59,11 @@ class EmulatedRun:
     def degrees(self) -> list[int]:
         """Tensor-parallel degrees of its engines."""
         return [bucket.tp for bucket in self.scenario.rollout for _ in range(bucket.replicas)]
+
+    @property
+    def places(self) -> Places:
+        """Its addresses."""
+        return Places(self.folder, self.place)
 
     @property
     def store(self) -> Path:
@@ -81,6 +90,7 @@ class EmulatedRun:
 
     def _controller(self) -> ControllerSpec:
         return ControllerSpec(
+            self.places,
             self.store,
             self.control,
             self.scenario.steps,
@@ -88,19 +98,26 @@ class EmulatedRun:
             lambda: [self._engine(number) for number in range(len(self.engines))],
             update_emulated,
             self.speed,
+            self.metrics,
             {"scenario": compact(self.scenario.model_dump(mode="json"))},
         )
 
     def _engine(self, number: int) -> KeptEngine:
         tp = self.degrees[number]
         limits = self.setup.kinds[tp].limits
-        api = EmulatedVllm(f"http://{HOST}:{self.engines[number]}")
-        return KeptEngine(number, tp, limits.max_num_seqs, limits.blocks * limits.block_size, api)
+        places, key = self.places, self.places.tokens.of("engine")
+
+        def follow(api: EngineApi) -> EngineApi:
+            url = places.url(self.engines[number])
+            return api if api.url == url else EmulatedVllm(url, key)
+
+        api = EmulatedVllm(places.url(self.engines[number]), key)
+        return KeptEngine(number, tp, limits.max_num_seqs, limits.blocks * limits.block_size, api, follow=follow)
 
     def _gateway(self) -> GatewayPart:
         counts = core_settings(self.setup).core().rounds.counts_tokens
         settings = DeskSettings(False, counts, moves_caches=True, speed=self.speed, client_seconds=self.client_seconds)
-        return GatewayPart(self.folder / "journal.db", self.gateway, self.address, settings)
+        return GatewayPart(self.places, self.folder / "journal.db", self.gateway, self.address, settings)
 
     def write(self) -> None:
         """Write its description, for the processes of its parts."""
@@ -115,28 +132,31 @@ class EmulatedRun:
             "gateway": self.gateway,
             "engines": list(self.engines),
             "client_seconds": self.client_seconds,
+            "metrics": self.metrics,
         }
         write_text(self.folder / RUN_FILE, readable(row))
 
     @classmethod
-    def read(cls, folder: Path) -> EmulatedRun:
+    def read(cls, folder: Path, place: Place = LOCAL) -> EmulatedRun:
         """The run that was written to a folder."""
         row = json_object(folder / RUN_FILE, "the description of a run")
         scenario = posttrain_from_dict(row["scenario"]).based_in(Path(row["base"]), row["source"])
         ports = row["control"], row["gateway"], tuple(row["engines"])
-        return cls(scenario, folder, row["speed"], *ports, client_seconds=row["client_seconds"])
+        more = {"client_seconds": row["client_seconds"], "metrics": row.get("metrics", 0), "place": place}
+        return cls(scenario, folder, row["speed"], *ports, **more)
 
-    def address(self) -> Address:
+    def address(self, scope: Scope = "engine") -> Address:
         """Of its controller."""
-        return Address(HOST, self.control)
+        return Address(*self.places.find(self.control, CONTROLLER), self.places.tokens.of(scope))
 
 
 class JobPart:
     """Agents and a trainer."""
 
     def __init__(self, run: EmulatedRun) -> None:
-        upstream = Upstream(HOST, run.gateway)
-        self.agents = EmulatedAgents(run.setup, lambda: upstream, run.speed)
+        token = run.places.tokens.of("client")
+        gateway = GatewayLink(lambda: run.places.upstream(run.gateway, GATEWAY, token))
+        self.agents = EmulatedAgents(run.setup, gateway, run.speed)
         self.trainer = EmulatedTrainer(run.setup.job, run.scenario.steps, self.agents.tokens, run.speed)
         self.sampler = RunMember(run.address, "sampler", self.agents)
         self.trainer.member = RunMember(run.address, "trainer", self.trainer)
@@ -157,7 +177,7 @@ class EmulatedEnginePart:
     """One engine."""
 
     def __init__(self, run: EmulatedRun, number: int) -> None:
-        self.node = EmulatedNode(run.setup, run.speed)
+        self.node = EmulatedNode(run.setup, run.speed, run.places.listen, run.places.access)
         self._tp, self._port = run.degrees[number], run.engines[number]
 
     async def run(self, stop: asyncio.Event) -> None:

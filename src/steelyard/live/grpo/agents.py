@@ -9,10 +9,9 @@ from zlib import crc32
 
 from steelyard.balance.commands import Start
 from steelyard.balance.kinds import Command
-from steelyard.live.client import TrajectoryOver, ask
+from steelyard.live.client import GatewayLink, TrajectoryOver, ask
 from steelyard.live.tiny.symbols import CALL_END, EOS, decode, encode, token
 from steelyard.live.tiny.task import prompt, reward, tool
-from steelyard.live.upstream import Upstream
 from steelyard.live.wire import Message, command_of
 
 log = logging.getLogger("steelyard.agents")
@@ -29,7 +28,7 @@ class CalculatorAgents:
     journal, and trajectories that are over are refused.
     """
 
-    def __init__(self, gateway: Upstream, seed: int) -> None:
+    def __init__(self, gateway: GatewayLink, seed: int) -> None:
         self._gateway, self._seed = gateway, seed
         self._samples: Counter[str] = Counter()  # of each group so far
         self._playing: set[asyncio.Task[None]] = set()
