@@ -84,7 +84,7 @@ class ControlServer:
         self.operate: Callable[[Message], Message] = lambda asked: {}
         self.watches: list[Watch] = []
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._speed = speed
+        self.speed = speed
         self._started = 0.0  # time of day when the run began
         self._access = Access() if access is None else access
         self._members: set[_Connected] = set()
@@ -129,7 +129,7 @@ class ControlServer:
 
     def now(self) -> float:
         """The second of this moment. It never goes back, also across restarts."""
-        self._last_second = max(self._last_second, (time.time() - self._started) * self._speed)
+        self._last_second = max(self._last_second, (time.time() - self._started) * self.speed)
         return self._last_second
 
     def tell(self, *events: Event) -> None:
@@ -226,6 +226,8 @@ class ControlServer:
         except (UserError, TimeoutError, KeyError, TypeError, ValueError) as problem:
             log.warning("a member was disconnected: %s", str(problem)[:200])
             writer.write(packed({"refused": str(problem)[:200]}))
+        except asyncio.CancelledError:
+            pass  # this controller ends; asyncio would report it
         finally:
             self._members = {each for each in self._members if each.writer is not writer}
             writer.close()

@@ -10,16 +10,20 @@ from steelyard.errors import UserError
 from steelyard.live.control import ControlServer
 from steelyard.live.keeper import Keeper
 from steelyard.live.member import Address
+from steelyard.live.pace import Pace
 from steelyard.live.wire import MOST_BYTES, Message, messages, packed
 
 _PATIENCE_SECONDS = 10.0  # for a controller to answer; chosen
 
 
 class Operations:
-    """Answers operators, in the controller's process. What it changes is reported to the core, so it is in the log."""
+    """Answers operators, in the controller's process. What it changes is reported to the core, so it is in the log.
+    The server must be open."""
 
     def __init__(self, server: ControlServer, keeper: Keeper, steps: int, stop: asyncio.Event) -> None:
         self._server, self._keeper, self._steps, self._stop = server, keeper, steps, stop
+        self._pace = Pace(server.now(), server.speed)
+        server.watches.append(self._pace)
 
     def answer(self, asked: Message) -> Message:
         """What an operator asks for."""
@@ -41,8 +45,11 @@ class Operations:
         """How things stand."""
         core = self._server.controller.core
         rollouts = core.placement.rollouts
+        second = self._server.now()
         return {
-            "second": self._server.now(),
+            "second": second,
+            "tokens_per_second": self._pace.tokens_per_second(second),
+            "queue": len(rollouts.waiting),
             "steps": self._steps,
             "weights": core.published,
             "trained": core.trained + 1,

@@ -27,20 +27,25 @@ class ControllerPage:
     async def serve(self, listener: socket.socket) -> None:
         """Serve at a socket until cancelled."""
         config = uvicorn.Config(
-            self._app, log_level="warning", access_log=False, loop="asyncio", lifespan="off", server_header=False
+            self._app,
+            interface="asgi3",
+            log_level="warning",
+            access_log=False,
+            loop="asyncio",
+            ws="none",
+            lifespan="off",
+            server_header=False,
         )
         await serve_at(LocalServer(config), listener)
 
     async def _app(self, connection: Connection, receive: Receive, send: Send) -> None:
-        if connection["type"] == "http" and connection["path"] == "/health":
+        if connection["path"] == "/health":
             await _send(send, 200, b"")
         else:
             await self._guarded(connection, receive, send)
 
     async def _answer(self, connection: Connection, receive: Receive, send: Send) -> None:
-        if connection["type"] != "http":
-            await send({"type": "websocket.close"})
-        elif connection["path"] == "/metrics" and connection["method"] == "GET":
+        if connection["path"] == "/metrics" and connection["method"] == "GET":
             await _send(send, 200, self._metrics.text())
         else:
             await _send(send, 404, b"")

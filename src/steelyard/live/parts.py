@@ -58,8 +58,8 @@ class ControllerPart:
         spec, server, keeper = self._spec, self.server, self.keeper
         server.state = lambda role: state_for(role, server.controller)
         server.news = lambda role: news_for(role, server.controller, keeper.rows())
-        server.operate = Operations(server, keeper, spec.steps, stop).answer
         server.open(spec.store, spec.settings(), shared=not spec.places.here.is_local)
+        server.operate = Operations(server, keeper, spec.steps, stop).answer
         for name, value in spec.facts.items():
             server.controller.store.keep(name, value)
         page = ControllerPage(server, keeper, spec.places.access)

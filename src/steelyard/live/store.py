@@ -11,7 +11,7 @@ opening. Each transaction checks it: a controller that was replaced, and does no
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -183,23 +183,29 @@ def is_store(path: Path) -> bool:
         return file.read(len(_MAGIC)) == _MAGIC
 
 
-def log_rows(path: Path) -> Iterator[Row]:
-    """A store as rows of a log."""
-    for number, line in enumerate(log_lines(path), 1):
+def log_rows(path: Path, more: Callable[[], bool] = lambda: False) -> Iterator[Row]:
+    """A store as rows of a log. At its end ``more`` waits for others, and says whether to go on."""
+    for number, line in enumerate(log_lines(path, more), 1):
         where = f"{path}: row {number}"
         if not isinstance(line, str):  # SQLite keeps whatever a damaged file says
             raise UserError(f"{where}: not text; the store is damaged")
         yield where, json_row(line, where)
 
 
-def log_lines(path: Path) -> Iterator[str]:
+def log_lines(path: Path, more: Callable[[], bool] = lambda: False) -> Iterator[str]:
     """A store as lines of a log, up to the last event whose commands were carried out. Does not take over."""
     db = _connect_to_read(path)
+    first = 0
     try:
         yield db.execute("SELECT line FROM header").fetchone()[0]
-        until = db.execute("SELECT carried_out FROM fence").fetchone()[0]
-        for first in range(0, until, _READ_EVENTS):
-            yield from _lines_between(db, first, min(until, first + _READ_EVENTS))
+        while True:
+            until = db.execute("SELECT carried_out FROM fence").fetchone()[0]
+            while first < until:
+                last = min(until, first + _READ_EVENTS)
+                yield from _lines_between(db, first, last)
+                first = last
+            if not more():
+                return
     except (sqlite3.DatabaseError, TypeError) as problem:
         raise UserError(f"{path}: not a store of a controller: {problem}") from None
     finally:
