@@ -10,7 +10,7 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, get_args
@@ -277,9 +277,3 @@ class ControlServer:
 
 def _command_message(identity: CommandId, line: str) -> bytes:
     return f'{{"id":[{identity.event},{identity.place}],"command":{line}}}\n'.encode()
-
-
-def role_commands(lines: Iterable[str], role: Role) -> list[Message]:
-    """Those of some commands that are for members of a role."""
-    rows = (json_row(line, "store") for line in lines)
-    return [row for row in rows if row["kind"] in _NAMES_OF[role]]

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, Literal, get_args
 
 from steelyard.balance.inbox import Envelope
 from steelyard.balance.kinds import Command
@@ -38,10 +38,16 @@ CREATE TABLE members (name TEXT PRIMARY KEY, reports INTEGER NOT NULL) WITHOUT R
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 INSERT INTO fence VALUES (0, 0);
 """
+KeptKind = Literal["Start", "TrainOn", "Cap"]
+"""Commands that members are told of long after they were given."""
+_KIND = "json_extract(line, '$.kind')"
+_KEPT = f"{_KIND} IN ({', '.join(map(repr, get_args(KeptKind)))})"
+_INDEX = f"CREATE INDEX IF NOT EXISTS kept ON commands ({_KIND}, event, place) WHERE {_KEPT}"
 _MAGIC = b"SQLite format 3\0"
 _WAIT_SECONDS = 10.0  # for another process to end its transaction
 _KEPT_SNAPSHOTS = 2
 _READ_EVENTS = 1000  # that readers of a log take at a time; chosen
+_READ_COMMANDS = 100  # that are read at a time; chosen
 _WAL_BYTE = 18  # of a database's header
 
 
@@ -64,6 +70,7 @@ class Store:
                     self._db.execute(statement)
                 line = header_line(Header(SCHEMA, version("steelyard"), settings))
                 self._db.execute("INSERT INTO header VALUES (?)", (line,))
+            self._db.execute(_INDEX)
             self._db.execute("UPDATE fence SET number = number + 1")
             self.fence = self._number("SELECT number FROM fence")
         self.events = self._number("SELECT COALESCE(MAX(place) + 1, 0) FROM events")
@@ -131,6 +138,17 @@ class Store:
         event, place = (-1, -1) if after is None else after
         query = "SELECT event, place, line FROM commands WHERE (event, place) > (?, ?) ORDER BY event, place"
         return [(event, place, line) for event, place, line in self._read(query, (event, place))]
+
+    def newest_first(self, kind: KeptKind) -> Iterator[str]:
+        """Commands of a kind that were written, the last one first. Only as many are read as are wanted."""
+        before = (1 << 62, 0)
+        query = (
+            f"SELECT event, place, line FROM commands WHERE {_KEPT} AND {_KIND} = ? AND (event, place) < (?, ?) "
+            f"ORDER BY event DESC, place DESC LIMIT {_READ_COMMANDS}"
+        )
+        while rows := self._read(query, (kind, *before)):
+            yield from (line for _, _, line in rows)
+            before = rows[-1][0], rows[-1][1]
 
     def save(self, state: bytes) -> None:
         """Keep a snapshot of the core after all events so far."""

@@ -25,8 +25,8 @@ _HIGHEST = 30_000  # of token ids
 class EmulatedAgents:
     """The sampler of a run: begins samples when the core says so, and plays each to its end.
 
-    A new one is told all that was ever begun. It plays all of it again: turns that were answered are answered from
-    the gateway's journal at once, and trajectories that are over are refused.
+    A new one is told all that was ever begun, and plays groups again that are not complete: turns that were answered
+    are answered from the gateway's journal at once, and trajectories that are over are refused.
     """
 
     def __init__(self, setup: PosttrainSetup, gateway: GatewayLink, speed: float) -> None:
@@ -39,13 +39,20 @@ class EmulatedAgents:
     # -- duties -------------------------------------------------------------------------------------------------
 
     def catch_up(self, state: Message) -> None:
+        unfinished = frozenset(state["unfinished"])
         for row in state["starts"]:
-            self.carry_out(command_of(row))
+            self._begin(command_of(row), unfinished)
 
     def carry_out(self, command: Command) -> None:
+        self._begin(command)
+
+    def _begin(self, command: Command, wanted: frozenset[str] | None = None) -> None:
+        """Draw samples, and play those of groups that are wanted; all without a set of them."""
         assert isinstance(command, Start)
         for trajectory, group in self._drawing.in_order(command):
             self.tokens[trajectory.id], self.generated[trajectory.id] = trajectory.tokens, trajectory.generated
+            if wanted is not None and group not in wanted:
+                continue
             task = asyncio.ensure_future(self._play(trajectory, group))
             self._playing.add(task)
             task.add_done_callback(self._over)

@@ -24,8 +24,8 @@ _STOPS = [token(CALL_END), token(EOS)]
 class CalculatorAgents:
     """The sampler of a run.
 
-    A new one is told all that was ever begun, and plays it again: turns that were answered come from the gateway's
-    journal, and trajectories that are over are refused.
+    A new one is told all that was ever begun, and plays groups again that are not complete: turns that were answered
+    come from the gateway's journal, and trajectories that are over are refused.
     """
 
     def __init__(self, gateway: GatewayLink, seed: int) -> None:
@@ -36,15 +36,22 @@ class CalculatorAgents:
     # -- duties -------------------------------------------------------------------------------------------------
 
     def catch_up(self, state: Message) -> None:
+        unfinished = frozenset(state["unfinished"])
         for row in state["starts"]:
-            self.carry_out(command_of(row))
+            self._begin(command_of(row), unfinished)
 
     def carry_out(self, command: Command) -> None:
+        self._begin(command)
+
+    def _begin(self, command: Command, wanted: frozenset[str] | None = None) -> None:
+        """Play samples of groups that are wanted; of all without a set of them."""
         assert isinstance(command, Start)
         for group in command.groups:
             for _ in range(command.samples):
                 name = f"{group}-{self._samples[group]}"
                 self._samples[group] += 1
+                if wanted is not None and group not in wanted:
+                    continue
                 task = asyncio.ensure_future(self._play(name, group))
                 self._playing.add(task)
                 task.add_done_callback(self._over)
