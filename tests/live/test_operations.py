@@ -21,12 +21,12 @@ from steelyard.balance.settings import CoreSettings
 from steelyard.cli import control_top
 from steelyard.errors import UserError
 from steelyard.live.access import RunTokens, make_tokens
+from steelyard.live.addresses import LOCAL, METRICS, TOKENS, PartHost, RunAddresses
 from steelyard.live.client import GatewayLink
 from steelyard.live.controller import Controller
 from steelyard.live.emulated.run import EmulatedRun
 from steelyard.live.member import Address, RunMember
 from steelyard.live.operate import ask_controller
-from steelyard.live.places import LOCAL, METRICS, TOKENS, Place, Places
 from steelyard.live.runs import is_over
 from steelyard.live.state import state_for
 from steelyard.live.store import Fenced, Store, log_rows
@@ -39,13 +39,13 @@ from support.live_parts import Parts
 PATIENCE = 120.0  # seconds until a run that hangs is given up
 
 
-def run(folder: Path, trouble: Callable[[Parts], Awaitable[None]], place: Place = LOCAL, speed: float = 40.0) -> None:
+def run(folder: Path, trouble: Callable[[Parts], Awaitable[None]], host: PartHost = LOCAL, speed: float = 40.0) -> None:
     """Run a scenario to its end while something happens to it, and check all that must hold."""
     scenario = posttrain_from_dict(SCENARIO)
 
     async def main() -> None:
         made = EmulatedRun.at_free_ports(scenario, folder, speed)
-        parts = Parts(replace(made, place=place))
+        parts = Parts(replace(made, host=host))
         parts.start(*parts.run.parts)
         troubling = asyncio.ensure_future(trouble(parts))
         try:
@@ -74,7 +74,7 @@ async def events(parts: Parts, count: int) -> None:
 
 
 def test_an_address_is_where_its_part_listens_now(tmp_path: Path) -> None:
-    here, there = (Places(tmp_path, Place.of(host)) for host in ("127.0.0.2", "127.0.0.3"))
+    here, there = (RunAddresses(tmp_path, PartHost.of(host)) for host in ("127.0.0.2", "127.0.0.3"))
     assert here.find(4000, "gateway") == ("127.0.0.1", 4000), "nobody has listened yet"
     with closing(here.listen(0, "gateway")) as first:
         port = first.getsockname()[1]
@@ -101,12 +101,12 @@ def test_a_client_looks_for_a_gateway_that_does_not_answer() -> None:
 
 @pytest.mark.parametrize(("host", "local"), [("127.0.0.9", True), ("::1", True), ("0.0.0.0", False), ("node-7", False)])
 def test_without_tokens_nobody_else_can_reach_a_part(tmp_path: Path, host: str, local: bool) -> None:
-    place = Place.of(host)
-    assert place.is_local == local
-    assert place.reach == ("127.0.0.1" if host == "0.0.0.0" else host)
+    part_host = PartHost.of(host)
+    assert part_host.is_local == local
+    assert part_host.reach == ("127.0.0.1" if host == "0.0.0.0" else host)
     if not local:
         with pytest.raises(UserError, match="tokens: no such file; tokens are needed"):
-            Places(tmp_path, place).listen(0)
+            RunAddresses(tmp_path, part_host).listen(0)
 
 
 def test_tokens_are_made_once_and_only_their_owner_reads_them(tmp_path: Path) -> None:
@@ -141,10 +141,10 @@ def test_parts_ask_each_other_for_tokens(tmp_path: Path) -> None:
 
     async def trouble(parts: Parts) -> None:
         await events(parts, 20)
-        places, made = parts.run.places, parts.run
+        addresses, made = parts.run.addresses, parts.run
         assert isinstance(made, EmulatedRun)
-        engine, gateway = places.url(made.engines[0]), places.url(made.gateway, "gateway")
-        page = places.url(0, METRICS)
+        engine, gateway = addresses.url(made.engines[0]), addresses.url(made.gateway, "gateway")
+        page = addresses.url(0, METRICS)
         for path in ("/health", "/metrics", "/v1/models"):
             assert await status(engine + path) == 401
             assert await status(engine + path, tokens.of("client")) == 403
@@ -182,7 +182,7 @@ def test_parts_ask_each_other_for_tokens(tmp_path: Path) -> None:
         assert not member.connected.is_set()
         trying.cancel()
 
-    run(tmp_path, trouble, Place.of("127.0.0.2"), speed=10.0)
+    run(tmp_path, trouble, PartHost.of("127.0.0.2"), speed=10.0)
 
 
 # -- a controller that hands over -------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ def test_the_controller_serves_its_metrics(tmp_path: Path) -> None:
 
     async def trouble(parts: Parts) -> None:
         await events(parts, 40)
-        async with httpx.AsyncClient(base_url=parts.run.places.url(0, METRICS), trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=parts.run.addresses.url(0, METRICS), trust_env=False) as client:
             pages.append((await client.get("/metrics")).text)
             assert [(await client.get(path)).status_code for path in ("/", "/health")] == [404, 200]
             assert (await client.post("/metrics")).status_code == 404

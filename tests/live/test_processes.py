@@ -22,8 +22,8 @@ from typer.testing import CliRunner
 from steelyard.cli import app
 from steelyard.errors import UserError
 from steelyard.live.access import make_tokens
+from steelyard.live.addresses import TOKENS, PartHost
 from steelyard.live.emulated.run import EmulatedRun
-from steelyard.live.places import TOKENS, Place
 from steelyard.live.supervise import Supervisor
 from steelyard.scenario import posttrain_from_dict
 from support.live_logs import SCENARIO, check, check_replay
@@ -71,12 +71,12 @@ def test_every_part_can_be_killed_and_comes_back_elsewhere(tmp_path: Path) -> No
     assert (tmp_path / TOKENS).stat().st_mode & 0o777 == 0o600
     restarted: list[str] = []
 
-    def place(name: str) -> Place:
+    def host_of(name: str) -> PartHost:
         number = 2 + run.parts.index(name) + 100 * restarted.count(name)
-        return Place(f"127.0.0.{number}", f"127.0.0.{number}")
+        return PartHost(f"127.0.0.{number}", f"127.0.0.{number}")
 
     async def main() -> None:
-        supervisor = Supervisor(run, lambda name, code: restarted.append(name), place)
+        supervisor = Supervisor(run, lambda name, code: restarted.append(name), host_of)
         running = asyncio.ensure_future(supervisor.run())
         for events, names in ((20, ["engine-0"]), (40, ["controller"]), (60, ["gateway", "job"])):
             await asyncio.to_thread(kill_after, run, events, *names)
@@ -87,8 +87,10 @@ def test_every_part_can_be_killed_and_comes_back_elsewhere(tmp_path: Path) -> No
     checked(run)
     assert {"engine-0", "controller", "gateway", "job"} <= set(restarted)
     for name, port in (("controller", run.control), ("gateway", run.gateway)):
-        assert run.places.find(port, name)[0] == place(name).reach
-    assert [run.places.find(port)[0] for port in run.engines] == [place(f"engine-{number}").reach for number in (0, 1)]
+        assert run.addresses.find(port, name)[0] == host_of(name).reach
+    assert [run.addresses.find(port)[0] for port in run.engines] == [
+        host_of(f"engine-{number}").reach for number in (0, 1)
+    ]
 
 
 def test_an_operator_replaces_the_controller(tmp_path: Path) -> None:
@@ -114,7 +116,7 @@ def test_an_operator_replaces_the_controller(tmp_path: Path) -> None:
     checked(run)
     assert restarted == [("controller", 0)]
     assert "controller 2 took over" in shown["upgrade"]
-    assert f"gateway at {run.places.url(run.gateway, 'gateway')}/v1" in shown["status"]
+    assert f"gateway at {run.addresses.url(run.gateway, 'gateway')}/v1" in shown["status"]
     assert all(words in shown["top"] for words in ("of 3", "tokens/s", "controller 2", "wait for an engine"))
     assert re.search(r"^ +[\d.]+ s  \w+ [\w/-]+ ", shown["top"], re.MULTILINE), "decisions in words"
     operate("top")

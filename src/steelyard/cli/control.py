@@ -81,11 +81,11 @@ def command(
 
 def _carry_out(run: LiveRun, on: str, address: str | None, host: str, tokens: Path | None) -> None:
     from steelyard.live.access import make_tokens
-    from steelyard.live.places import TOKENS, Place
+    from steelyard.live.addresses import TOKENS, PartHost
 
     say(f"{len(run.parts)} parts, files in {run.folder}")
-    place = Place.of(host)
-    if tokens is not None or address is not None or not place.is_local:
+    here = PartHost.of(host)
+    if tokens is not None or address is not None or not here.is_local:
         make_tokens(run.folder / TOKENS, tokens)
 
     def restarted(name: str, code: int) -> None:
@@ -100,4 +100,4 @@ def _carry_out(run: LiveRun, on: str, address: str | None, host: str, tokens: Pa
         return
     from steelyard.live.supervise import Supervisor
 
-    asyncio.run(Supervisor(run, restarted, lambda name: place).run())
+    asyncio.run(Supervisor(run, restarted, lambda name: here).run())

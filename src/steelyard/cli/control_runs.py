@@ -17,12 +17,12 @@ from steelyard.errors import UserError
 from steelyard.files.finding import is_file, is_folder
 from steelyard.files.jsontext import json_lines
 from steelyard.files.writing import write_text
+from steelyard.live.addresses import GATEWAY, METRICS
 from steelyard.live.emulated.run import EmulatedRun
 from steelyard.live.figures import LiveFigures, live_figures
 from steelyard.live.grpo.run import GrpoRun
 from steelyard.live.member import Address
 from steelyard.live.operate import ask_controller
-from steelyard.live.places import GATEWAY, METRICS
 from steelyard.live.runs import RUN_FILE, LiveRun, is_over, read_run
 from steelyard.posttrain.run import posttrain
 from steelyard.records.jsontext import readable
@@ -167,7 +167,7 @@ def _show_status(run: LiveRun) -> None:
         words = ("number", "tp", "state", "weights", "busy", "seats", "url")
         table.add_row(*(str(each[word]) for word in words))
     console.print(table)
-    say(f"gateway at {run.places.url(0, GATEWAY)}/v1, metrics at {run.places.url(0, METRICS)}/metrics")
+    say(f"gateway at {run.addresses.url(0, GATEWAY)}/v1, metrics at {run.addresses.url(0, METRICS)}/metrics")
 
 
 def _check(scenario: PosttrainScenario) -> None:

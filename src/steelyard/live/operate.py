@@ -10,7 +10,7 @@ from steelyard.errors import UserError
 from steelyard.live.control import ControlServer
 from steelyard.live.keeper import Keeper
 from steelyard.live.member import Address
-from steelyard.live.pace import Pace
+from steelyard.live.token_rate import TokenRate
 from steelyard.live.wire import MOST_BYTES, Message, messages, packed
 
 _PATIENCE_SECONDS = 10.0  # for a controller to answer; chosen
@@ -22,8 +22,8 @@ class Operations:
 
     def __init__(self, server: ControlServer, keeper: Keeper, steps: int, stop: asyncio.Event) -> None:
         self._server, self._keeper, self._steps, self._stop = server, keeper, steps, stop
-        self._pace = Pace(server.now(), server.speed)
-        server.watches.append(self._pace)
+        self._rate = TokenRate(server.now(), server.speed)
+        server.watches.append(self._rate)
 
     def answer(self, asked: Message) -> Message:
         """What an operator asks for."""
@@ -48,7 +48,7 @@ class Operations:
         second = self._server.now()
         return {
             "second": second,
-            "tokens_per_second": self._pace.tokens_per_second(second),
+            "tokens_per_second": self._rate.tokens_per_second(second),
             "queue": len(rollouts.waiting),
             "steps": self._steps,
             "weights": core.published,

@@ -16,6 +16,7 @@ from typing import Any
 
 from steelyard.balance.settings import CoreSettings
 from steelyard.emulate.servers import LocalServer, serve_at
+from steelyard.live.addresses import CONTROLLER, GATEWAY, HOST, METRICS, RunAddresses
 from steelyard.live.control import ControlServer
 from steelyard.live.desk import DeskSettings, TurnDesk
 from steelyard.live.gateway import Gateway, GatewayRules, server_config
@@ -24,7 +25,6 @@ from steelyard.live.keeper import Keeper, KeptEngine, Update
 from steelyard.live.member import Address, RunMember
 from steelyard.live.operate import Operations
 from steelyard.live.page import ControllerPage
-from steelyard.live.places import CONTROLLER, GATEWAY, HOST, METRICS, Places
 from steelyard.live.runs import OVER
 from steelyard.live.state import news_for, state_for
 
@@ -33,7 +33,7 @@ from steelyard.live.state import news_for, state_for
 class ControllerSpec:
     """What a controller needs to know: its store, where it listens, the run's policies, its engines."""
 
-    places: Places
+    addresses: RunAddresses
     store: Path
     port: int
     steps: int
@@ -49,7 +49,7 @@ class ControllerPart:
     """The controller, its keeper of engines and its page for operators."""
 
     def __init__(self, spec: ControllerSpec) -> None:
-        self.server = ControlServer(spec.places.access, spec.speed)
+        self.server = ControlServer(spec.addresses.access, spec.speed)
         self.keeper = Keeper(self.server, spec.update)
         self._spec = spec
 
@@ -58,13 +58,13 @@ class ControllerPart:
         spec, server, keeper = self._spec, self.server, self.keeper
         server.state = lambda role: state_for(role, server.controller)
         server.news = lambda role: news_for(role, server.controller, keeper.rows())
-        server.open(spec.store, spec.settings(), shared=not spec.places.here.is_local)
+        server.open(spec.store, spec.settings(), shared=not spec.addresses.here.is_local)
         server.operate = Operations(server, keeper, spec.steps, stop).answer
         for name, value in spec.facts.items():
             server.controller.store.keep(name, value)
-        page = ControllerPage(server, keeper, spec.places.access)
-        serving = asyncio.ensure_future(server.serve(spec.places.listen(spec.port, CONTROLLER)))
-        showing = page.serve(spec.places.listen(spec.metrics, METRICS))
+        page = ControllerPage(server, keeper, spec.addresses.access)
+        serving = asyncio.ensure_future(server.serve(spec.addresses.listen(spec.port, CONTROLLER)))
+        showing = page.serve(spec.addresses.listen(spec.metrics, METRICS))
         keeper.begin(spec.engines())
         try:
             await first_of([asyncio.shield(serving), showing, stop.wait(), keeper.published(spec.steps)])
@@ -84,14 +84,16 @@ class GatewayPart:
     """The gateway, a member of the run."""
 
     def __init__(
-        self, places: Places, journal: Path, port: int, address: Callable[[], Address], settings: DeskSettings
+        self, addresses: RunAddresses, journal: Path, port: int, address: Callable[[], Address], settings: DeskSettings
     ) -> None:
-        settings = replace(settings, engine_token=places.tokens.of("engine"))
+        settings = replace(settings, engine_token=addresses.tokens.of("engine"))
         self.desk = TurnDesk(
-            TurnJournal(journal, shared=not places.here.is_local), lambda *events: self.member.report(*events), settings
+            TurnJournal(journal, shared=not addresses.here.is_local),
+            lambda *events: self.member.report(*events),
+            settings,
         )
         self.member = RunMember(address, "gateway", self.desk)
-        self._places, self._port = places, port
+        self._places, self._port = addresses, port
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve once the controller has told how things stand."""

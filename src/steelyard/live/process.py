@@ -15,26 +15,26 @@ import sys
 from pathlib import Path
 
 from steelyard.files.writing import write_text
+from steelyard.live.addresses import LOCAL, PartHost
 from steelyard.live.engines.leash import signal_at_end_of_parent
-from steelyard.live.places import LOCAL, Place
 from steelyard.live.runs import read_run
 
 
-def main(folder: Path, name: str, place: Place = LOCAL) -> None:
+def main(folder: Path, name: str, host: PartHost = LOCAL) -> None:
     """Run a part to its end."""
     signal_at_end_of_parent(signal.SIGKILL)
     logging.basicConfig(level=logging.WARNING, format=f"%(asctime)s {name} %(levelname)s %(message)s")
     write_text(folder / f"{name}.pid", f"{os.getpid()}\n")
-    asyncio.run(run_part(folder, name, place))
+    asyncio.run(run_part(folder, name, host))
 
 
-async def run_part(folder: Path, name: str, place: Place) -> None:
+async def run_part(folder: Path, name: str, host: PartHost) -> None:
     """Run a part until it is told to end."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await read_run(folder, place).part(name).run(stop)
+    await read_run(folder, host).part(name).run(stop)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], Place(sys.argv[3], sys.argv[4]))
+    main(Path(sys.argv[1]), sys.argv[2], PartHost(sys.argv[3], sys.argv[4]))

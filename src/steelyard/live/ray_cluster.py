@@ -1,6 +1,6 @@
 """All that is asked of Ray: it starts each part of a run as an actor, and starts again what dies.
 
-Parts talk to each other by themselves. Ray places them, keeps them alive and ends them.
+Parts talk to each other by themselves. Ray addresses them, keeps them alive and ends them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import ray
 
 from steelyard.errors import UserError
 from steelyard.files.writing import appending
+from steelyard.live.addresses import HOST, LOCAL, PartHost
 from steelyard.live.operate import ask_controller
-from steelyard.live.places import HOST, LOCAL, Place
 from steelyard.live.process import main
 from steelyard.live.runs import LiveRun, is_over
 from steelyard.live.supervise import CONTROLLER, Restarted
@@ -31,7 +31,7 @@ class PartActor:
     def run(self, folder: str, name: str, alone: bool) -> None:
         """Run the part to its end, on a machine alone or among others. What goes wrong is in its log."""
         try:
-            main(Path(folder), name, LOCAL if alone else Place.of(_own_address()))
+            main(Path(folder), name, LOCAL if alone else PartHost.of(_own_address()))
         except Exception:
             with appending(Path(folder) / f"{name}.log") as log:
                 traceback.print_exc(file=log)

@@ -9,8 +9,8 @@ from typing import Protocol
 from steelyard.files.finding import is_file
 from steelyard.files.jsontext import json_object
 from steelyard.live.access import Scope
+from steelyard.live.addresses import LOCAL, PartHost, RunAddresses
 from steelyard.live.member import Address
-from steelyard.live.places import LOCAL, Place, Places
 from steelyard.live.store import stored_fact
 
 RUN_FILE = "run.json"  # in a run's folder
@@ -35,7 +35,7 @@ class LiveRun(Protocol):
         """The log of its controller."""
 
     @property
-    def places(self) -> Places:
+    def addresses(self) -> RunAddresses:
         """Its addresses."""
 
     @property
@@ -54,13 +54,13 @@ def is_over(run: LiveRun) -> bool:
     return is_file(run.store) and stored_fact(run.store, OVER) is not None
 
 
-def read_run(folder: Path, place: Place = LOCAL) -> LiveRun:
-    """The run of a folder, as a part at some place sees it."""
+def read_run(folder: Path, host: PartHost = LOCAL) -> LiveRun:
+    """The run of a folder, as a part on some machine sees it."""
     kind = json_object(folder / RUN_FILE, "the description of a run").get("kind")
     if kind == "grpo":
         from steelyard.live.grpo.run import GrpoRun
 
-        return GrpoRun.read(folder, place)
+        return GrpoRun.read(folder, host)
     from steelyard.live.emulated.run import EmulatedRun
 
-    return EmulatedRun.read(folder, place)
+    return EmulatedRun.read(folder, host)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from steelyard.files.writing import appending
-from steelyard.live.places import LOCAL, Place
+from steelyard.live.addresses import LOCAL, PartHost
 from steelyard.live.runs import LiveRun, is_over
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds until a part that died is started again; doubled each time; chosen
@@ -20,15 +20,15 @@ Restarted = Callable[[str, int], None]
 
 
 class Supervisor:
-    """The processes of a run. ``place`` says where a part is, each time that it is started."""
+    """The processes of a run. ``host`` says where a part is, each time that it is started."""
 
     def __init__(
         self,
         run: LiveRun,
         restarted: Restarted = lambda name, code: None,
-        place: Callable[[str], Place] = lambda name: LOCAL,
+        host: Callable[[str], PartHost] = lambda name: LOCAL,
     ) -> None:
-        self._run, self._restarted, self._place = run, restarted, place
+        self._run, self._restarted, self._host = run, restarted, host
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._ending = False
 
@@ -57,10 +57,10 @@ class Supervisor:
             pause = min(2 * pause, _LONGEST_PAUSE) if code else _FIRST_PAUSE  # 0: it was told to make way
 
     async def _once(self, name: str) -> int:
-        folder, place = self._run.folder, self._place(name)
+        folder, host = self._run.folder, self._host(name)
         with appending(folder / f"{name}.log") as log:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "steelyard.live.process", str(folder), name, place.listen, place.reach),
+                *(sys.executable, "-m", "steelyard.live.process", str(folder), name, host.listen, host.reach),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

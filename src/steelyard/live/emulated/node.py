@@ -16,7 +16,7 @@ from steelyard.emulate.serve import serve_one, server_of
 from steelyard.emulate.servers import listen
 from steelyard.engine import EngineLog
 from steelyard.live.access import Access, guarded
-from steelyard.live.places import HOST
+from steelyard.live.addresses import HOST
 from steelyard.model import Layout, weight_bytes
 from steelyard.posttrain.setup import PosttrainSetup
 

@@ -11,6 +11,7 @@ from typing import Any
 from steelyard.files.jsontext import json_object
 from steelyard.files.writing import write_text
 from steelyard.live.access import Scope
+from steelyard.live.addresses import CONTROLLER, GATEWAY, LOCAL, PartHost, RunAddresses
 from steelyard.live.client import GatewayLink
 from steelyard.live.desk import DeskSettings
 from steelyard.live.emulated.agents import EmulatedAgents
@@ -21,7 +22,6 @@ from steelyard.live.engines.vllm import EmulatedVllm
 from steelyard.live.keeper import KeptEngine
 from steelyard.live.member import Address, RunMember
 from steelyard.live.parts import ControllerPart, ControllerSpec, GatewayPart, first_of, free_ports
-from steelyard.live.places import CONTROLLER, GATEWAY, LOCAL, Place, Places
 from steelyard.live.runs import RUN_FILE, RunPart
 from steelyard.posttrain.core import core_settings
 from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
@@ -42,7 +42,7 @@ class EmulatedRun:
     engines: tuple[int, ...]  # in the order of the scenario's replicas
     client_seconds: float = 600.0
     metrics: int = 0  # port of the controller's page
-    place: Place = LOCAL  # of the part at hand
+    host: PartHost = LOCAL  # of the part at hand
 
     @classmethod
     def at_free_ports(cls, scenario: PosttrainScenario, folder: Path, speed: float, **settings: Any) -> EmulatedRun:
@@ -61,9 +61,9 @@ class EmulatedRun:
         return [bucket.tp for bucket in self.scenario.rollout for _ in range(bucket.replicas)]
 
     @property
-    def places(self) -> Places:
+    def addresses(self) -> RunAddresses:
         """Its addresses."""
-        return Places(self.folder, self.place)
+        return RunAddresses(self.folder, self.host)
 
     @property
     def store(self) -> Path:
@@ -90,7 +90,7 @@ class EmulatedRun:
 
     def _controller(self) -> ControllerSpec:
         return ControllerSpec(
-            self.places,
+            self.addresses,
             self.store,
             self.control,
             self.scenario.steps,
@@ -105,19 +105,19 @@ class EmulatedRun:
     def _engine(self, number: int) -> KeptEngine:
         tp = self.degrees[number]
         limits = self.setup.kinds[tp].limits
-        places, key = self.places, self.places.tokens.of("engine")
+        addresses, key = self.addresses, self.addresses.tokens.of("engine")
 
         def follow(api: EngineApi) -> EngineApi:
-            url = places.url(self.engines[number])
+            url = addresses.url(self.engines[number])
             return api if api.url == url else EmulatedVllm(url, key)
 
-        api = EmulatedVllm(places.url(self.engines[number]), key)
+        api = EmulatedVllm(addresses.url(self.engines[number]), key)
         return KeptEngine(number, tp, limits.max_num_seqs, limits.blocks * limits.block_size, api, follow=follow)
 
     def _gateway(self) -> GatewayPart:
         counts = core_settings(self.setup).core().rounds.counts_tokens
         settings = DeskSettings(False, counts, moves_caches=True, speed=self.speed, client_seconds=self.client_seconds)
-        return GatewayPart(self.places, self.folder / "journal.db", self.gateway, self.address, settings)
+        return GatewayPart(self.addresses, self.folder / "journal.db", self.gateway, self.address, settings)
 
     def write(self) -> None:
         """Write its description, for the processes of its parts."""
@@ -137,25 +137,25 @@ class EmulatedRun:
         write_text(self.folder / RUN_FILE, readable(row))
 
     @classmethod
-    def read(cls, folder: Path, place: Place = LOCAL) -> EmulatedRun:
+    def read(cls, folder: Path, host: PartHost = LOCAL) -> EmulatedRun:
         """The run that was written to a folder."""
         row = json_object(folder / RUN_FILE, "the description of a run")
         scenario = posttrain_from_dict(row["scenario"]).based_in(Path(row["base"]), row["source"])
         ports = row["control"], row["gateway"], tuple(row["engines"])
-        more = {"client_seconds": row["client_seconds"], "metrics": row.get("metrics", 0), "place": place}
+        more = {"client_seconds": row["client_seconds"], "metrics": row.get("metrics", 0), "host": host}
         return cls(scenario, folder, row["speed"], *ports, **more)
 
     def address(self, scope: Scope = "engine") -> Address:
         """Of its controller."""
-        return Address(*self.places.find(self.control, CONTROLLER), self.places.tokens.of(scope))
+        return Address(*self.addresses.find(self.control, CONTROLLER), self.addresses.tokens.of(scope))
 
 
 class JobPart:
     """Agents and a trainer."""
 
     def __init__(self, run: EmulatedRun) -> None:
-        token = run.places.tokens.of("client")
-        gateway = GatewayLink(lambda: run.places.upstream(run.gateway, GATEWAY, token))
+        token = run.addresses.tokens.of("client")
+        gateway = GatewayLink(lambda: run.addresses.upstream(run.gateway, GATEWAY, token))
         self.agents = EmulatedAgents(run.setup, gateway, run.speed)
         self.trainer = EmulatedTrainer(run.setup.job, run.scenario.steps, self.agents.tokens, run.speed)
         self.sampler = RunMember(run.address, "sampler", self.agents)
@@ -177,7 +177,7 @@ class EmulatedEnginePart:
     """One engine."""
 
     def __init__(self, run: EmulatedRun, number: int) -> None:
-        self.node = EmulatedNode(run.setup, run.speed, run.places.listen, run.places.access)
+        self.node = EmulatedNode(run.setup, run.speed, run.addresses.listen, run.addresses.access)
         self._tp, self._port = run.degrees[number], run.engines[number]
 
     async def run(self, stop: asyncio.Event) -> None:

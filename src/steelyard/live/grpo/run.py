@@ -12,6 +12,7 @@ from steelyard.balance.settings import CoreSettings
 from steelyard.files.jsontext import json_object
 from steelyard.files.writing import write_text
 from steelyard.live.access import Scope
+from steelyard.live.addresses import CONTROLLER, GATEWAY, LOCAL, PartHost, RunAddresses
 from steelyard.live.client import GatewayLink
 from steelyard.live.desk import DeskSettings
 from steelyard.live.engines.api import EngineApi, WeightUpdate
@@ -19,7 +20,6 @@ from steelyard.live.engines.connect import connect
 from steelyard.live.keeper import KeptEngine
 from steelyard.live.member import Address, RunMember
 from steelyard.live.parts import ControllerPart, ControllerSpec, GatewayPart, first_of, free_ports
-from steelyard.live.places import CONTROLLER, GATEWAY, LOCAL, Place, Places
 from steelyard.live.runs import RUN_FILE, RunPart
 from steelyard.records.jsontext import readable
 from steelyard.scenario.checking import checked
@@ -41,7 +41,7 @@ class GrpoRun:
     gateway: int
     engines: tuple[int, ...]
     metrics: int = 0  # port of the controller's page
-    place: Place = LOCAL  # of the part at hand
+    host: PartHost = LOCAL  # of the part at hand
 
     @classmethod
     def at_free_ports(cls, scenario: GrpoScenario, folder: Path, metrics: int = 0) -> GrpoRun:
@@ -50,12 +50,12 @@ class GrpoRun:
         return cls(scenario, folder, ports[0], ports[1], tuple(ports[2:]), metrics)
 
     @classmethod
-    def read(cls, folder: Path, place: Place = LOCAL) -> GrpoRun:
+    def read(cls, folder: Path, host: PartHost = LOCAL) -> GrpoRun:
         """The run that was written to a folder."""
         row = json_object(folder / RUN_FILE, "the description of a run")
         scenario = checked(GrpoScenario, row["scenario"], lambda _: str(folder / RUN_FILE))
         ports = row["control"], row["gateway"], tuple(row["engines"]), row.get("metrics", 0)
-        return cls(scenario, folder, *ports, place)
+        return cls(scenario, folder, *ports, host)
 
     def write(self) -> None:
         """Make its model, and write its description for the processes of its parts."""
@@ -73,9 +73,9 @@ class GrpoRun:
         make_tiny(self.model, self.scenario.seed, self.scenario.warm_up)
 
     @property
-    def places(self) -> Places:
+    def addresses(self) -> RunAddresses:
         """Its addresses."""
-        return Places(self.folder, self.place)
+        return RunAddresses(self.folder, self.host)
 
     @property
     def store(self) -> Path:
@@ -104,7 +104,7 @@ class GrpoRun:
                 return ControllerPart(self._controller())
             case ["gateway", _, _]:
                 settings = DeskSettings(by_token=True, keeps_prompts=True)
-                return GatewayPart(self.places, self.folder / "journal.db", self.gateway, self.address, settings)
+                return GatewayPart(self.addresses, self.folder / "journal.db", self.gateway, self.address, settings)
             case ["agents", _, _]:
                 return AgentsPart(self)
             case ["trainer", _, _]:
@@ -115,16 +115,16 @@ class GrpoRun:
 
     def address(self, scope: Scope = "engine") -> Address:
         """Of its controller."""
-        return Address(*self.places.find(self.control, CONTROLLER), self.places.tokens.of(scope))
+        return Address(*self.addresses.find(self.control, CONTROLLER), self.addresses.tokens.of(scope))
 
     def link(self, scope: Scope) -> GatewayLink:
         """To its gateway."""
-        token = self.places.tokens.of(scope)
-        return GatewayLink(lambda: self.places.upstream(self.gateway, GATEWAY, token))
+        token = self.addresses.tokens.of(scope)
+        return GatewayLink(lambda: self.addresses.upstream(self.gateway, GATEWAY, token))
 
     def _controller(self) -> ControllerSpec:
         return ControllerSpec(
-            self.places,
+            self.addresses,
             self.store,
             self.control,
             self.scenario.steps,
@@ -145,13 +145,13 @@ class GrpoRun:
         return [self._kept_engine(number, port) for number, port in enumerate(self.engines)]
 
     def _kept_engine(self, number: int, port: int) -> KeptEngine:
-        places, key = self.places, self.places.tokens.of("engine")
+        addresses, key = self.addresses, self.addresses.tokens.of("engine")
 
         def follow(api: EngineApi) -> EngineApi:
-            url = places.url(port)
+            url = addresses.url(port)
             return api if api.url == url else connect("tiny", url, key)
 
-        return KeptEngine(number, 1, _SEATS, _CACHED_TOKENS, connect("tiny", places.url(port), key), follow=follow)
+        return KeptEngine(number, 1, _SEATS, _CACHED_TOKENS, connect("tiny", addresses.url(port), key), follow=follow)
 
 
 async def update_checked(engine: KeptEngine, update: WeightUpdate) -> str:
@@ -209,7 +209,7 @@ class TinyEnginePart:
     """One engine."""
 
     def __init__(self, run: GrpoRun, number: int) -> None:
-        self._model, self._port, self._places = run.model, run.engines[number], run.places
+        self._model, self._port, self._places = run.model, run.engines[number], run.addresses
 
     async def run(self, stop: asyncio.Event) -> None:
         import torch

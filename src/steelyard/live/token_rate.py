@@ -10,7 +10,7 @@ from steelyard.balance.kinds import Event
 _WINDOW_SECONDS = 10.0  # of the clock, over which tokens are counted; chosen
 
 
-class Pace:
+class TokenRate:
     """Tokens of turns that are over, for the last seconds. ``speed`` seconds of the run pass in one of the clock."""
 
     def __init__(self, begun: float, speed: float) -> None:

@@ -20,7 +20,7 @@ from steelyard.files.writing import write_text
 from steelyard.live.access import Access, RunTokens
 from steelyard.live.upstream import Upstream
 
-log = logging.getLogger("steelyard.places")
+log = logging.getLogger("steelyard.addresses")
 
 HOST = "127.0.0.1"
 CONTROLLER, GATEWAY, METRICS = "controller", "gateway", "metrics"  # names of addresses that people look for
@@ -29,15 +29,15 @@ _ADDRESSES = "addresses"  # in a run's folder
 
 
 @dataclass(frozen=True)
-class Place:
+class PartHost:
     """A part's machine: the address that it listens at, and the one that others reach it by."""
 
     listen: str = HOST
     reach: str = HOST
 
     @classmethod
-    def of(cls, host: str) -> Place:
-        """A place for all parts of one machine. Those that listen at all its addresses meet at the loopback one."""
+    def of(cls, host: str) -> PartHost:
+        """For all parts of one machine. Those that listen at all its addresses meet at the loopback one."""
         return cls(host, HOST if _is_any(host) else host)
 
     @property
@@ -51,15 +51,15 @@ class Place:
             return False  # a name, which may mean any address
 
 
-LOCAL = Place()
+LOCAL = PartHost()
 
 
 @dataclass(frozen=True)
-class Places:
-    """The addresses of a run, as a part at some place needs them."""
+class RunAddresses:
+    """The addresses of a run, as a part on some machine needs them."""
 
     folder: Path
-    here: Place = LOCAL
+    here: PartHost = LOCAL
 
     def listen(self, port: int, name: str = "") -> socket.socket:
         """Listen, and tell others where. A port that is taken on this machine is replaced by a free one.
