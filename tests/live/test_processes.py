@@ -12,7 +12,8 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -135,26 +136,53 @@ def test_ray_starts_parts_again(tmp_path: Path) -> None:
     checked(run)
 
 
-def test_a_run_whose_machine_went_down_is_resumed(tmp_path: Path) -> None:
-    """All processes die at once, as when Ray's head or the machine is lost. The command goes on with its folder."""
-    run = new_run(tmp_path)
+def saved(run: EmulatedRun) -> bool:
+    """Whether the newest snapshot has all events."""
+    with closing(sqlite3.connect(run.store)) as db:
+        query = "SELECT (SELECT MAX(events) FROM snapshots) = COUNT(*), COUNT(*) = carried_out FROM events, fence"
+        return bool(db.execute(query).fetchone() == (1, 1))
+
+
+def test_a_run_that_was_told_to_end_or_whose_machine_went_down_is_resumed(tmp_path: Path) -> None:
+    """First it is stopped, as a service is. Then all processes die at once. The command goes on with its folder."""
+    path, folder = tmp_path / "scenario.json", tmp_path / "run"
+    path.write_text(json.dumps({**SCENARIO, "steps": STEPS}))
+    words = ["control", str(path), "--out", str(folder), "--speed", "20", "--resume", "--on", "processes"]
+    with begun(words, folder) as started:
+        run = EmulatedRun.read(folder)
+        kill_after(run, 20)
+        started.send_signal(signal.SIGTERM)
+        assert started.wait(60) == 130
+    assert saved(run)
 
     async def main() -> None:
         running = asyncio.ensure_future(Supervisor(run).run())
-        await asyncio.to_thread(kill_after, run, 30, *run.parts)
+        await asyncio.to_thread(kill_after, run, events_of(run) + 20, *run.parts)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
     asyncio.run(main())
-    before = events_of(run)
-    assert before >= 30
-    result = CliRunner().invoke(app, ["control", str(tmp_path), "--on", "processes"])
+    result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
     checked(run)
-    found = json.loads((tmp_path / "summary.json").read_text())
+    found = json.loads((folder / "summary.json").read_text())
     assert [step["step"] for step in found["live"]["steps"]] == list(range(STEPS))
     assert all(step["samples"] == 8 for step in found["live"]["steps"])
     assert "tokens per second" in result.output
+
+
+@contextmanager
+def begun(words: list[str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Our program as a process that has begun a run."""
+    started = subprocess.Popen([sys.executable, "-m", "steelyard", *words], stdout=subprocess.DEVNULL)
+    try:
+        while not (folder / "run.json").exists():
+            assert started.poll() is None
+            time.sleep(0.1)
+        yield started
+    finally:
+        started.kill()
+        started.wait()
 
 
 def children(pid: int, *names: str) -> list[int]:
@@ -173,12 +201,8 @@ def test_a_run_whose_ray_head_was_killed_is_resumed(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     path, folder = tmp_path / "scenario.json", tmp_path / "run"
     path.write_text(json.dumps({**SCENARIO, "steps": STEPS}))
-    words = ["control", str(path), "--out", str(folder), "--speed", "10"]
-    started = subprocess.Popen([sys.executable, "-m", "steelyard", *words], stdout=subprocess.DEVNULL)
-    try:
-        while not (folder / "run.json").exists():
-            assert started.poll() is None
-            time.sleep(0.1)
+    words = ["control", str(path), "--out", str(folder), "--speed", "20"]
+    with begun(words, folder) as started:
         run = EmulatedRun.read(folder)
         kill_after(run, 30)
         head = children(started.pid, "gcs_server", "raylet")
@@ -188,9 +212,6 @@ def test_a_run_whose_ray_head_was_killed_is_resumed(tmp_path: Path) -> None:
         for name in run.parts:
             while Path(f"/proc/{(folder / f'{name}.pid').read_text().strip()}").exists():
                 time.sleep(0.05)
-    finally:
-        started.kill()
-        started.wait()
     result = CliRunner().invoke(app, [*words, "--resume", "--on", "processes"])
     assert result.exit_code == 0, result.output
     checked(run)

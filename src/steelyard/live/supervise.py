@@ -12,7 +12,7 @@ from steelyard.live.addresses import LOCAL, PartHost
 from steelyard.live.runs import LiveRun, is_over
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds until a part that died is started again; doubled each time; chosen
-_GRACE_SECONDS = 10.0  # for a part to end by itself
+GRACE_SECONDS = 10.0  # for a part to end by itself
 CONTROLLER = "controller"
 
 Restarted = Callable[[str, int], None]
@@ -74,7 +74,7 @@ class Supervisor:
             with suppress(ProcessLookupError):
                 each.terminate()
         with suppress(TimeoutError):
-            async with asyncio.timeout(_GRACE_SECONDS):
+            async with asyncio.timeout(GRACE_SECONDS):
                 await asyncio.gather(*(each.wait() for each in running))
         for each in running:
             if each.returncode is None:
