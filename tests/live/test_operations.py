@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import sqlite3
 from collections.abc import Awaitable, Callable
 from contextlib import closing
@@ -15,10 +16,11 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
+from typer.testing import CliRunner
 
 from steelyard.balance.commands import Start
 from steelyard.balance.settings import CoreSettings
-from steelyard.cli import control_top
+from steelyard.cli import app, control_top
 from steelyard.errors import UserError
 from steelyard.live.access import RunTokens, make_tokens
 from steelyard.live.addresses import LOCAL, METRICS, TOKENS, PartHost, RunAddresses
@@ -232,8 +234,9 @@ def test_a_store_for_several_machines_has_no_memory_of_its_own(tmp_path: Path) -
     with pytest.raises(Fenced):
         first.tell([WeightsPublished(1.0, 1)])
     second.close()
-    Store(path).close()  # a run that was on several machines goes on on one
-    assert len(list(log_rows(path))) == 2 + len(told)
+    for shared in (False, True):  # it goes on on one machine, and on several again
+        Store(path, shared=shared).close()
+        assert len(list(log_rows(path))) == 2 + len(told)
 
 
 def test_new_members_are_told_what_still_matters(tmp_path: Path) -> None:
@@ -248,6 +251,29 @@ def test_new_members_are_told_what_still_matters(tmp_path: Path) -> None:
     assert state_for("trainer", controller)["orders"] == []
     assert state_for("gateway", controller)["cap"] is None
     controller.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["scenario.json", "--resume"], "--resume: needs --out"),
+        (["scenario.json", "--host", "127.0.0.2"], "--host: is for --on processes"),
+        (["scenario.json", "--out", "run", "--resume"], "its run has another scenario"),
+        (["top"], "control top: give a run's folder"),
+        (["upgrade", "run", "2"], "control upgrade: give a run's folder"),
+        (["upgrade", "run"], "no controller answers"),
+        (["top", "nothing"], "no such file"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    EmulatedRun.at_free_ports(posttrain_from_dict(SCENARIO), tmp_path / "run", 40.0).write()
+    (tmp_path / "scenario.json").write_text(json.dumps({**SCENARIO, "steps": 7}))
+    result = CliRunner().invoke(app, ["control", *words])
+    assert isinstance(result.exception, UserError)
+    assert message in str(result.exception)
 
 
 # -- watching it ------------------------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ def test_an_operator_replaces_the_controller(tmp_path: Path) -> None:
     checked(run)
     assert restarted == [("controller", 0)]
     assert "controller 2 took over" in shown["upgrade"]
-    assert f"gateway at {run.addresses.url(run.gateway, 'gateway')}/v1" in shown["status"]
+    assert f"gateway: {run.addresses.url(run.gateway, 'gateway')}/v1" in shown["status"]
     assert all(words in shown["top"] for words in ("of 3", "tokens/s", "controller 2", "wait for an engine"))
     assert re.search(r"^ +[\d.]+ s  \w+ [\w/-]+ ", shown["top"], re.MULTILINE), "decisions in words"
     operate("top")

@@ -167,7 +167,9 @@ def _show_status(run: LiveRun) -> None:
         words = ("number", "tp", "state", "weights", "busy", "seats", "url")
         table.add_row(*(str(each[word]) for word in words))
     console.print(table)
-    say(f"gateway at {run.addresses.url(0, GATEWAY)}/v1, metrics at {run.addresses.url(0, METRICS)}/metrics")
+    for name, path in ((GATEWAY, "/v1"), (METRICS, "/metrics")):
+        known = run.addresses.find(0, name)[1] != 0
+        say(f"{name}: {run.addresses.url(0, name) + path if known else 'not up yet'}")
 
 
 def _check(scenario: PosttrainScenario) -> None:
