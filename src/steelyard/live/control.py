@@ -23,6 +23,7 @@ from steelyard.files.finding import is_there
 from steelyard.files.jsontext import json_row
 from steelyard.live.access import Access, Scope
 from steelyard.live.controller import CommandId, Controller
+from steelyard.live.upstream import notice_loss
 from steelyard.live.wire import COMMANDS_OF, MOST_BYTES, Message, Role, event_of, messages, packed
 
 log = logging.getLogger("steelyard.controller")
@@ -213,6 +214,7 @@ class ControlServer:
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         coming = messages(reader)
+        notice_loss(writer.transport)
         try:
             async with asyncio.timeout(_HELLO_SECONDS):
                 hello = await anext(coming, None)
