@@ -31,7 +31,7 @@ from steelyard.scenario import posttrain_from_dict
 
 _SPEED = 5.0
 _LOST_AFTER = (60, 150)  # events
-_SCENARIO: dict[str, Any] = {
+SCENARIO: dict[str, Any] = {
     "model": "qwen2.5-0.5b",
     "gpu": "a800",
     "trajectories": {"preset": "search", "prompts": 2, "group": 4},
@@ -59,7 +59,7 @@ def main() -> None:
     cluster.wait_for_nodes()
     losses: list[Loss] = []
     with tempfile.TemporaryDirectory() as folder:
-        run = EmulatedRun.at_free_ports(posttrain_from_dict(_SCENARIO), Path(folder), _SPEED)
+        run = EmulatedRun.at_free_ports(posttrain_from_dict(SCENARIO), Path(folder), _SPEED)
         run.write()
         make_tokens(run.folder / TOKENS)
         losing = threading.Thread(target=_lose, args=(run, cluster, nodes, losses))
@@ -67,7 +67,7 @@ def main() -> None:
         run_on_ray(run, cluster.address)
         losing.join()
         cluster.shutdown()
-        found, times = _checked(run), _times(run)
+        found, times = checked(run), event_times(run, _SPEED)
     table = Table("lost node", "its addresses", "all elsewhere after, s", "longest pause of events, s", box=None)
     for each in losses:
         near = [at for at in times if each.at - 1 < at < each.at + 30]
@@ -80,7 +80,7 @@ def main() -> None:
 
 def _lose(run: EmulatedRun, cluster: Any, nodes: list[Any], losses: list[Loss]) -> None:
     for node, count in zip(nodes, _LOST_AFTER, strict=True):
-        while len(_times(run)) < count:
+        while len(event_times(run, _SPEED)) < count:
             time.sleep(0.1)
         host, at = node.node_ip_address, time.time()
         parts = _addresses_at(run, host)
@@ -97,16 +97,17 @@ def _addresses_at(run: EmulatedRun, host: str) -> list[str]:
     return [engines.get(path.name, path.name) for path in found if path.read_text().startswith(f"{host}:")]
 
 
-def _times(run: EmulatedRun) -> list[float]:
+def event_times(run: EmulatedRun, speed: float) -> list[float]:
     """When each event was decided, by the machine's clock."""
     with suppress(sqlite3.Error), closing(sqlite3.connect(f"{run.store.as_uri()}?mode=ro", uri=True)) as db:
         (started,) = db.execute("SELECT value FROM facts WHERE name = 'started'").fetchone() or (0,)
         rows = db.execute("SELECT json_extract(line, '$.at') FROM events ORDER BY place")
-        return [float(started) + at / _SPEED for (at,) in rows]
+        return [float(started) + at / speed for (at,) in rows]
     return []
 
 
-def _checked(run: EmulatedRun) -> str:
+def checked(run: EmulatedRun) -> str:
+    """That nothing was lost or done twice, in words."""
     rows = log_rows(run.store)
     where, header = next(rows)
     assert all(each.logged == each.decided for each in replay(rows, read_header(header, where).settings.core()))
