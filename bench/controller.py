@@ -23,10 +23,12 @@ from steelyard.balance.commands import Place
 from steelyard.balance.events import Begun, Called, Ended, ReplicaUp, Returned
 from steelyard.balance.kinds import Command, Event
 from steelyard.balance.settings import CoreSettings
+from steelyard.emulate.servers import listen
+from steelyard.live.addresses import HOST
 from steelyard.live.control import ControlServer
 from steelyard.live.controller import Controller
 from steelyard.live.member import Address, RunMember
-from steelyard.live.parts import HOST, free_ports
+from steelyard.live.parts import free_ports
 from steelyard.live.wire import Message
 from steelyard.posttrain.core import core_settings
 from steelyard.posttrain.setup import set_up_posttrain
@@ -106,7 +108,7 @@ def _control(path: str, port: int) -> None:
         server = ControlServer()
         server.open(Path(path), _settings())
         _engines(server.controller)
-        await server.serve(HOST, port, lambda _: None)
+        await server.serve(listen(HOST, port))
 
     asyncio.run(main())
 

@@ -11,7 +11,7 @@ import signal
 from pathlib import Path
 
 from steelyard.cli.console import say
-from steelyard.cli.control_runs import emulate
+from steelyard.cli.control_runs import Asked, emulate
 from steelyard.live.emulated.run import EmulatedRun
 from steelyard.live.figures import live_figures
 from steelyard.live.runs import LiveRun
@@ -46,4 +46,4 @@ async def _run(run: EmulatedRun) -> None:
 
 
 if __name__ == "__main__":
-    emulate(_SCENARIO, [], None, _SPEED, _carry_out)
+    emulate(Asked(_SCENARIO, [], None, _SPEED, metrics=0, resume=False), _carry_out)

@@ -79,6 +79,9 @@ class Quiet:
     def decide(self, event: RoundInput) -> list[RoundCommand]:
         return []
 
+    def unfinished(self) -> list[str]:
+        return []
+
 
 def core_of(name: str, everyone: Iterable[Trajectory], estimator: Callable[[], Estimator] = ByTurn) -> Core:
     everyone = list(everyone)

@@ -23,6 +23,7 @@ from steelyard.balance.commands import Abort, Place
 from steelyard.balance.events import Called, Ended
 from steelyard.balance.kinds import Command
 from steelyard.live import client
+from steelyard.live.addresses import HOST
 from steelyard.live.emulated import agents
 from steelyard.live.emulated.run import EmulatedRun
 from steelyard.live.emulated.weights import update_emulated
@@ -33,12 +34,11 @@ from steelyard.live.engines.vllm import EmulatedVllm
 from steelyard.live.hanging import HangWatch
 from steelyard.live.keeper import KeptEngine
 from steelyard.live.member import Address, RunMember
-from steelyard.live.parts import HOST, ControllerPart, free_ports
+from steelyard.live.parts import ControllerPart, free_ports
 from steelyard.live.runs import RunPart
 from steelyard.live.store import Fenced, StoreFailure, log_rows
 from steelyard.live.supervise import Supervisor
 from steelyard.live.turns import COMPLETIONS, TurnRequest
-from steelyard.live.upstream import Upstream
 from steelyard.live.wire import Message
 from steelyard.records import Turn
 from steelyard.scenario import posttrain_from_dict
@@ -197,8 +197,10 @@ def test_an_engine_with_stale_weights_is_not_used(tmp_path: Path, monkeypatch: p
     """It acknowledges an update that has no effect. The probe finds out. It is back with weights that it really has."""
     ask = client.ask
 
-    async def with_logprobs(upstream: Upstream, path: str, headers: dict[str, str], body: dict[str, Any]) -> Any:
-        return await ask(upstream, path, headers, {**body, "logprobs": 0} if "prompt" in body else body)
+    async def with_logprobs(
+        gateway: client.GatewayLink, path: str, headers: dict[str, str], body: dict[str, Any]
+    ) -> Any:
+        return await ask(gateway, path, headers, {**body, "logprobs": 0} if "prompt" in body else body)
 
     monkeypatch.setattr(agents, "ask", with_logprobs)
     run = new_run(tmp_path, 40.0, mode="split")

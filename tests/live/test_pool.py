@@ -18,6 +18,7 @@ import pytest
 from steelyard.balance.commands import Place
 from steelyard.balance.events import Ended
 from steelyard.balance.kinds import Event
+from steelyard.emulate.servers import listen
 from steelyard.live.control import ControlServer
 from steelyard.live.emulated.run import EmulatedEnginePart, EmulatedRun
 from steelyard.live.engines.vllm import EmulatedVllm
@@ -259,14 +260,15 @@ def test_reports_are_acknowledged_when_they_are_decided(tmp_path: Path, monkeypa
             return write(*words)
 
         monkeypatch.setattr(controller, "write", slow)
-        port = asyncio.get_running_loop().create_future()
-        serving = asyncio.ensure_future(server.serve("127.0.0.1", 0, port.set_result))
+        listener = listen("127.0.0.1", 0)
+        port = listener.getsockname()[1]
+        serving = asyncio.ensure_future(server.serve(listener))
         hello = {"hello": {"role": "trainer", "name": "t", "seen": [-1, -1], "token": ""}}
-        first, sender = await asyncio.open_connection("127.0.0.1", await port)
+        first, sender = await asyncio.open_connection("127.0.0.1", port)
         sender.write(packed(hello) + packed({"report": 1}))
         assert b"welcome" in await first.readline()
         sender.write(packed({"report": 2}))  # waits for the disk behind the first
-        second, again = await asyncio.open_connection("127.0.0.1", await port)
+        second, again = await asyncio.open_connection("127.0.0.1", port)
         again.write(packed(hello) + packed({"report": 2}))
         gates[0].set()
         assert b"welcome" in await second.readline()

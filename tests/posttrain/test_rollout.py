@@ -66,6 +66,9 @@ class NoRounds:
             return [Abort((self._give_up,))]
         return []
 
+    def unfinished(self) -> list[str]:
+        return []
+
 
 def stage(*degrees: int, router: TurnRouter | None = None, rounds: NoRounds | None = None) -> RolloutStage:
     core = Core(Placement(router or rollout_router("sticky"), Blind()), rounds or NoRounds())

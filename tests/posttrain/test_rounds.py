@@ -96,6 +96,9 @@ class Overheard:
         self.commands += commands
         return commands
 
+    def unfinished(self) -> list[str]:
+        return self._rounds.unfinished()
+
 
 @dataclass
 class Ran:

@@ -15,12 +15,21 @@ class Parts:
         self.run = run
         self.running: dict[str, RunPart] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
+        self._stops: dict[str, asyncio.Event] = {}
 
     def start(self, *names: str) -> None:
         """Start parts."""
         for name in names:
             part = self.running[name] = self.run.part(name)
-            self.tasks[name] = asyncio.ensure_future(part.run(asyncio.Event()))
+            stop = self._stops[name] = asyncio.Event()
+            self.tasks[name] = asyncio.ensure_future(part.run(stop))
+
+    async def stop(self, name: str) -> None:
+        """Tell a part to stop, and wait until it has."""
+        task = self.tasks.pop(name)
+        self._stops[name].set()
+        await task
+        self.running.pop(name)
 
     async def kill(self, name: str) -> None:
         """End a part in the middle of whatever it does."""

@@ -273,7 +273,7 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
     "fidelity": ("--out",),
     "replay": ("--what-if", "--scenario", "--set"),
     "explain": ("--trajectory", "--step", "--last", "--json", "--timeline"),
-    "control": ("--out", "--set", "--speed", "--address"),
+    "control": ("--out", "--set", "--speed", "--address", "--host", "--tokens", "--metrics", "--resume"),
     "estimator-eval": ("--estimator", "--folds", "--json"),
     "profile": ("--minutes",),
     "schema": (),

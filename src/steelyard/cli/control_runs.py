@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.table import Table
 
 from steelyard.cli.console import out as console
 from steelyard.cli.console import say
+from steelyard.cli.control_top import top
 from steelyard.errors import UserError
+from steelyard.files.finding import is_file, is_folder
 from steelyard.files.jsontext import json_lines
 from steelyard.files.writing import write_text
+from steelyard.live.addresses import GATEWAY, METRICS
 from steelyard.live.emulated.run import EmulatedRun
 from steelyard.live.explain import log_of
 from steelyard.live.figures import LiveChange, live_figures
 from steelyard.live.fleet_history import fleet_history
 from steelyard.live.grpo.run import GrpoRun
+from steelyard.live.member import Address
 from steelyard.live.operate import ask_controller
-from steelyard.live.runs import LiveRun, read_run
+from steelyard.live.runs import RUN_FILE, LiveRun, is_over, read_run
 from steelyard.posttrain.run import drive
 from steelyard.records.jsontext import readable
 from steelyard.report.folder import choose_output_dir
@@ -30,8 +36,10 @@ from steelyard.scenario.live import GrpoScenario, load_grpo
 
 CarryOut = Callable[[LiveRun], None]
 _SPEED = 20.0
+_UPGRADE_SECONDS = 120.0  # for a new controller to take over; chosen
+_LOOK_SECONDS = 0.2  # between two looks for it
 _OURS, _STATIC = "ours", "static"
-ACTIONS = ("status", "drain", "restore", "plan", "apply", "pause", "continue")
+ACTIONS = ("status", "top", "upgrade", "drain", "restore", "plan", "apply", "pause", "continue")
 _CHANGE_STATES = {
     "none": "it is done",
     "proposed": "it will be carried out at the next weight sync",
@@ -41,33 +49,66 @@ _CHANGE_STATES = {
 _HINDSIGHT = ("oracle", "static-best")
 
 
-def emulate(path: Path, overrides: Sequence[str], out: Path | None, speed: float | None, carry_out: CarryOut) -> None:
+class Asked(NamedTuple):
+    """What the command line says of a new run."""
+
+    path: Path
+    overrides: Sequence[str]
+    out: Path | None
+    speed: float | None
+    metrics: int
+    resume: bool
+
+
+def emulate(asked: Asked, carry_out: CarryOut) -> None:
     """Run a post-training scenario on emulated engines."""
-    scenario = load_posttrain(path, overrides)
+    scenario = load_posttrain(asked.path, asked.overrides)
     _check(scenario)
-    folder = choose_output_dir(out, f"{scenario.name}-live", overwrite=False)
-    run = EmulatedRun.at_free_ports(scenario, folder, _SPEED if speed is None else speed)
-    run.write()
+    folder = _folder(asked, scenario.name)
+    if is_file(folder / RUN_FILE):
+        run = EmulatedRun.read(folder)
+        _check_same(run.scenario == scenario, folder)
+    else:
+        speed = _SPEED if asked.speed is None else asked.speed
+        run = EmulatedRun.at_free_ports(scenario, folder, speed, metrics=asked.metrics)
+        run.write()
     carry_out(run)
     _show_emulated(run)
 
 
-def learn(path: Path, overrides: Sequence[str], out: Path | None, speed: float | None, carry_out: CarryOut) -> None:
+def learn(asked: Asked, carry_out: CarryOut) -> None:
     """Have a small model learn, with our scheduling and, if asked for, with a static one."""
-    if speed is not None:
+    if asked.speed is not None:
         raise UserError("--speed: is for emulated engines, and these are real; leave it out")
-    scenario = load_grpo(path, overrides)
-    folder = choose_output_dir(out, f"{scenario.name}-live", overwrite=False)
+    scenario = load_grpo(asked.path, asked.overrides)
+    folder = _folder(asked, scenario.name)
     ways = {_OURS: scenario}
     if scenario.baseline:
         ways[_STATIC] = scenario.replace(staleness=0, router="round-robin", pool="none")
     runs: dict[str, GrpoRun] = {}
     for name, each in ways.items():
         say(f"{name}: staleness {each.staleness}, {each.router}; making the model")
-        runs[name] = GrpoRun.at_free_ports(each, folder / name)
-        runs[name].write()
-        carry_out(runs[name])
+        if is_file(folder / name / RUN_FILE):
+            runs[name] = GrpoRun.read(folder / name)
+            _check_same(runs[name].scenario == each, folder)
+        else:
+            runs[name] = GrpoRun.at_free_ports(each, folder / name, asked.metrics)
+            runs[name].write()
+        if not is_over(runs[name]):
+            carry_out(runs[name])
     _show_learnt(scenario, folder, runs)
+
+
+def _folder(asked: Asked, name: str) -> Path:
+    """Where a run is or will be."""
+    if asked.resume and asked.out is not None and is_folder(asked.out):
+        return asked.out
+    return choose_output_dir(asked.out, f"{name}-live", overwrite=False)
+
+
+def _check_same(same: bool, folder: Path) -> None:
+    if not same:
+        raise UserError(f"{folder}: --resume: its run has another scenario; give another folder, or the same scenario")
 
 
 def resume(folder: Path, overrides: Sequence[str], speed: float | None, carry_out: CarryOut) -> None:
@@ -86,19 +127,50 @@ def operate(action: str, words: Sequence[str]) -> None:
     """Ask the controller of a run that is under way."""
     match action, list(words):
         case "status", [folder]:
-            _show_status(ask_controller(read_run(Path(folder)).address(), {"what": action}))
+            _show_status(read_run(Path(folder)))
+        case "top", [folder]:
+            top(read_run(Path(folder)), console)
+        case "upgrade", [folder]:
+            _upgrade(read_run(Path(folder)))
         case "drain" | "restore", [folder, number] if number.isascii() and number.isdigit() and len(number) < 10:
-            ask_controller(read_run(Path(folder)).address(), {"what": action, "engine": int(number)})
+            ask_controller(_address(folder), {"what": action, "engine": int(number)})
             say(f"engine {int(number)}: {action}")
         case "plan" | "apply" | "pause" | "continue", [folder]:
-            _show_plan(ask_controller(read_run(Path(folder)).address(), {"what": action}))
-        case "status" | "plan" | "apply" | "pause" | "continue", _:
+            _show_plan(ask_controller(read_run(Path(folder)).address("operator"), {"what": action}))
+        case "status" | "top" | "upgrade" | "plan" | "apply" | "pause" | "continue", _:
             raise UserError(f"control {action}: give a run's folder")
         case _:
             raise UserError(f"control {action}: give a run's folder and the number of an engine")
 
 
-def _show_status(status: dict[str, Any]) -> None:
+def _address(folder: str) -> Address:
+    return read_run(Path(folder)).address("operator")
+
+
+def _upgrade(run: LiveRun) -> None:
+    """Have the controller save and end, and wait until its successor has taken over."""
+    before = ask_controller(run.address("operator"), {"what": "release"})["fence"]
+    begun = time.monotonic()
+    while True:
+        with suppress(UserError):  # until the new one listens
+            status = ask_controller(run.address("operator"), {"what": "status"})
+            if status["fence"] > before:
+                break
+        if is_over(run):
+            say("the run was over before a new controller was needed")
+            return
+        if time.monotonic() - begun > _UPGRADE_SECONDS:
+            raise UserError(
+                f"{run.folder}: no new controller after {_UPGRADE_SECONDS:g} s; see {run.folder}/controller.log"
+            )
+        time.sleep(_LOOK_SECONDS)
+    under_way = sum(status["trajectories"].values())
+    seconds = time.monotonic() - begun
+    say(f"controller {status['fence']} took over after {seconds:.1f} s; {under_way} trajectories go on")
+
+
+def _show_status(run: LiveRun) -> None:
+    status = ask_controller(run.address("operator"), {"what": "status"})
     doing = ", ".join(f"{count} {name}" for name, count in status["trajectories"].items()) or "none under way"
     say(f"{status['trained']} of {status['steps']} steps trained; engines have weights {status['weights']}")
     say(f"trajectories: {doing}; {status['events']:,} events in {status['second']:,.0f} s")
@@ -109,6 +181,9 @@ def _show_status(status: dict[str, Any]) -> None:
         words = ("number", "tp", "state", "weights", "busy", "seats", "url")
         table.add_row(*(str(each[word]) for word in words))
     console.print(table)
+    for name, path in ((GATEWAY, "/v1"), (METRICS, "/metrics")):
+        known = run.addresses.find(0, name)[1] != 0
+        say(f"{name}: {run.addresses.url(0, name) + path if known else 'not up yet'}")
 
 
 def _show_plan(planner: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from steelyard.emulate.app import make_app
 from steelyard.emulate.clock import Clock
@@ -105,10 +106,10 @@ async def serve_one(replica: EmulatedReplica, server: LocalServer, at: socket.so
         crash.cancel()
 
 
-def server_of(replica: EmulatedReplica) -> LocalServer:
-    """The HTTP server of a replica."""
+def server_of(replica: EmulatedReplica, around: Callable[[ASGIApp], ASGIApp] = lambda app: app) -> LocalServer:
+    """The HTTP server of a replica, with something around its application."""
     config = uvicorn.Config(
-        make_app(replica),
+        around(make_app(replica)),
         http=StampedProtocol,
         proxy_headers=False,
         log_level="warning",

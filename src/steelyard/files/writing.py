@@ -33,6 +33,13 @@ def write_text(path: Path, text: str) -> None:
         file.write(text)
 
 
+def write_secret(path: Path, text: str) -> None:
+    """The same for what only its owner may read."""
+    with replacing(path) as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(text.encode())
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file to write to. It takes its place at the end of the block, and is gone if that fails."""

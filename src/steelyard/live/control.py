@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Protocol, get_args
 
 from steelyard.balance.kinds import Command, Event
 from steelyard.balance.log import command_line
@@ -23,6 +24,7 @@ from steelyard.files.jsontext import json_row
 from steelyard.live.access import Access, Scope
 from steelyard.live.controller import CommandId, Controller
 from steelyard.live.store import Fenced, StoreFailure
+from steelyard.live.upstream import notice_loss
 from steelyard.live.wire import COMMANDS_OF, MOST_BYTES, Message, Role, event_of, messages, packed
 
 log = logging.getLogger("steelyard.controller")
@@ -35,6 +37,16 @@ _ROLE_OF: dict[type[Command], Role] = {kind: role for role, kinds in COMMANDS_OF
 _NAMES_OF: dict[Role, frozenset[str]] = {
     role: frozenset(kind.__name__ for kind in kinds) for role, kinds in COMMANDS_OF.items()
 }
+
+
+class Watch(Protocol):
+    """Is told what a controller does."""
+
+    def wrote(self, seconds: float) -> None:
+        """Events were written to the log."""
+
+    def decided(self, event: Event) -> None:
+        """An event was decided."""
 
 
 @dataclass(eq=False)
@@ -72,6 +84,7 @@ class ControlServer:
     ) -> None:
         self.state, self.news, self.facts = state, news, facts
         self.operate: Callable[[Message], Message] = lambda asked: {}
+        self.watches: list[Watch] = []
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.speed = speed
         self._started = 0.0  # time of day when the run began
@@ -88,14 +101,15 @@ class ControlServer:
         self._last_command = CommandId(-1, -1)
         self._controller: Controller | None = None
 
-    def open(self, path: Path, settings: CoreSettings | None = None) -> None:
-        """Begin the run of a store, or resume it if the store exists. Call it once handlers are set."""
+    def open(self, path: Path, settings: CoreSettings | None = None, shared: bool = False) -> None:
+        """Begin the run of a store, or resume it if the store exists. Call it once handlers are set. ``shared`` is
+        whether controllers on other machines may open the store."""
         if is_there(path):
-            self._controller = Controller.resume(path, self._carry_out)
+            self._controller = Controller.resume(path, self._carry_out, shared)
         elif settings is None:
             raise UserError(f"{path}: no such store; give the settings of a new run")
         else:
-            self._controller = Controller.begin(path, settings, self._carry_out)
+            self._controller = Controller.begin(path, settings, self._carry_out, shared)
         store = self.controller.store
         if store.fact("started") is None:
             store.keep("started", repr(time.time()))
@@ -148,10 +162,16 @@ class ControlServer:
         """Who is connected."""
         return sorted((member.role, member.name) for member in self._members)
 
-    async def serve(self, host: str, port: int, ready: Callable[[int], None]) -> None:
+    async def release(self) -> None:
+        """Decide what has come, save, and decide nothing more: the next controller goes on from here. What comes later
+        is not acknowledged, so members send it to the next one."""
+        await self.decided()
+        await self._writing.acquire()  # for good
+        await asyncio.to_thread(self.controller.save)
+
+    async def serve(self, listener: socket.socket) -> None:
         """Serve until cancelled, or until another controller takes over."""
-        server = await asyncio.start_server(self._converse, host, port, limit=MOST_BYTES)
-        ready(server.sockets[0].getsockname()[1])
+        server = await asyncio.start_server(self._converse, sock=listener, limit=MOST_BYTES)
         deciding = asyncio.ensure_future(self._decide())
         try:
             await asyncio.wait({deciding, self.failure}, return_when=asyncio.FIRST_COMPLETED)
@@ -172,8 +192,14 @@ class ControlServer:
             inbox, self._inbox = self._inbox, _Inbox()
             waiters, self._waiters = self._waiters, []
             async with self._writing:
+                begun = time.monotonic()
                 envelopes = await asyncio.to_thread(self.controller.write, inbox.events, inbox.reports)
+                seconds = time.monotonic() - begun
                 self.controller.decide(envelopes)
+            for watch in self.watches:
+                watch.wrote(seconds)
+                for envelope in envelopes:
+                    watch.decided(envelope.event)
             for member in self._members:
                 if member.name in inbox.reports:
                     member.writer.write(packed({"acknowledged": inbox.reports[member.name]}))
@@ -196,6 +222,7 @@ class ControlServer:
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         coming = messages(reader)
+        notice_loss(writer.transport)
         try:
             async with asyncio.timeout(_HELLO_SECONDS):
                 hello = await anext(coming, None)
@@ -211,6 +238,8 @@ class ControlServer:
         except (UserError, TimeoutError, KeyError, TypeError, ValueError) as problem:
             log.warning("a member was disconnected: %s", str(problem)[:200])
             writer.write(packed({"refused": str(problem)[:200]}))
+        except asyncio.CancelledError:
+            pass  # this controller ends; asyncio would report it
         finally:
             self._members = {each for each in self._members if each.writer is not writer}
             writer.close()
@@ -262,9 +291,3 @@ class ControlServer:
 
 def _command_message(identity: CommandId, line: str) -> bytes:
     return f'{{"id":[{identity.event},{identity.place}],"command":{line}}}\n'.encode()
-
-
-def role_commands(lines: Iterable[str], role: Role) -> list[Message]:
-    """Those of some commands that are for members of a role."""
-    rows = (json_row(line, "store") for line in lines)
-    return [row for row in rows if row["kind"] in _NAMES_OF[role]]

@@ -51,16 +51,16 @@ class Controller:
         self.watch: Callable[[Event, Sequence[Command]], None] = lambda event, commands: None
 
     @classmethod
-    def begin(cls, path: Path, settings: CoreSettings, carry_out: CarryOut) -> Controller:
+    def begin(cls, path: Path, settings: CoreSettings, carry_out: CarryOut, shared: bool = False) -> Controller:
         """Start a run. Its store must be new."""
         if is_there(path):
             raise UserError(f"{path}: exists; resume its run, or give another name")
-        return cls(Store(path, settings), settings.core(), carry_out)
+        return cls(Store(path, settings, shared), settings.core(), carry_out)
 
     @classmethod
-    def resume(cls, path: Path, carry_out: CarryOut) -> Controller:
+    def resume(cls, path: Path, carry_out: CarryOut, shared: bool = False) -> Controller:
         """Take over a run, exactly where it was. Commands that may not have been carried out are carried out."""
-        store = Store(path)
+        store = Store(path, shared=shared)
         saved = store.snapshot()
         if saved is None:
             core, first = read_header(json_row(store.header, str(path)), str(path)).settings.core(), 0

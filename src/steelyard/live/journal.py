@@ -16,6 +16,7 @@ import orjson
 from steelyard.errors import UserError
 from steelyard.files.writing import check_target
 from steelyard.live.checkpoints import LATEST
+from steelyard.live.store import set_journal_mode
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS trajectories (
@@ -62,11 +63,12 @@ class StoredTrajectory:
 class TurnJournal:
     """One file. It has one writer, the gateway."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, shared: bool = False) -> None:
+        """``shared`` is whether a gateway on another machine may open it."""
         check_target(path)
         try:
             self._db = sqlite3.connect(path, isolation_level=None)
-            self._db.execute("PRAGMA journal_mode = WAL")
+            set_journal_mode(self._db, shared)
             self._db.execute("PRAGMA synchronous = NORMAL")
             self._db.execute(f"PRAGMA wal_autocheckpoint = {LATEST}")
             for statement in _TABLES.split(";\n"):

@@ -52,6 +52,7 @@ class KeptEngine:
     asleep: bool = False  # it was put to sleep by this controller
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while its weights change
     task: asyncio.Task[None] | None = None
+    follow: Callable[[EngineApi], EngineApi] = lambda api: api  # its client now: another one if it has moved
 
     @property
     def wanted(self) -> bool:
@@ -190,6 +191,8 @@ class Keeper:
         while True:
             healthy = await engine.api.health()
             engine.misses = 0 if healthy else engine.misses + 1
+            if not healthy:
+                await self._follow(engine)
             if engine.misses == _MISSES:  # it may come back as another process
                 engine.version, engine.quarantined, engine.hung = -1, "", False
                 self._take_down(engine)
@@ -208,7 +211,7 @@ class Keeper:
             self._server.notify({"engines": self.rows()}, "gateway")
             if not good:
                 self._take_down(engine)
-        elif await self._has_changed(engine):
+        elif engine.drained or await self._has_changed(engine):
             self._take_down(engine)
         elif await self._hanging.hangs(engine.number, engine.api, engine.busy.locked):
             log.error("engine %d hangs: it has requests and makes no tokens", engine.number)
@@ -225,6 +228,14 @@ class Keeper:
             self._hanging.forget(engine.number)
             engine.hung = False
         return not engine.hung
+
+    async def _follow(self, engine: KeptEngine) -> None:
+        """An engine does not answer: it may have been started at another address."""
+        found = engine.follow(engine.api)
+        if found is not engine.api:
+            self._take_down(engine)
+            before, engine.api, engine.version = engine.api, found, -1
+            await before.close()
 
     async def _has_changed(self, engine: KeptEngine) -> bool:
         """Whether an engine says that it has other weights than it was given: it was started anew, unnoticed."""

@@ -12,11 +12,13 @@ from typing import Any, NamedTuple, Protocol
 
 from steelyard.balance.encoding import encode
 from steelyard.balance.kinds import Command, Event
-from steelyard.live.upstream import is_own
+from steelyard.errors import UserError
+from steelyard.live.upstream import is_own, notice_loss
 from steelyard.live.wire import MOST_BYTES, Message, Role, command_of, messages, packed
 
 log = logging.getLogger("steelyard.member")
 
+_CONNECT_SECONDS = 5.0  # to a machine that may be gone; chosen
 _RETRY_SECONDS = 0.2  # between two attempts to connect; chosen
 
 
@@ -74,7 +76,7 @@ class RunMember:
     async def run(self) -> None:
         """Stay connected until cancelled."""
         while True:
-            with suppress(OSError):
+            with suppress(OSError, TimeoutError, UserError):  # UserError: its address cannot be read at present
                 await self._converse()
             self._writer = None
             self.connected.clear()
@@ -90,10 +92,12 @@ class RunMember:
     async def _converse(self) -> None:
         """One connection, until it breaks off."""
         address = self._address()
-        reader, writer = await asyncio.open_connection(address.host, address.port, limit=MOST_BYTES)
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            reader, writer = await asyncio.open_connection(address.host, address.port, limit=MOST_BYTES)
         try:
             if is_own(writer.transport):
                 return
+            notice_loss(writer.transport)
             hello = {"role": self._role, "name": self.name, "seen": self._seen, "token": address.token}
             writer.write(packed({"hello": hello}))
             self._writer = writer

@@ -11,22 +11,36 @@ from steelyard.live.control import ControlServer
 from steelyard.live.keeper import Keeper
 from steelyard.live.member import Address
 from steelyard.live.planner import LivePlanner
+from steelyard.live.token_rate import TokenRate
 from steelyard.live.wire import MOST_BYTES, Message, messages, packed
 
 _PATIENCE_SECONDS = 10.0  # for a controller to answer; chosen
 
 
 class Operations:
-    """Answers operators, in the controller's process. What it changes is reported to the core, so it is in the log."""
+    """Answers operators, in the controller's process. What it changes is reported to the core, so it is in the log.
+    The server must be open."""
 
-    def __init__(self, server: ControlServer, keeper: Keeper, steps: int, planner: LivePlanner | None = None) -> None:
-        self._server, self._keeper, self._steps, self._planner = server, keeper, steps, planner
+    def __init__(
+        self,
+        server: ControlServer,
+        keeper: Keeper,
+        steps: int,
+        stop: asyncio.Event,
+        planner: LivePlanner | None = None,
+    ) -> None:
+        self._server, self._keeper, self._steps, self._stop, self._planner = server, keeper, steps, stop, planner
+        self._rate = TokenRate(server.now(), server.speed)
+        server.watches.append(self._rate)
 
     def answer(self, asked: Message) -> Message:
         """What an operator asks for."""
         match asked:
             case {"what": "status"}:
                 return self.status()
+            case {"what": "release"}:
+                self._stop.set()
+                return {"fence": self._server.controller.fence}
             case {"what": ("drain" | "restore") as what, "engine": int(number)} if number in self._keeper.engines:
                 self._keeper.drain(number, what == "drain")
                 return {"engine": number, "drained": what == "drain"}
@@ -35,7 +49,7 @@ class Operations:
                 raise UserError(f"engine: must be one of {known} (found {str(number)[:40]!r})")
             case {"what": ("plan" | "apply" | "pause" | "continue") as what}:
                 return self._plan(what)
-        raise UserError("what: must be status, plan, apply, pause, continue, drain or restore")
+        raise UserError("what: must be status, release, plan, apply, pause, continue, drain or restore")
 
     def _plan(self, what: str) -> Message:
         """The plan in force and the one proposed; whether changes wait for an operator."""
@@ -52,8 +66,11 @@ class Operations:
         """How things stand."""
         core = self._server.controller.core
         rollouts = core.placement.rollouts
+        second = self._server.now()
         return {
-            "second": self._server.now(),
+            "second": second,
+            "tokens_per_second": self._rate.tokens_per_second(second),
+            "queue": len(rollouts.waiting),
             "steps": self._steps,
             "weights": core.published,
             "trained": core.trained + 1,

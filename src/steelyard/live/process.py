@@ -1,4 +1,6 @@
-"""``python -m steelyard.live.process FOLDER PART``: one part of a run, in a process of its own.
+"""``python -m steelyard.live.process FOLDER PART LISTEN REACH``: one part of a run, in a process of its own.
+
+It listens at the address LISTEN of its machine, and others reach it by REACH.
 
 It ends when it is told to (SIGTERM), when the run is over, and when the process that started it ends.
 """
@@ -14,29 +16,30 @@ from pathlib import Path
 
 from steelyard.errors import UserError
 from steelyard.files.writing import write_text
+from steelyard.live.addresses import LOCAL, PartHost
 from steelyard.live.engines.leash import signal_at_end_of_parent
 from steelyard.live.runs import read_run
 from steelyard.live.store import Fenced
 
 
-def main(folder: Path, name: str) -> None:
+def main(folder: Path, name: str, host: PartHost = LOCAL) -> None:
     """Run a part to its end."""
     signal_at_end_of_parent(signal.SIGKILL)
     logging.basicConfig(level=logging.WARNING, format=f"%(asctime)s {name} %(levelname)s %(message)s")
     write_text(folder / f"{name}.pid", f"{os.getpid()}\n")
     try:
-        asyncio.run(run_part(folder, name))
+        asyncio.run(run_part(folder, name, host))
     except (UserError, Fenced) as problem:
         sys.exit(f"{name}: {problem}")
 
 
-async def run_part(folder: Path, name: str) -> None:
+async def run_part(folder: Path, name: str, host: PartHost) -> None:
     """Run a part until it is told to end."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await read_run(folder).part(name).run(stop)
+    await read_run(folder, host).part(name).run(stop)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), sys.argv[2], PartHost(sys.argv[3], sys.argv[4]))

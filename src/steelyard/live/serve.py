@@ -6,11 +6,10 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-import uvicorn
-
 from steelyard.emulate.servers import LocalServer, listen, serve_at, stop_on_signals
 from steelyard.errors import UserError
 from steelyard.files.reading import read_text
+from steelyard.live.client_connection import server_config
 from steelyard.live.fleet import EngineFleet
 from steelyard.live.gateway import Gateway
 from steelyard.live.rules import GatewayRules
@@ -46,18 +45,7 @@ async def serve_app(
     certificate: tuple[Path, Path] | None = None,
 ) -> None:
     """Serve a gateway until it is interrupted."""
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        loop="asyncio",
-        http="httptools",
-        lifespan="off",
-        server_header=False,
-        timeout_keep_alive=75,
-        ssl_certfile=None if certificate is None else str(certificate[0]),
-        ssl_keyfile=None if certificate is None else str(certificate[1]),
-    )
+    config = server_config(app, app.rules, certificate)
     try:
         config.load()
     except OSError as problem:

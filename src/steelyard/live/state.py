@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import takewhile
 from typing import Any
 
 from steelyard.balance.core import Core
-from steelyard.live.control import role_commands
+from steelyard.files.jsontext import json_row
 from steelyard.live.controller import Controller
+from steelyard.live.store import KeptKind
 from steelyard.live.wire import Message, Role
 
 
@@ -21,14 +24,14 @@ def state_for(role: Role, controller: Controller) -> Message:
     """The state of a run as a member of this role needs it, beside its news."""
     core = controller.core
     if role == "gateway":
-        caps = [row for row in _commands(controller, role) if row["kind"] == "Cap"]
-        return {"running": running(core), "cap": caps[-1]["tokens"] if caps else None}
+        cap = next(_newest_first(controller, "Cap"), None)
+        return {"running": running(core), "cap": None if cap is None else cap["tokens"]}
     if role == "sampler":
-        return {"starts": _commands(controller, role)}
+        starts = list(_newest_first(controller, "Start"))
+        return {"starts": starts[::-1], "unfinished": core.rounds.unfinished()}
     if role == "trainer":
-        rows = [row for row in _commands(controller, role) if row["kind"] == "TrainOn"]
-        orders = [row for row in rows if row["step"] > core.trained]
-        return {"orders": orders, "asked": core.asked, "pool": pool_members(core)}
+        orders = list(takewhile(lambda row: row["step"] > core.trained, _newest_first(controller, "TrainOn")))
+        return {"orders": orders[::-1], "asked": core.asked, "pool": pool_members(core)}
     return {}
 
 
@@ -54,6 +57,7 @@ def running(core: Core) -> list[dict[str, Any]]:
     ]
 
 
-def _commands(controller: Controller, role: Role) -> list[Message]:
+def _newest_first(controller: Controller, kind: KeptKind) -> Iterator[Message]:
+    """Commands of a kind."""
     controller.flush()
-    return role_commands((line for _, _, line in controller.store.commands()), role)
+    return (json_row(line, "store") for line in controller.store.newest_first(kind))

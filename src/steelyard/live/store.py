@@ -11,12 +11,12 @@ opening. Each transaction checks it: a controller that was replaced, and does no
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, Literal, get_args
 
 from steelyard.balance.inbox import Envelope
 from steelyard.balance.kinds import Command
@@ -39,10 +39,18 @@ CREATE TABLE members (name TEXT PRIMARY KEY, reports INTEGER NOT NULL) WITHOUT R
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 INSERT INTO fence VALUES (0, 0);
 """
+KeptKind = Literal["Start", "TrainOn", "Cap"]
+"""Commands that members are told of long after they were given."""
+_KIND = "json_extract(line, '$.kind')"
+_KEPT = f"{_KIND} IN ({', '.join(map(repr, get_args(KeptKind)))})"
+_INDEX = f"CREATE INDEX IF NOT EXISTS kept ON commands ({_KIND}, event, place) WHERE {_KEPT}"
 _MAGIC = b"SQLite format 3\0"
 _WAIT_SECONDS = 10.0  # for another process to end its transaction
 _KEPT_SNAPSHOTS = 2
 _REPLACED = "another controller has taken over this run"
+_READ_EVENTS = 1000  # that readers of a log take at a time; chosen
+_READ_COMMANDS = 100  # that are read at a time; chosen
+_WAL_BYTE = 18  # of a database's header
 
 
 class Fenced(RuntimeError):
@@ -56,10 +64,11 @@ class StoreFailure(UserError):
 class Store:
     """One controller's view of the file. Places of events count from 0."""
 
-    def __init__(self, path: Path, settings: CoreSettings | None = None) -> None:
-        """Open the store of a run, or begin one with ``settings``. Takes over from any other controller."""
+    def __init__(self, path: Path, settings: CoreSettings | None = None, shared: bool = False) -> None:
+        """Open the store of a run, or begin one with ``settings``. Takes over from any other controller, on this
+        machine or, with ``shared``, on others."""
         self._path = path
-        self._db = _connect(path, create=settings is not None)
+        self._db = _connect(path, settings is not None, shared)
         self._one_at_a_time = Lock()  # events are written by a thread of their own
         with self._transaction(check=False):
             if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'fence'").fetchone():
@@ -68,6 +77,7 @@ class Store:
                     self._db.execute(statement)
                 line = header_line(Header(SCHEMA, version("steelyard"), settings))
                 self._db.execute("INSERT INTO header VALUES (?)", (line,))
+            self._db.execute(_INDEX)
             self._db.execute("UPDATE fence SET number = number + 1")
             self.fence = self._number("SELECT number FROM fence")
         self.events = self._number("SELECT COALESCE(MAX(place) + 1, 0) FROM events")
@@ -141,6 +151,17 @@ class Store:
         query = "SELECT event, place, line FROM commands WHERE (event, place) > (?, ?) ORDER BY event, place"
         return [(event, place, line) for event, place, line in self._read(query, (event, place))]
 
+    def newest_first(self, kind: KeptKind) -> Iterator[str]:
+        """Commands of a kind that were written, the last one first. Only as many are read as are wanted."""
+        before = (1 << 62, 0)
+        query = (
+            f"SELECT event, place, line FROM commands WHERE {_KEPT} AND {_KIND} = ? AND (event, place) < (?, ?) "
+            f"ORDER BY event DESC, place DESC LIMIT {_READ_COMMANDS}"
+        )
+        while rows := self._read(query, (kind, *before)):
+            yield from (line for _, _, line in rows)
+            before = rows[-1][0], rows[-1][1]
+
     def save(self, state: bytes) -> None:
         """Keep a snapshot of the core after all events so far."""
         with self._transaction():
@@ -190,36 +211,54 @@ class Store:
         return found
 
 
+def _is_wal(path: Path) -> bool:
+    """Whether a database is in WAL mode, by its header."""
+    with opened(path) as file:
+        return file.read(_WAL_BYTE + 1)[_WAL_BYTE:] == b"\2"
+
+
 def is_store(path: Path) -> bool:
     """Whether a file is a controller's store, and not lines of a log."""
     with opened(path) as file:
         return file.read(len(_MAGIC)) == _MAGIC
 
 
-def log_rows(path: Path) -> Iterator[Row]:
-    """A store as rows of a log."""
-    for number, line in enumerate(log_lines(path), 1):
+def log_rows(path: Path, more: Callable[[], bool] = lambda: False) -> Iterator[Row]:
+    """A store as rows of a log. At its end ``more`` waits for others, and says whether to go on."""
+    for number, line in enumerate(log_lines(path, more), 1):
         where = f"{path}: row {number}"
         if not isinstance(line, str):  # SQLite keeps whatever a damaged file says
             raise UserError(f"{where}: not text; the store is damaged")
         yield where, json_row(line, where)
 
 
-def log_lines(path: Path) -> Iterator[str]:
+def log_lines(path: Path, more: Callable[[], bool] = lambda: False) -> Iterator[str]:
     """A store as lines of a log, up to the last event whose commands were carried out. Does not take over."""
     db = _connect_to_read(path)
+    first = 0
     try:
         yield db.execute("SELECT line FROM header").fetchone()[0]
-        query = (
-            "SELECT place, -1, line FROM events WHERE place < (SELECT carried_out FROM fence) "
-            "UNION ALL SELECT event, place, line FROM commands ORDER BY 1, 2"
-        )
-        for _, _, line in db.execute(query):
-            yield line
+        while True:
+            until = db.execute("SELECT carried_out FROM fence").fetchone()[0]
+            while first < until:
+                last = min(until, first + _READ_EVENTS)
+                yield from _lines_between(db, first, last)
+                first = last
+            if not more():
+                return
     except (sqlite3.DatabaseError, TypeError) as problem:
         raise UserError(f"{path}: not a store of a controller: {problem}") from None
     finally:
         db.close()
+
+
+def _lines_between(db: sqlite3.Connection, first: int, until: int) -> list[Any]:
+    """Some events with their commands. So few at a time that a controller never waits long for readers."""
+    query = (
+        "SELECT place, -1, line FROM events WHERE place >= ? AND place < ? "
+        "UNION ALL SELECT event, place, line FROM commands WHERE event >= ? AND event < ? ORDER BY 1, 2"
+    )
+    return [line for _, _, line in db.execute(query, (first, until, first, until)).fetchall()]
 
 
 def stored_fact(path: Path, name: str) -> str | None:
@@ -234,13 +273,13 @@ def stored_fact(path: Path, name: str) -> str | None:
     return None if found is None else str(found[0])
 
 
-def _connect(path: Path, create: bool) -> sqlite3.Connection:
+def _connect(path: Path, create: bool, shared: bool) -> sqlite3.Connection:
     if not create and not is_file(path):
         raise UserError(f"{path}: no such file; give the store of a controller")
     check_target(path)
     try:
         db = sqlite3.connect(path, timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False)
-        db.execute("PRAGMA journal_mode = WAL")
+        set_journal_mode(db, shared)
         db.execute("PRAGMA synchronous = FULL")
         db.execute(f"PRAGMA wal_autocheckpoint = {LATEST}")
     except sqlite3.Error as problem:
@@ -248,13 +287,21 @@ def _connect(path: Path, create: bool) -> sqlite3.Connection:
     return db
 
 
+def set_journal_mode(db: sqlite3.Connection, shared: bool) -> None:
+    """WAL is faster, but keeps its index in memory that only processes of one machine share."""
+    wanted = "truncate" if shared else "wal"
+    (found,) = db.execute(f"PRAGMA journal_mode = {wanted}").fetchone()
+    if shared and found == "wal":
+        raise sqlite3.OperationalError("it is open on another machine or in another program")
+
+
 def _connect_to_read(path: Path) -> sqlite3.Connection:
     """A connection that changes nothing, and leaves no files beside a store that nobody has open."""
     if not is_file(path):
         raise UserError(f"{path}: no such file; give the store of a controller")
-    in_use = is_there(path.with_name(path.name + "-wal"))
+    is_left = _is_wal(path) and not is_there(path.with_name(path.name + "-wal"))
     try:
-        uri = f"{path.resolve().as_uri()}?mode=ro{'' if in_use else '&immutable=1'}"
+        uri = f"{path.resolve().as_uri()}?mode=ro{'&immutable=1' if is_left else ''}"
         return sqlite3.connect(uri, timeout=_WAIT_SECONDS, isolation_level=None, uri=True)
     except sqlite3.Error as problem:
         raise UserError(f"{path}: cannot be opened as a controller's store: {problem}") from None

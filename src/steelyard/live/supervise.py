@@ -7,29 +7,34 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 from steelyard.errors import UserError
 from steelyard.files.writing import appending
-from steelyard.live.runs import LiveRun
+from steelyard.live.addresses import LOCAL, PartHost
+from steelyard.live.runs import LiveRun, is_over
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds until a part that died is started again; doubled each time; chosen
 _MOST_DEATHS = 10  # of a part in a row, each right after its start, until the run is given up; chosen
 _STARTED_SECONDS = 30.0  # a part that lives longer than this has started well; chosen
-_GRACE_SECONDS = 10.0  # for a part to end by itself
+GRACE_SECONDS = 10.0  # for a part to end by itself
 FOLLOW_SECONDS = 0.1  # between two looks which parts are wanted; chosen
 CONTROLLER = "controller"
 
 Restarted = Callable[[str, int], None]
-"""Called with a part that died and its exit code."""
+"""Called with a part that is started again, and the exit code it ended with."""
 
 
 class Supervisor:
-    """The processes of a run. A planner may start and stop engines, so the parts that are wanted are looked at again
-    and again."""
+    """The processes of a run. ``host`` says where a part is, each time that it is started. A planner may start and stop
+    engines, so the parts that are wanted are looked at again and again."""
 
-    def __init__(self, run: LiveRun, restarted: Restarted = lambda name, code: None) -> None:
-        self._run, self._restarted = run, restarted
+    def __init__(
+        self,
+        run: LiveRun,
+        restarted: Restarted = lambda name, code: None,
+        host: Callable[[str], PartHost] = lambda name: LOCAL,
+    ) -> None:
+        self._run, self._restarted, self._host = run, restarted, host
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._watching: dict[str, asyncio.Task[None]] = {}
         self._ending = False
@@ -77,7 +82,7 @@ class Supervisor:
         while not self._ending:
             begun = time.monotonic()
             code = await self._once(name)
-            if code == 0 or self._ending or name not in self._watching:
+            if self._ending or name not in self._watching or is_over(self._run):
                 return
             if time.monotonic() - begun > _STARTED_SECONDS:
                 pause, deaths = _FIRST_PAUSE, 0
@@ -87,13 +92,13 @@ class Supervisor:
                 raise UserError(f"{name} ended {deaths} times in a row; the run is given up. {log} says why")
             self._restarted(name, code)
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _LONGEST_PAUSE) if code else _FIRST_PAUSE  # 0: it was told to make way
 
     async def _once(self, name: str) -> int:
-        folder: Path = self._run.folder
+        folder, host = self._run.folder, self._host(name)
         with appending(folder / f"{name}.log") as log:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "steelyard.live.process", str(folder), name),
+                *(sys.executable, "-m", "steelyard.live.process", str(folder), name, host.listen, host.reach),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -107,7 +112,7 @@ class Supervisor:
             with suppress(ProcessLookupError):
                 each.terminate()
         with suppress(TimeoutError):
-            async with asyncio.timeout(_GRACE_SECONDS):
+            async with asyncio.timeout(GRACE_SECONDS):
                 await asyncio.gather(*(each.wait() for each in running))
         for each in running:
             if each.returncode is None:

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import orjson
@@ -46,6 +46,7 @@ class DeskSettings:
     keeps_prompts: bool = False  # the journal has the tokens of prompts, too, for a trainer
     speed: float = 1.0  # seconds of the run in a second, above 1 if engines are emulated faster than real ones
     client_seconds: float = 600.0  # until a trajectory is given up whose client or tool has not come back
+    engine_token: str = field(default="", repr=False)  # that engines want to see
 
 
 class _Asking(NamedTuple):
@@ -233,7 +234,9 @@ class TurnRunner:
     def use(self, rows: Message) -> None:
         """Run turns on these engines from now on. Connections to those that stay are kept."""
         known = {str(entry.upstream): entry.upstream for entry in self.engines.values()}
-        found = {int(number): (Upstream.of(row["url"]), row) for number, row in rows.items()}
+        found = {
+            int(number): (Upstream.of(row["url"], self._settings.engine_token), row) for number, row in rows.items()
+        }
         self.engines = {
             number: EngineEntry(known.get(str(fresh), fresh), row["epoch"], row["version"], row["gpus"])
             for number, (fresh, row) in found.items()

@@ -6,6 +6,8 @@ A library would do, but takes as long for a token as an engine's step: a token h
 from __future__ import annotations
 
 import asyncio
+import socket
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +19,15 @@ from steelyard.errors import UserError
 
 _CONNECT_SECONDS = 5.0
 _MOST_IDLE = 1024  # connections kept open to one engine
+
+
+if sys.platform == "linux":
+    _KEEP_ALIVE = {  # gone after 25 seconds without an answer; chosen
+        socket.TCP_KEEPIDLE: 10,
+        socket.TCP_KEEPINTVL: 5,
+        socket.TCP_KEEPCNT: 3,
+        socket.TCP_USER_TIMEOUT: 25_000,
+    }
 
 
 class UpstreamFailure(Exception):
@@ -33,10 +44,11 @@ class Upstream:
 
     host: str
     port: int
+    token: str = ""  # that it wants to see
     idle: deque[_Connection] = field(default_factory=deque)
 
     @classmethod
-    def of(cls, url: str) -> Upstream:
+    def of(cls, url: str, token: str = "") -> Upstream:
         """The server at a URL such as http://127.0.0.1:8000."""
         try:
             parts = urlsplit(url)
@@ -45,7 +57,7 @@ class Upstream:
             host = port = None
         if not host or port is None or parts.scheme != "http" or parts.path not in ("", "/", "/v1"):
             raise UserError(f"{url}: must be the URL of an engine, such as http://127.0.0.1:8000")
-        return cls(host, port)
+        return cls(host, port, token)
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
@@ -62,6 +74,7 @@ class Upstream:
         is to come, which may be abandoned."""
         lines = [f"{method} {target} HTTP/1.1", f"host: {self}", f"content-length: {len(body)}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
+        lines += [f"authorization: Bearer {self.token}"] if self.token else []
         data = "\r\n".join([*lines, "", ""]).encode("latin-1") + body
         while self.idle:
             connection = self.idle.pop()
@@ -89,7 +102,18 @@ class Upstream:
         if is_own(transport):
             connection.close()
             raise UpstreamFailure(f"{self}: nobody listens there")
+        notice_loss(transport)
         return connection
+
+
+def notice_loss(transport: asyncio.BaseTransport) -> None:
+    """Have the system break a connection off when the machine at its other end is gone. Otherwise it would wait for a
+    quarter of an hour with data under way, and for ever without."""
+    connection = transport.get_extra_info("socket")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if sys.platform == "linux":
+        for option, value in _KEEP_ALIVE.items():
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def is_own(transport: asyncio.BaseTransport) -> bool:

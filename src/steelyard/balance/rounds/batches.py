@@ -78,6 +78,9 @@ class BatchRounds:
                 return commands
         return commands + self._hand_out()
 
+    def unfinished(self) -> list[str]:
+        return list(self._groups)
+
     def _start(self, version: int) -> list[RoundCommand]:
         """Start the batches that may begin with weights of this version."""
         settings, commands = self._settings, list[RoundCommand]()

@@ -44,3 +44,6 @@ class Rounds(Protocol):
 
     def decide(self, event: RoundInput) -> list[RoundCommand]:
         """Apply an event, after the router has. Returns the commands that follow, in order."""
+
+    def unfinished(self) -> list[str]:
+        """Groups that were started, and of which samples may still begin or go on."""

@@ -99,6 +99,9 @@ class TailRounds:
         self._hand_out()
         return self._commands
 
+    def unfinished(self) -> list[str]:
+        return list(dict.fromkeys([*self._groups, *self._coming]))
+
     # What the training job wants
 
     def _hand_out(self) -> None:

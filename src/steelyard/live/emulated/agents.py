@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from hashlib import shake_128
 
 import numpy as np
 
 from steelyard.balance.commands import Start
 from steelyard.balance.kinds import Command
-from steelyard.live.client import TrajectoryOver, ask
-from steelyard.live.upstream import Upstream
+from steelyard.live.client import GatewayLink, TrajectoryOver, ask
 from steelyard.live.wire import Message, command_of
 from steelyard.posttrain.record import LoopRecord
 from steelyard.posttrain.setup import PosttrainSetup
@@ -27,11 +25,11 @@ _HIGHEST = 30_000  # of token ids
 class EmulatedAgents:
     """The sampler of a run: begins samples when the core says so, and plays each to its end.
 
-    A new one is told all that was ever begun. It plays all of it again: turns that were answered are answered from
-    the gateway's journal at once, and trajectories that are over are refused.
+    A new one is told all that was ever begun, and plays groups again that are not complete: turns that were answered
+    are answered from the gateway's journal at once, and trajectories that are over are refused.
     """
 
-    def __init__(self, setup: PosttrainSetup, gateway: Callable[[], Upstream], speed: float) -> None:
+    def __init__(self, setup: PosttrainSetup, gateway: GatewayLink, speed: float) -> None:
         self._gateway, self._speed = gateway, speed
         self._drawing = Drawing(setup, LoopRecord())
         self._playing: set[asyncio.Task[None]] = set()
@@ -41,13 +39,20 @@ class EmulatedAgents:
     # -- duties -------------------------------------------------------------------------------------------------
 
     def catch_up(self, state: Message) -> None:
+        unfinished = frozenset(state["unfinished"])
         for row in state["starts"]:
-            self.carry_out(command_of(row))
+            self._begin(command_of(row), unfinished)
 
     def carry_out(self, command: Command) -> None:
+        self._begin(command)
+
+    def _begin(self, command: Command, wanted: frozenset[str] | None = None) -> None:
+        """Draw samples, and play those of groups that are wanted; all without a set of them."""
         assert isinstance(command, Start)
         for trajectory, group in self._drawing.in_order(command):
             self.tokens[trajectory.id], self.generated[trajectory.id] = trajectory.tokens, trajectory.generated
+            if wanted is not None and group not in wanted:
+                continue
             task = asyncio.ensure_future(self._play(trajectory, group))
             self._playing.add(task)
             task.add_done_callback(self._over)
@@ -73,15 +78,15 @@ class EmulatedAgents:
         try:
             for number, turn in enumerate(trajectory.turns):
                 body = {"prompt": context, "max_tokens": turn.generated, "ignore_eos": True}
-                answer = await ask(self._gateway(), "/v1/completions", {**headers, "x-turn": str(number)}, body)
+                answer = await ask(self._gateway, "/v1/completions", {**headers, "x-turn": str(number)}, body)
                 context += answer["choices"][0]["token_ids"]
                 if number + 1 == len(trajectory.turns):
                     break
                 await asyncio.sleep((turn.latency or 0.0) / self._speed)
                 told = {"tool": turn.tool or "tool", "outcome": turn.outcome, "tokens": turn.returned}
-                await ask(self._gateway(), f"/v1/trajectories/{trajectory.id}/tool_return", headers, told)
+                await ask(self._gateway, f"/v1/trajectories/{trajectory.id}/tool_return", headers, told)
                 context += _tokens(f"tool {trajectory.id} {number}", turn.returned)
-            await ask(self._gateway(), f"/v1/trajectories/{trajectory.id}/end", headers, {})
+            await ask(self._gateway, f"/v1/trajectories/{trajectory.id}/end", headers, {})
         except TrajectoryOver:
             pass
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from steelyard.emulate.clock import Clock
@@ -13,6 +15,8 @@ from steelyard.emulate.replica import CacheSource, EmulatedReplica, Loading
 from steelyard.emulate.serve import serve_one, server_of, warm_up
 from steelyard.emulate.servers import listen
 from steelyard.engine import EngineLog
+from steelyard.live.access import Access, guarded
+from steelyard.live.addresses import HOST
 from steelyard.model import Layout, weight_bytes
 from steelyard.posttrain.setup import PosttrainSetup
 
@@ -25,27 +29,33 @@ class NodeEngine:
     """An engine that is served at a port."""
 
     replica: EmulatedReplica
-    port: int
+    url: str
     serving: asyncio.Future[None]
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
 
 
 class EmulatedNode:
-    """Starts engines of a scenario's kinds, each at a port of its own."""
+    """Starts engines of a scenario's kinds, each at a port of its own. ``listen`` says where; with tokens, engines
+    answer only those who have one."""
 
-    def __init__(self, setup: PosttrainSetup, speed: float) -> None:
+    def __init__(
+        self,
+        setup: PosttrainSetup,
+        speed: float,
+        listen: Callable[[int], socket.socket] = lambda port: listen(HOST, port),
+        access: Access | None = None,
+    ) -> None:
         self.setup, self.speed = setup, speed
+        self._listen, self._access = listen, Access() if access is None else access
         self.engines: dict[str, NodeEngine] = {}
 
     def start(self, tp: int, port: int = 0) -> str:
         """Start an engine, at a free port if none is given. Returns its address."""
         replica = self._replica(tp)
-        at = listen("127.0.0.1", port)
-        serving = asyncio.ensure_future(serve_one(replica, server_of(replica), at))
-        engine = NodeEngine(replica, at.getsockname()[1], serving)
+        at = self._listen(port)
+        host, found = at.getsockname()[:2]
+        server = server_of(replica, lambda app: guarded(app, self._access, "engine"))
+        serving = asyncio.ensure_future(serve_one(replica, server, at))
+        engine = NodeEngine(replica, f"http://{host}:{found}", serving)
         self.engines[engine.url] = engine
         return engine.url
 

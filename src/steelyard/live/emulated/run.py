@@ -12,24 +12,26 @@ from steelyard.balance.plan import Plan
 from steelyard.balance.settings import CoreSettings
 from steelyard.files.jsontext import json_object
 from steelyard.files.writing import write_text
+from steelyard.live.access import Scope
+from steelyard.live.addresses import CONTROLLER, GATEWAY, LOCAL, PartHost, RunAddresses
+from steelyard.live.client import GatewayLink
 from steelyard.live.control import ControlServer
 from steelyard.live.emulated.agents import EmulatedAgents
 from steelyard.live.emulated.lanes import EmulatedLanes
 from steelyard.live.emulated.node import EmulatedNode
 from steelyard.live.emulated.trainer import EmulatedTrainer
-from steelyard.live.emulated.weights import update_emulated
+from steelyard.live.emulated.weights import ScoredAtOnce, update_emulated
+from steelyard.live.engines.api import EngineApi
 from steelyard.live.engines.condition import WatchRules
-from steelyard.live.engines.vllm import EmulatedVllm
 from steelyard.live.keeper import Keeper, KeptEngine
 from steelyard.live.member import Address, RunMember
-from steelyard.live.parts import HOST, ControllerPart, ControllerSpec, GatewayPart, first_of, free_ports
+from steelyard.live.parts import ControllerPart, ControllerSpec, GatewayPart, first_of, free_ports
 from steelyard.live.plan_worker import PlanWorker
 from steelyard.live.planner import LivePlanner, PlannedRun
 from steelyard.live.pool import LivePool
 from steelyard.live.roster import Roster, wanted_engines
 from steelyard.live.runs import RUN_FILE, RunPart
 from steelyard.live.turn_runner import DeskSettings
-from steelyard.live.upstream import Upstream
 from steelyard.posttrain.core import core_settings
 from steelyard.posttrain.lending import Lending
 from steelyard.posttrain.plan_simulator import PlanSimulator
@@ -54,6 +56,8 @@ class EmulatedRun:
     gateway: int
     engines: tuple[int, ...]  # in the order of the scenario's replicas
     client_seconds: float = 600.0
+    metrics: int = 0  # port of the controller's page
+    host: PartHost = LOCAL  # of the part at hand
 
     @classmethod
     def at_free_ports(cls, scenario: PosttrainScenario, folder: Path, speed: float, **settings: Any) -> EmulatedRun:
@@ -70,6 +74,11 @@ class EmulatedRun:
     def degrees(self) -> list[int]:
         """Tensor-parallel degrees of its engines."""
         return [bucket.tp for bucket in self.scenario.rollout for _ in range(bucket.replicas)]
+
+    @property
+    def addresses(self) -> RunAddresses:
+        """Its addresses."""
+        return RunAddresses(self.folder, self.host)
 
     @property
     def store(self) -> Path:
@@ -106,6 +115,7 @@ class EmulatedRun:
 
     def _controller(self) -> ControllerSpec:
         return ControllerSpec(
+            self.addresses,
             self.store,
             self.control,
             self.scenario.steps,
@@ -113,6 +123,7 @@ class EmulatedRun:
             lambda: [self._engine(number, *found) for number, found in self.wanted.items()],
             update_emulated,
             self.speed,
+            self.metrics,
             {"scenario": compact(self.scenario.model_dump(mode="json"))},
             self._rules(),
             self._planner if self.plans else None,
@@ -169,8 +180,15 @@ class EmulatedRun:
 
     def _engine(self, number: int, tp: int, port: int, since: float = 0.0) -> KeptEngine:
         limits = self.setup.kinds[tp].limits
-        api = EmulatedVllm(f"http://{HOST}:{port}")
-        return KeptEngine(number, tp, limits.max_num_seqs, limits.blocks * limits.block_size, api, since=since)
+        addresses, key = self.addresses, self.addresses.tokens.of("engine")
+
+        def follow(api: EngineApi) -> EngineApi:
+            url = addresses.url(port)
+            return api if api.url == url else ScoredAtOnce(url, key)
+
+        api = ScoredAtOnce(addresses.url(port), key)
+        room = limits.blocks * limits.block_size
+        return KeptEngine(number, tp, limits.max_num_seqs, room, api, since=since, follow=follow)
 
     def _rules(self) -> WatchRules:
         """Engines that are emulated faster hang sooner, but not within what a busy machine may take."""
@@ -183,7 +201,7 @@ class EmulatedRun:
     def _gateway(self) -> GatewayPart:
         counts = core_settings(self.setup).core().rounds.counts_tokens
         settings = DeskSettings(False, counts, moves_caches=True, speed=self.speed, client_seconds=self.client_seconds)
-        return GatewayPart(self.folder / "journal.db", self.gateway, self.address, settings)
+        return GatewayPart(self.addresses, self.folder / "journal.db", self.gateway, self.address, settings)
 
     def write(self) -> None:
         """Write its description, for the processes of its parts."""
@@ -198,28 +216,31 @@ class EmulatedRun:
             "gateway": self.gateway,
             "engines": list(self.engines),
             "client_seconds": self.client_seconds,
+            "metrics": self.metrics,
         }
         write_text(self.folder / RUN_FILE, readable(row))
 
     @classmethod
-    def read(cls, folder: Path) -> EmulatedRun:
+    def read(cls, folder: Path, host: PartHost = LOCAL) -> EmulatedRun:
         """The run that was written to a folder."""
         row = json_object(folder / RUN_FILE, "the description of a run")
         scenario = posttrain_from_dict(row["scenario"]).based_in(Path(row["base"]), row["source"])
         ports = row["control"], row["gateway"], tuple(row["engines"])
-        return cls(scenario, folder, row["speed"], *ports, client_seconds=row["client_seconds"])
+        more = {"client_seconds": row["client_seconds"], "metrics": row.get("metrics", 0), "host": host}
+        return cls(scenario, folder, row["speed"], *ports, **more)
 
-    def address(self) -> Address:
+    def address(self, scope: Scope = "engine") -> Address:
         """Of its controller."""
-        return Address(HOST, self.control)
+        return Address(*self.addresses.find(self.control, CONTROLLER), self.addresses.tokens.of(scope))
 
 
 class JobPart:
     """Agents and a trainer."""
 
     def __init__(self, run: EmulatedRun) -> None:
-        upstream = Upstream(HOST, run.gateway)
-        self.agents = EmulatedAgents(run.setup, lambda: upstream, run.speed)
+        token = run.addresses.tokens.of("client")
+        gateway = GatewayLink(lambda: run.addresses.upstream(run.gateway, GATEWAY, token))
+        self.agents = EmulatedAgents(run.setup, gateway, run.speed)
         self._setup = run.setup
         lanes = None if run.lending is None else EmulatedLanes(run.lending, run.speed)
         tokens = self.agents.tokens
@@ -254,7 +275,7 @@ class EmulatedEnginePart:
     """One engine."""
 
     def __init__(self, run: EmulatedRun, number: int) -> None:
-        self.node = EmulatedNode(run.setup, run.speed)
+        self.node = EmulatedNode(run.setup, run.speed, run.addresses.listen, run.addresses.access)
         self._tp, self._port = run.wanted[number]
 
     async def run(self, stop: asyncio.Event) -> None:

@@ -24,8 +24,8 @@ class _Scores(BaseModel):
 class ScoredAtOnce(EmulatedVllm):
     """An emulated engine whose log-probs take none of its time, since the simulation has no probes either."""
 
-    def __init__(self, url: str) -> None:
-        super().__init__(url, scores_paused=True)
+    def __init__(self, url: str, key: str = "") -> None:
+        super().__init__(url, key, scores_paused=True)
 
     async def logprobs(self, tokens: Sequence[int]) -> list[float]:
         call = Call("POST", "/emulate/logprobs", self._limits.order, body={"tokens": list(tokens)})
@@ -40,8 +40,4 @@ def probe_of(version: str) -> WeightProbe:
 
 async def update_emulated(engine: KeptEngine, update: WeightUpdate) -> str:
     """Give an emulated engine other weights while its requests are frozen, and check them before they go on."""
-    api = ScoredAtOnce(engine.api.url)
-    try:
-        return await update_engine(api, update, [probe_of(update.version)], FLOAT32)
-    finally:
-        await api.close()
+    return await update_engine(engine.api, update, [probe_of(update.version)], FLOAT32)

@@ -9,10 +9,9 @@ from zlib import crc32
 
 from steelyard.balance.commands import Start
 from steelyard.balance.kinds import Command
-from steelyard.live.client import TrajectoryOver, ask
+from steelyard.live.client import GatewayLink, TrajectoryOver, ask
 from steelyard.live.tiny.symbols import CALL_END, EOS, decode, encode, token
 from steelyard.live.tiny.task import prompt, reward, tool
-from steelyard.live.upstream import Upstream
 from steelyard.live.wire import Message, command_of
 
 log = logging.getLogger("steelyard.agents")
@@ -25,11 +24,11 @@ _STOPS = [token(CALL_END), token(EOS)]
 class CalculatorAgents:
     """The sampler of a run.
 
-    A new one is told all that was ever begun, and plays it again: turns that were answered come from the gateway's
-    journal, and trajectories that are over are refused.
+    A new one is told all that was ever begun, and plays groups again that are not complete: turns that were answered
+    come from the gateway's journal, and trajectories that are over are refused.
     """
 
-    def __init__(self, gateway: Upstream, seed: int) -> None:
+    def __init__(self, gateway: GatewayLink, seed: int) -> None:
         self._gateway, self._seed = gateway, seed
         self._samples: Counter[str] = Counter()  # of each group so far
         self._playing: set[asyncio.Task[None]] = set()
@@ -37,15 +36,22 @@ class CalculatorAgents:
     # -- duties -------------------------------------------------------------------------------------------------
 
     def catch_up(self, state: Message) -> None:
+        unfinished = frozenset(state["unfinished"])
         for row in state["starts"]:
-            self.carry_out(command_of(row))
+            self._begin(command_of(row), unfinished)
 
     def carry_out(self, command: Command) -> None:
+        self._begin(command)
+
+    def _begin(self, command: Command, wanted: frozenset[str] | None = None) -> None:
+        """Play samples of groups that are wanted; of all without a set of them."""
         assert isinstance(command, Start)
         for group in command.groups:
             for _ in range(command.samples):
                 name = f"{group}-{self._samples[group]}"
                 self._samples[group] += 1
+                if wanted is not None and group not in wanted:
+                    continue
                 task = asyncio.ensure_future(self._play(name, group))
                 self._playing.add(task)
                 task.add_done_callback(self._over)

@@ -12,15 +12,17 @@ from steelyard.balance.route import BucketSpeed
 from steelyard.balance.settings import CoreSettings
 from steelyard.files.jsontext import json_object
 from steelyard.files.writing import write_text
-from steelyard.live.engines.api import WeightUpdate
+from steelyard.live.access import Scope
+from steelyard.live.addresses import CONTROLLER, GATEWAY, LOCAL, PartHost, RunAddresses
+from steelyard.live.client import GatewayLink
+from steelyard.live.engines.api import EngineApi, WeightUpdate
 from steelyard.live.engines.connect import connect
 from steelyard.live.keeper import KeptEngine
 from steelyard.live.member import Address, RunMember
-from steelyard.live.parts import HOST, ControllerPart, ControllerSpec, GatewayPart, first_of, free_ports
+from steelyard.live.parts import ControllerPart, ControllerSpec, GatewayPart, first_of, free_ports
 from steelyard.live.pool import LivePool
 from steelyard.live.runs import RUN_FILE, RunPart
 from steelyard.live.turn_runner import DeskSettings
-from steelyard.live.upstream import Upstream
 from steelyard.records.jsontext import readable
 from steelyard.scenario.checking import checked
 from steelyard.scenario.live import GrpoScenario
@@ -40,19 +42,22 @@ class GrpoRun:
     control: int
     gateway: int
     engines: tuple[int, ...]
+    metrics: int = 0  # port of the controller's page
+    host: PartHost = LOCAL  # of the part at hand
 
     @classmethod
-    def at_free_ports(cls, scenario: GrpoScenario, folder: Path) -> GrpoRun:
+    def at_free_ports(cls, scenario: GrpoScenario, folder: Path, metrics: int = 0) -> GrpoRun:
         """A run on ports that nobody uses now."""
         ports = free_ports(scenario.engines + 2)
-        return cls(scenario, folder, ports[0], ports[1], tuple(ports[2:]))
+        return cls(scenario, folder, ports[0], ports[1], tuple(ports[2:]), metrics)
 
     @classmethod
-    def read(cls, folder: Path) -> GrpoRun:
+    def read(cls, folder: Path, host: PartHost = LOCAL) -> GrpoRun:
         """The run that was written to a folder."""
         row = json_object(folder / RUN_FILE, "the description of a run")
         scenario = checked(GrpoScenario, row["scenario"], lambda _: str(folder / RUN_FILE))
-        return cls(scenario, folder, row["control"], row["gateway"], tuple(row["engines"]))
+        ports = row["control"], row["gateway"], tuple(row["engines"]), row.get("metrics", 0)
+        return cls(scenario, folder, *ports, host)
 
     def write(self) -> None:
         """Make its model, and write its description for the processes of its parts."""
@@ -64,9 +69,15 @@ class GrpoRun:
             "control": self.control,
             "gateway": self.gateway,
             "engines": list(self.engines),
+            "metrics": self.metrics,
         }
         write_text(self.folder / RUN_FILE, readable(row))
         make_tiny(self.model, self.scenario.seed, self.scenario.warm_up)
+
+    @property
+    def addresses(self) -> RunAddresses:
+        """Its addresses."""
+        return RunAddresses(self.folder, self.host)
 
     @property
     def store(self) -> Path:
@@ -95,7 +106,7 @@ class GrpoRun:
                 return ControllerPart(self._controller())
             case ["gateway", _, _]:
                 settings = DeskSettings(by_token=True, keeps_prompts=True)
-                return GatewayPart(self.folder / "journal.db", self.gateway, self.address, settings)
+                return GatewayPart(self.addresses, self.folder / "journal.db", self.gateway, self.address, settings)
             case ["agents", _, _]:
                 return AgentsPart(self)
             case ["trainer", _, _]:
@@ -104,12 +115,18 @@ class GrpoRun:
                 return TinyEnginePart(self, int(number))
         raise AssertionError(f"{name} is no part of a run")
 
-    def address(self) -> Address:
+    def address(self, scope: Scope = "engine") -> Address:
         """Of its controller."""
-        return Address(HOST, self.control)
+        return Address(*self.addresses.find(self.control, CONTROLLER), self.addresses.tokens.of(scope))
+
+    def link(self, scope: Scope) -> GatewayLink:
+        """To its gateway."""
+        token = self.addresses.tokens.of(scope)
+        return GatewayLink(lambda: self.addresses.upstream(self.gateway, GATEWAY, token))
 
     def _controller(self) -> ControllerSpec:
         return ControllerSpec(
+            self.addresses,
             self.store,
             self.control,
             self.scenario.steps,
@@ -117,6 +134,7 @@ class GrpoRun:
             self._kept_engines,
             update_checked,
             pool=self._pool,
+            metrics=self.metrics,
         )
 
     @property
@@ -141,10 +159,16 @@ class GrpoRun:
         return CoreSettings(asked.router, "suffix", asked.seed, ((1, _SPEED),), rounds, pool=pool)
 
     def _kept_engines(self) -> list[KeptEngine]:
-        return [
-            KeptEngine(number, 1, _SEATS, _CACHED_TOKENS, connect("tiny", f"http://{HOST}:{port}"))
-            for number, port in enumerate(self.engines)
-        ]
+        return [self._kept_engine(number, port) for number, port in enumerate(self.engines)]
+
+    def _kept_engine(self, number: int, port: int) -> KeptEngine:
+        addresses, key = self.addresses, self.addresses.tokens.of("engine")
+
+        def follow(api: EngineApi) -> EngineApi:
+            url = addresses.url(port)
+            return api if api.url == url else connect("tiny", url, key)
+
+        return KeptEngine(number, 1, _SEATS, _CACHED_TOKENS, connect("tiny", addresses.url(port), key), follow=follow)
 
 
 async def update_checked(engine: KeptEngine, update: WeightUpdate) -> str:
@@ -162,7 +186,7 @@ class AgentsPart:
     def __init__(self, run: GrpoRun) -> None:
         from steelyard.live.grpo.agents import CalculatorAgents
 
-        self._agents = CalculatorAgents(Upstream(HOST, run.gateway), run.scenario.seed)
+        self._agents = CalculatorAgents(run.link("client"), run.scenario.seed)
         self._member = RunMember(run.address, "sampler", self._agents)
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -189,7 +213,7 @@ class TrainerPart:
         self._group = TrainingGroup.resume(settings) if begun(settings) else TrainingGroup.begin(settings)
         replicas = list(run.pooled_engines)
         self._lanes = GrpoLanes(self._group, replicas, run.folder) if replicas else None
-        self._trainer = GrpoTrainer(self._group, Upstream(HOST, run.gateway), asked.steps, run.folder, self._lanes)
+        self._trainer = GrpoTrainer(self._group, run.link("engine"), asked.steps, run.folder, self._lanes)
         self._member = self._trainer.member = RunMember(run.address, "trainer", self._trainer)
         if self._lanes is not None:
             self._lanes.member = self._member
@@ -211,14 +235,15 @@ class TinyEnginePart:
     """One engine."""
 
     def __init__(self, run: GrpoRun, number: int) -> None:
-        self._model, self._port = run.model, run.engines[number]
+        self._model, self._port, self._places = run.model, run.engines[number], run.addresses
 
     async def run(self, stop: asyncio.Event) -> None:
         import torch
 
         from steelyard.live.tiny.engine import TinyEngine
-        from steelyard.live.tiny.serve import serve_tiny
+        from steelyard.live.tiny.serve import serve_tiny_at
 
         torch.set_num_threads(1)
         engine = TinyEngine(self._model, "tiny", "cpu", _SEATS)
-        await first_of([serve_tiny(engine, HOST, self._port, lambda _: None), stop.wait()])
+        serving = serve_tiny_at(engine, self._places.listen(self._port), self._places.access)
+        await first_of([serving, stop.wait()])

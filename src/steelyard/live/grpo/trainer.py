@@ -12,14 +12,13 @@ from steelyard.balance.events import PartTrained, StepTrained, TrainerReady
 from steelyard.balance.kinds import Command
 from steelyard.files.jsontext import json_object
 from steelyard.files.writing import appending, write_text
-from steelyard.live.client import ask
+from steelyard.live.client import GatewayLink, ask
 from steelyard.live.engines.probe import WeightProbe
 from steelyard.live.grpo.lanes import GrpoLanes
 from steelyard.live.member import RunMember
 from steelyard.live.train.group import TrainingGroup
 from steelyard.live.train.samples import Sample
 from steelyard.live.train.settings import TrainReport
-from steelyard.live.upstream import Upstream
 from steelyard.live.wire import Message, command_of
 from steelyard.records.jsontext import compact, readable
 
@@ -32,7 +31,7 @@ class GrpoTrainer:
     """Trains on one part after the other. A new one goes on from the newest checkpoint."""
 
     def __init__(
-        self, group: TrainingGroup, gateway: Upstream, steps: int, folder: Path, lanes: GrpoLanes | None = None
+        self, group: TrainingGroup, gateway: GatewayLink, steps: int, folder: Path, lanes: GrpoLanes | None = None
     ) -> None:
         self.member: RunMember | None = None
         self._group, self._gateway, self._steps, self._folder = group, gateway, steps, folder
