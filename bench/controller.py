@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import sqlite3
 import tempfile
 import time
 from pathlib import Path
@@ -129,8 +130,6 @@ async def _play(port: int, pid: int, store: Path) -> tuple[float, float]:
 
 def _stored(store: Path) -> int:
     """Events on disk."""
-    import sqlite3
-
     db = sqlite3.connect(f"{store.absolute().as_uri()}?mode=ro", uri=True)
     try:
         return int(db.execute("SELECT MAX(place) + 1 FROM events").fetchone()[0])
@@ -167,11 +166,11 @@ def _singly(folder: Path) -> tuple[float, float]:
 
 def main() -> None:
     """Print a table, with the load of the machine."""
-    table = Table("events", "a second", "CPU of the controller", "on disk", box=None)
+    table = Table("events", "a second", "CPU of the controller", box=None)
     with tempfile.TemporaryDirectory(dir=".") as folder:  # where the disk is, and not memory
         for name, measure in (("under load", _under_load), ("singly", _singly)):
             rate, cpu = measure(Path(folder))
-            table.add_row(name, f"{rate:,.0f}", f"{cpu:.0%}", "before each is decided")
+            table.add_row(name, f"{rate:,.0f}", f"{cpu:.0%}")
     Console().print(table)
     Console().print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs", highlight=False)
 
