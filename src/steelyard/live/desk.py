@@ -367,7 +367,7 @@ class TurnDesk:
         entry = self.engines.get(live.placed.replica)
         live.stopping = True
         if entry is not None:
-            body = orjson.dumps({"request_ids": [_identity(live)]})
+            body = orjson.dumps({"request_ids": _engine_names(_identity(live))})
             _look_later(asyncio.ensure_future(_post(entry.upstream, "/abort_requests", body)))
 
     # -- one turn -----------------------------------------------------------------------------------------------
@@ -587,6 +587,11 @@ def _message(body: bytes) -> str:
 def _identity(live: LiveTrajectory) -> str:
     """Of a turn's request to an engine."""
     return f"{live.name}.{live.turn}.{live.epoch}"
+
+
+def _engine_names(identity: str) -> list[str]:
+    """What vLLM calls a request that was sent with an id: as a completion, and as a chat."""
+    return [f"cmpl-{identity}-0", f"chatcmpl-{identity}"]
 
 
 def _answered(stored: StoredTrajectory, turn: int | None) -> StoredTurn:

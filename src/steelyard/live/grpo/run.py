@@ -7,14 +7,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from steelyard.balance.rounds import RoundSettings
-from steelyard.balance.route import BucketSpeed
 from steelyard.balance.settings import CoreSettings
 from steelyard.files.jsontext import json_object
 from steelyard.files.writing import write_text
 from steelyard.live.desk import DeskSettings
 from steelyard.live.engines.api import WeightUpdate
 from steelyard.live.engines.connect import connect
-from steelyard.live.keeper import KeptEngine
+from steelyard.live.engines.probe import Tolerance
+from steelyard.live.grpo.engines import (
+    CACHED_TOKENS,
+    SEATS,
+    engine_kind,
+    engine_part,
+    engine_speed,
+    ties_embeddings,
+    tolerance,
+    vllm_program,
+)
+from steelyard.live.keeper import KeptEngine, Update
 from steelyard.live.member import Address, RunMember
 from steelyard.live.parts import HOST, ControllerPart, ControllerSpec, GatewayPart, first_of, free_ports
 from steelyard.live.runs import RUN_FILE, RunPart
@@ -22,11 +32,6 @@ from steelyard.live.upstream import Upstream
 from steelyard.records.jsontext import readable
 from steelyard.scenario.checking import checked
 from steelyard.scenario.live import GrpoScenario
-
-_SEATS = 64  # of an engine
-_CACHED_TOKENS = 64 * 512  # no more than its longest sequences hold
-# Seconds of the small engine on one core, measured by hand: a step takes 3 ms and 20 us for each row.
-_SPEED = BucketSpeed(decode=((1, 0.003), (64, 0.0043)), prefill=1e-5, move=1e-5)
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,8 @@ class GrpoRun:
         """Make its model, and write its description for the processes of its parts."""
         from steelyard.live.tiny.model import make_tiny
 
+        if self.scenario.engine == "vllm":
+            vllm_program()  # said now if it is not installed
         row = {
             "kind": "grpo",
             "scenario": self.scenario.model_dump(mode="json"),
@@ -64,7 +71,7 @@ class GrpoRun:
             "engines": list(self.engines),
         }
         write_text(self.folder / RUN_FILE, readable(row))
-        make_tiny(self.model, self.scenario.seed, self.scenario.warm_up)
+        make_tiny(self.model, self.scenario.seed, self.scenario.warm_up, ties_embeddings(self.scenario))
 
     @property
     def store(self) -> Path:
@@ -99,7 +106,8 @@ class GrpoRun:
             case ["trainer", _, _]:
                 return TrainerPart(self)
             case [_, _, number]:
-                return TinyEnginePart(self, int(number))
+                log = self.folder / f"server-{number}.log"
+                return engine_part(self.scenario, self.model, self.engines[int(number)], log)
         raise AssertionError(f"{name} is no part of a run")
 
     def address(self) -> Address:
@@ -108,7 +116,12 @@ class GrpoRun:
 
     def _controller(self) -> ControllerSpec:
         return ControllerSpec(
-            self.store, self.control, self.scenario.steps, self._settings, self._kept_engines, update_checked
+            self.store,
+            self.control,
+            self.scenario.steps,
+            self._settings,
+            self._kept_engines,
+            update_checked(tolerance(self.scenario)),
         )
 
     def _settings(self) -> CoreSettings:
@@ -116,23 +129,26 @@ class GrpoRun:
         rounds = RoundSettings(
             asked.steps, asked.prompts, asked.group, asked.staleness, synchronous=asked.staleness == 0
         )
-        return CoreSettings(asked.router, "suffix", asked.seed, ((1, _SPEED),), rounds)
+        return CoreSettings(asked.router, "suffix", asked.seed, ((1, engine_speed(asked)),), rounds)
 
     def _kept_engines(self) -> list[KeptEngine]:
         return [
-            KeptEngine(number, 1, _SEATS, _CACHED_TOKENS, connect("tiny", f"http://{HOST}:{port}"))
+            KeptEngine(number, 1, SEATS, CACHED_TOKENS, connect(engine_kind(self.scenario), f"http://{HOST}:{port}"))
             for number, port in enumerate(self.engines)
         ]
 
 
-async def update_checked(engine: KeptEngine, update: WeightUpdate) -> str:
-    """Give an engine other weights, and compare its log-probabilities with the trainer's."""
-    from steelyard.live.engines.probe import FLOAT32
-    from steelyard.live.engines.weights import sync_engine
-    from steelyard.live.grpo.trainer import read_probes
+def update_checked(allowed: Tolerance) -> Update:
+    """What gives an engine other weights, and compares its log-probabilities with the trainer's."""
 
-    found = await sync_engine(engine.api, update, read_probes(Path(update.path)), FLOAT32)
-    return found.why
+    async def update(engine: KeptEngine, weights: WeightUpdate) -> str:
+        from steelyard.live.engines.weights import sync_engine
+        from steelyard.live.grpo.trainer import read_probes
+
+        found = await sync_engine(engine.api, weights, read_probes(Path(weights.path)), allowed)
+        return found.why
+
+    return update
 
 
 class AgentsPart:
@@ -162,7 +178,13 @@ class TrainerPart:
 
         asked = run.scenario
         settings = TrainerSettings(
-            run.model, run.folder / "training", learning_rate=asked.learning_rate, seed=asked.seed, threads=1
+            run.model,
+            run.folder / "training",
+            device=asked.device,
+            learning_rate=asked.learning_rate,
+            seed=asked.seed,
+            threads=1,
+            published=asked.dtype,
         )
         self._group = TrainingGroup.resume(settings) if begun(settings) else TrainingGroup.begin(settings)
         self._trainer = GrpoTrainer(self._group, Upstream(HOST, run.gateway), asked.steps, run.folder)
@@ -174,20 +196,3 @@ class TrainerPart:
             await first_of([self._member.run(), self._trainer.run(), stop.wait(), self._member.over.wait()])
         finally:
             self._group.close()
-
-
-class TinyEnginePart:
-    """One engine."""
-
-    def __init__(self, run: GrpoRun, number: int) -> None:
-        self._model, self._port = run.model, run.engines[number]
-
-    async def run(self, stop: asyncio.Event) -> None:
-        import torch
-
-        from steelyard.live.tiny.engine import TinyEngine
-        from steelyard.live.tiny.serve import serve_tiny
-
-        torch.set_num_threads(1)
-        engine = TinyEngine(self._model, "tiny", "cpu", _SEATS)
-        await first_of([serve_tiny(engine, HOST, self._port, lambda _: None), stop.wait()])

@@ -65,30 +65,36 @@ class GrpoTrainer:
         """Train for ever."""
         while True:
             order = await self._orders.get()
+            samples = [sample_of(await self._stored(name)) for name in order.trajectories]
             if order.step < self._group.progress.step:  # trained before this process was started, and not reported
                 if order.last:
-                    await self._publish(order.step, [])
+                    await self._publish(order.step, samples, [])
                 continue
-            samples = [sample_of(await self._stored(name)) for name in order.trajectories]
+            before = await self._logprobs(samples) if order.last else []
             report = await asyncio.to_thread(self._group.train, order.step, samples, order.last)
             if not order.last:
                 self._member.report(PartTrained(0.0, order.step, order.part))
                 continue
             await asyncio.to_thread(self._group.checkpoint)
             self._note(report)
-            await self._publish(order.step, samples)
+            await self._publish(order.step, samples, before)
 
     async def _stored(self, name: str) -> Message:
         return await ask(self._gateway, f"/v1/trajectories/{name}", {})
 
-    async def _publish(self, step: int, samples: list[Sample]) -> None:
+    async def _logprobs(self, samples: list[Sample]) -> list[list[float]]:
+        """The trainer's log-probabilities of those samples that engines are probed with."""
+        return [await asyncio.to_thread(self._group.logprobs, list(each.tokens)) for each in samples[:_PROBED]]
+
+    async def _publish(self, step: int, samples: list[Sample], before: list[list[float]]) -> None:
         """Write weights and probes, and report both. What was written before is reported again."""
         version = step + 1
         path = await asyncio.to_thread(self._group.publish, version)
-        probes = [list(sample.tokens) for sample in samples[:_PROBED]]
-        if probes:
+        if samples:
+            now = await self._logprobs(samples)
             rows = [
-                {"tokens": each, "logprobs": await asyncio.to_thread(self._group.logprobs, each)} for each in probes
+                {"tokens": list(sample.tokens), "logprobs": new, "before": old}
+                for sample, new, old in zip(samples, now, before or [[]] * len(now), strict=False)  # not all are probed
             ]
             write_text(path / PROBES, readable({"probes": rows}))
         self._member.report(StepTrained(0.0, step))
@@ -129,4 +135,4 @@ def sample_of(stored: Message) -> Sample:
 def read_probes(path: Path) -> list[WeightProbe]:
     """The probes that were published with weights."""
     rows = json_object(path / PROBES, "probes of published weights")["probes"]
-    return [WeightProbe(tuple(row["tokens"]), tuple(row["logprobs"])) for row in rows]
+    return [WeightProbe(tuple(row["tokens"]), tuple(row["logprobs"]), tuple(row["before"])) for row in rows]
