@@ -37,6 +37,11 @@ class EngineSync:
     unchecked: float = 0.0  # seconds that it ran with weights that no probe had passed
     verdict: ProbeVerdict | None = None  # of its last probe
 
+    def told(self) -> dict[str, object]:
+        """As JSON has it."""
+        probe = None if self.verdict is None else self.verdict._asdict()
+        return {"outcome": self.outcome, "seconds": self.seconds, "unchecked": self.unchecked, "probe": probe}
+
 
 @dataclass(frozen=True)
 class SyncReport:

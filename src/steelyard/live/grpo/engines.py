@@ -74,6 +74,7 @@ def vllm_command(scenario: GrpoScenario, model: Path, port: int) -> EngineComman
     environment = {"VLLM_NO_USAGE_STATS": "1"}
     if scenario.device == "cuda":
         options += ["--gpu-memory-utilization", str(_SHARE), "--enable-sleep-mode"]
+        environment["TRITON_F32_DEFAULT"] = "ieee"  # not TF32, whose 10 bits log-probabilities would show
     server = VllmServer(str(model), name="tiny", max_model_len=_LONGEST, options=tuple(options), program=vllm_program())
     command = server.command(HOST, port)
     return EngineCommand(command.words, {**command.environment, **environment})

@@ -9,7 +9,7 @@ from pathlib import Path
 from steelyard.balance.rounds import RoundSettings
 from steelyard.balance.settings import CoreSettings
 from steelyard.files.jsontext import json_object
-from steelyard.files.writing import write_text
+from steelyard.files.writing import appending, write_text
 from steelyard.live.desk import DeskSettings
 from steelyard.live.engines.api import WeightUpdate
 from steelyard.live.engines.connect import connect
@@ -29,9 +29,11 @@ from steelyard.live.member import Address, RunMember
 from steelyard.live.parts import HOST, ControllerPart, ControllerSpec, GatewayPart, first_of, free_ports
 from steelyard.live.runs import RUN_FILE, RunPart
 from steelyard.live.upstream import Upstream
-from steelyard.records.jsontext import readable
+from steelyard.records.jsontext import compact, readable
 from steelyard.scenario.checking import checked
 from steelyard.scenario.live import GrpoScenario
+
+SYNCS = "syncs.jsonl"  # of a run: a line for each engine that got weights
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ class GrpoRun:
             self.scenario.steps,
             self._settings,
             self._kept_engines,
-            update_checked(tolerance(self.scenario)),
+            update_checked(tolerance(self.scenario), self.folder / SYNCS),
         )
 
     def _settings(self) -> CoreSettings:
@@ -138,14 +140,18 @@ class GrpoRun:
         ]
 
 
-def update_checked(allowed: Tolerance) -> Update:
-    """What gives an engine other weights, and compares its log-probabilities with the trainer's."""
+def update_checked(allowed: Tolerance, noted: Path) -> Update:
+    """What gives an engine other weights, compares its log-probabilities with the trainer's, and notes what it found in
+    a file."""
 
     async def update(engine: KeptEngine, weights: WeightUpdate) -> str:
         from steelyard.live.engines.weights import sync_engine
         from steelyard.live.grpo.trainer import read_probes
 
         found = await sync_engine(engine.api, weights, read_probes(Path(weights.path)), allowed)
+        row = {"engine": engine.number, "version": weights.version, **found.told()}
+        with appending(noted) as file:
+            file.write(compact(row) + "\n")
         return found.why
 
     return update

@@ -66,10 +66,15 @@ def tiny_config(tied: bool = True) -> dict[str, Any]:
 def make_tiny(folder: Path, seed: int = 0, warm_up: int = WARM_UP, tied: bool = True) -> Path:
     """Make a model of the calculator task and write it as a Hugging Face style folder, with its tokenizer."""
     config = tiny_config(tied)
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        model = model_of(config)
-        _warm_up(model, seed, warm_up)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # its tensors are so small that more of them only wait for each other
+    try:
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(seed)
+            model = model_of(config)
+            _warm_up(model, seed, warm_up)
+    finally:
+        torch.set_num_threads(threads)
     with result_folder(folder, names=(MODEL, _TOKENIZER, _TOKENIZER_CONFIG, CONFIG)) as stage:
         write_model(stage, config, named(model))
         with written_text(stage / _TOKENIZER) as file:
