@@ -14,6 +14,7 @@ from steelyard.live.desk import DeskSettings
 from steelyard.live.engines.api import WeightUpdate
 from steelyard.live.engines.connect import connect
 from steelyard.live.engines.probe import Tolerance
+from steelyard.live.engines.weights import sync_engine
 from steelyard.live.grpo.engines import (
     CACHED_TOKENS,
     SEATS,
@@ -24,6 +25,7 @@ from steelyard.live.grpo.engines import (
     tolerance,
     vllm_program,
 )
+from steelyard.live.grpo.probes import read_probes
 from steelyard.live.keeper import KeptEngine, Update
 from steelyard.live.member import Address, RunMember
 from steelyard.live.parts import HOST, ControllerPart, ControllerSpec, GatewayPart, first_of, free_ports
@@ -145,9 +147,6 @@ def update_checked(allowed: Tolerance, noted: Path) -> Update:
     a file."""
 
     async def update(engine: KeptEngine, weights: WeightUpdate) -> str:
-        from steelyard.live.engines.weights import sync_engine
-        from steelyard.live.grpo.trainer import read_probes
-
         found = await sync_engine(engine.api, weights, read_probes(Path(weights.path)), allowed)
         row = {"engine": engine.number, "version": weights.version, **found.told()}
         with appending(noted) as file:

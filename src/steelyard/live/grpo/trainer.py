@@ -10,19 +10,18 @@ from typing import Any
 from steelyard.balance.commands import TrainOn
 from steelyard.balance.events import PartTrained, StepTrained, TrainerReady
 from steelyard.balance.kinds import Command
-from steelyard.files.jsontext import json_object
-from steelyard.files.writing import appending, write_text
+from steelyard.files.writing import appending
 from steelyard.live.client import ask
 from steelyard.live.engines.probe import WeightProbe
+from steelyard.live.grpo.probes import write_probes
 from steelyard.live.member import RunMember
 from steelyard.live.train.group import TrainingGroup
 from steelyard.live.train.samples import Sample
 from steelyard.live.train.settings import TrainReport
 from steelyard.live.upstream import Upstream
 from steelyard.live.wire import Message, command_of
-from steelyard.records.jsontext import compact, readable
+from steelyard.records.jsontext import compact
 
-PROBES = "probes.json"  # beside published weights
 REWARDS = "rewards.jsonl"  # of a run: a line for each step
 _PROBED = 2  # samples whose log-probabilities engines are compared with
 
@@ -92,11 +91,12 @@ class GrpoTrainer:
         path = await asyncio.to_thread(self._group.publish, version)
         if samples:
             now = await self._logprobs(samples)
-            rows = [
-                {"tokens": list(sample.tokens), "logprobs": new, "before": old}
-                for sample, new, old in zip(samples, now, before or [[]] * len(now), strict=False)  # not all are probed
+            earlier = before or [[]] * len(now)
+            probes = [
+                WeightProbe(tuple(sample.tokens), tuple(new), tuple(old))
+                for sample, new, old in zip(samples, now, earlier, strict=False)  # not all are probed
             ]
-            write_text(path / PROBES, readable({"probes": rows}))
+            write_probes(path, probes)
         self._member.report(StepTrained(0.0, step))
         self._member.tell("weights", {"version": version, "path": str(path)})
 
@@ -130,9 +130,3 @@ def sample_of(stored: Message) -> Sample:
         for version, made in turn["answer"]["weight_versions"].items():
             versions += [int(version)] * made
     return Sample(stored["name"], stored["group"], tokens, generated, logprobs, versions, stored["reward"] or 0.0)
-
-
-def read_probes(path: Path) -> list[WeightProbe]:
-    """The probes that were published with weights."""
-    rows = json_object(path / PROBES, "probes of published weights")["probes"]
-    return [WeightProbe(tuple(row["tokens"]), tuple(row["logprobs"]), tuple(row["before"])) for row in rows]
