@@ -26,7 +26,7 @@ _SHARE = 0.1
 _GRACE_SECONDS = 5.0  # for a vLLM server to end
 
 # Seconds of a decode step with one request and with 64, measured by hand. The small engine on one core of a CPU. vLLM
-# 0.32 on two cores: 1.3 ms with one request, 8.2 with 32. vLLM 0.26 on an H200: 3.8 ms with 32, all of it launches.
+# 0.32 on two cores: 1.3 ms with one request, 8.2 with 32. vLLM 0.26 on an H200: 3.8 ms with 32.
 _SPEEDS = {
     ("small", "cpu"): BucketSpeed(decode=((1, 0.003), (64, 0.0043)), prefill=1e-5, move=1e-5),
     ("small", "cuda"): BucketSpeed(decode=((1, 0.003), (64, 0.0043)), prefill=1e-5, move=1e-5),
