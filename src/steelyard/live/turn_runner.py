@@ -228,7 +228,7 @@ class TurnRunner:
         entry = self.engines.get(live.placed.replica)
         live.stopping = True
         if entry is not None:
-            body = orjson.dumps({"request_ids": [_identity(live)]})
+            body = orjson.dumps({"request_ids": _engine_names(_identity(live))})
             _look_later(asyncio.ensure_future(_post(entry.upstream, "/abort_requests", body)))
 
     def use(self, rows: Message) -> None:
@@ -257,6 +257,11 @@ def _message(body: bytes) -> str:
         return str(orjson.loads(body)["error"]["message"])[:500]
     except (ValueError, KeyError, TypeError):
         return "the engine refused this request"
+
+
+def _engine_names(identity: str) -> list[str]:
+    """What vLLM calls a request that was sent with an id: as a completion, and as a chat."""
+    return [f"cmpl-{identity}-0", f"chatcmpl-{identity}"]
 
 
 def _identity(live: LiveTrajectory) -> str:

@@ -16,6 +16,14 @@ class GrpoScenario(Written):
     """A small model learns a task with GRPO: engines that serve it, agents with a tool, a trainer."""
 
     task: Literal["calculator"] = Field(description="What is learnt: `calculator`, sums with a tool that can add.")
+    engine: Literal["small", "vllm"] = Field(
+        default="small", description="What serves it: `small`, the engine that comes with Steelyard, or `vllm`."
+    )
+    device: Literal["cpu", "cuda"] = Field(default="cpu", description="Where engines and the trainer compute.")
+    dtype: Literal["float32", "bfloat16"] = Field(
+        default="float32", description="Of weights on vLLM engines, by which their log-probabilities are judged."
+    )
+    memory: float = Field(default=1.0, gt=0, le=1000, description="GiB of each vLLM engine's KV cache.")
     engines: int = Field(default=2, ge=1, le=16, description="Engines, each a process of its own.")
     steps: int = Field(default=40, ge=1, le=10_000, description="Training steps.")
     prompts: int = Field(default=16, ge=1, le=1024, description="Prompts of a step.")

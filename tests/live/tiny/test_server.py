@@ -141,7 +141,8 @@ def test_one_request_is_aborted_by_name(folder: Path) -> None:
         tasks = [asyncio.ensure_future(complete(client, request_id=name, **LONG)) for name in ("a", "b")]
         while len(engine.requests) < 2:
             await asyncio.sleep(0.001)
-        await client.post("/abort_requests", json={"request_ids": ["a"]})
+        await client.post("/abort_requests", json={"request_ids": ["a", "cmpl-a", "cmpl-b-1"]})  # none is vLLM's
+        await client.post("/abort_requests", json={"request_ids": ["cmpl-a-0"]})
         assert [(await task)["finish_reason"] for task in tasks] == ["abort", "length"]
 
     in_server(folder, test)

@@ -26,9 +26,10 @@ class VllmServer:
     max_model_len: int | None = None
     gpus: tuple[int, ...] = ()  # all by default
     options: tuple[str, ...] = ()
+    program: tuple[str, ...] = ("vllm",)  # what starts it
 
     def command(self, host: str, port: int) -> EngineCommand:
-        words = ["vllm", "serve", self.model, "--host", host, "--port", str(port)]
+        words = [*self.program, "serve", self.model, "--host", host, "--port", str(port)]
         words += ["--tensor-parallel-size", str(self.tp)]
         words += ["--served-model-name", self.name] if self.name else []
         words += ["--max-model-len", str(self.max_model_len)] if self.max_model_len is not None else []

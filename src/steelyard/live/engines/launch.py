@@ -126,6 +126,11 @@ class EngineProcess:
         await self.stop()
         raise EngineError(self.url, "start", "\n".join([f"{why}; {self._log} ends with:", *self.last_lines()]))
 
+    async def over(self) -> None:
+        """Wait until it ends by itself, which is an error with its last lines."""
+        await self._process.wait()
+        raise EngineError(self.url, "run", "\n".join([f"{self.ended}; {self._log} ends with:", *self.last_lines()]))
+
     async def stop(self) -> None:
         """End it and wait until it has ended. Does nothing if it has."""
         if self._process.returncode is not None:

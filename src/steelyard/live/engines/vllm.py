@@ -13,6 +13,8 @@ from steelyard.live.engines.api import EngineLoad, ModelInfo, PauseMode, WeightU
 from steelyard.live.engines.http import Call, CallLimits, EngineHttp
 from steelyard.live.engines.models import metrics_load, served_model
 
+_NOT_TOLD = "default"  # vLLM's version of weights until it is told another
+
 
 class _Status(BaseModel):
     status: str
@@ -125,14 +127,16 @@ class VllmEngine:
         await self._http.done(Call("POST", "/init_weight_transfer_engine", self._limits.weights, body=body))
 
     async def weight_version(self) -> str | None:
-        """What it was told last. It is a label: only log-probs tell which weights it has."""
+        """What it was told last. It is a label: only log-probs tell which weights it has. Until it is told one it has
+        the weights that it was started with, which are version 0 of a run."""
         call = Call("GET", "/weight_info", self._limits.look)
         reply = await self._http.ask(call)
         if reply.status == 404:  # an older version
             return None
         if reply.status != 200:
             raise self._http.refusal(call, reply)
-        return self._http.parsed(_WeightInfo, call, reply).weight_version
+        told = self._http.parsed(_WeightInfo, call, reply).weight_version
+        return "0" if told == _NOT_TOLD else told
 
     async def reset_prefix_cache(self) -> None:
         """Forget all KV. Without `reset_running_requests` vLLM refuses while requests are frozen."""

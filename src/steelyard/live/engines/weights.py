@@ -37,6 +37,17 @@ class EngineSync:
     unchecked: float = 0.0  # seconds that it ran with weights that no probe had passed
     verdict: ProbeVerdict | None = None  # of its last probe
 
+    def told(self) -> dict[str, object]:
+        """As JSON has it."""
+        probe = None if self.verdict is None else self.verdict._asdict()
+        return {"outcome": self.outcome, "seconds": self.seconds, "unchecked": self.unchecked, "probe": probe}
+
+    def verdict_or_error(self) -> str:
+        """Why it must not be used with its weights; empty if it may. Raises what went wrong if it was not probed."""
+        if self.why and (self.verdict is None or not self.verdict.why):
+            raise EngineError(self.engine, "new weights", self.why)
+        return self.why
+
 
 @dataclass(frozen=True)
 class SyncReport:
@@ -85,10 +96,7 @@ async def update_engine(
 ) -> str:
     """Bring weights to an engine. Returns why it must not be used with them; empty if it may. An engine that could not
     be probed may yet be good: this raises what went wrong."""
-    found = await sync_engine(engine, update, probes, tolerance)
-    if found.why and (found.verdict is None or not found.verdict.why):
-        raise EngineError(engine.url, f"weights of version {update.version}", found.why)
-    return found.why
+    return (await sync_engine(engine, update, probes, tolerance)).verdict_or_error()
 
 
 class _EngineUpdate:

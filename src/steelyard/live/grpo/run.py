@@ -8,29 +8,38 @@ from pathlib import Path
 
 from steelyard.balance.pool import PoolFormed, PoolRules
 from steelyard.balance.rounds import RoundSettings
-from steelyard.balance.route import BucketSpeed
 from steelyard.balance.settings import CoreSettings
 from steelyard.files.jsontext import json_object
-from steelyard.files.writing import write_text
+from steelyard.files.writing import appending, write_text
 from steelyard.live.access import Scope
 from steelyard.live.addresses import CONTROLLER, GATEWAY, LOCAL, PartHost, RunAddresses
 from steelyard.live.client import GatewayLink
 from steelyard.live.engines.api import EngineApi, WeightUpdate
 from steelyard.live.engines.connect import connect
-from steelyard.live.keeper import KeptEngine
+from steelyard.live.engines.probe import Tolerance
+from steelyard.live.engines.weights import sync_engine
+from steelyard.live.grpo.engines import (
+    CACHED_TOKENS,
+    SEATS,
+    engine_kind,
+    engine_part,
+    engine_speed,
+    ties_embeddings,
+    tolerance,
+    vllm_program,
+)
+from steelyard.live.grpo.probes import read_probes
+from steelyard.live.keeper import KeptEngine, Update
 from steelyard.live.member import Address, RunMember
 from steelyard.live.parts import ControllerPart, ControllerSpec, GatewayPart, first_of, free_ports
 from steelyard.live.pool import LivePool
 from steelyard.live.runs import RUN_FILE, RunPart
 from steelyard.live.turn_runner import DeskSettings
-from steelyard.records.jsontext import readable
+from steelyard.records.jsontext import compact, readable
 from steelyard.scenario.checking import checked
 from steelyard.scenario.live import GrpoScenario
 
-_SEATS = 64  # of an engine
-_CACHED_TOKENS = 64 * 512  # no more than its longest sequences hold
-# Seconds of the small engine on one core, measured by hand: a step takes 3 ms and 20 us for each row.
-_SPEED = BucketSpeed(decode=((1, 0.003), (64, 0.0043)), prefill=1e-5, move=1e-5)
+SYNCS = "syncs.jsonl"  # of a run: a line for each engine that got weights
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,8 @@ class GrpoRun:
         """Make its model, and write its description for the processes of its parts."""
         from steelyard.live.tiny.model import make_tiny
 
+        if self.scenario.engine == "vllm":
+            vllm_program()  # said now if it is not installed
         row = {
             "kind": "grpo",
             "scenario": self.scenario.model_dump(mode="json"),
@@ -72,7 +83,7 @@ class GrpoRun:
             "metrics": self.metrics,
         }
         write_text(self.folder / RUN_FILE, readable(row))
-        make_tiny(self.model, self.scenario.seed, self.scenario.warm_up)
+        make_tiny(self.model, self.scenario.seed, self.scenario.warm_up, ties_embeddings(self.scenario))
 
     @property
     def addresses(self) -> RunAddresses:
@@ -112,7 +123,8 @@ class GrpoRun:
             case ["trainer", _, _]:
                 return TrainerPart(self)
             case [_, _, number]:
-                return TinyEnginePart(self, int(number))
+                log = self.folder / f"server-{number}.log"
+                return engine_part(self.scenario, self.model, self.engines[int(number)], log, self.addresses)
         raise AssertionError(f"{name} is no part of a run")
 
     def address(self, scope: Scope = "engine") -> Address:
@@ -132,7 +144,7 @@ class GrpoRun:
             self.scenario.steps,
             self._settings,
             self._kept_engines,
-            update_checked,
+            update_checked(tolerance(self.scenario), self.folder / SYNCS),
             pool=self._pool,
             metrics=self.metrics,
         )
@@ -156,28 +168,34 @@ class GrpoRun:
             asked.steps, asked.prompts, asked.group, asked.staleness, synchronous=asked.staleness == 0
         )
         pool = None if asked.pool == "none" else PoolRules(asked.pool, overlapped=asked.staleness > 0)
-        return CoreSettings(asked.router, "suffix", asked.seed, ((1, _SPEED),), rounds, pool=pool)
+        speeds = ((1, engine_speed(asked)),)
+        return CoreSettings(asked.router, "suffix", asked.seed, speeds, rounds, pool=pool)
 
     def _kept_engines(self) -> list[KeptEngine]:
         return [self._kept_engine(number, port) for number, port in enumerate(self.engines)]
 
     def _kept_engine(self, number: int, port: int) -> KeptEngine:
-        addresses, key = self.addresses, self.addresses.tokens.of("engine")
+        addresses, key, kind = self.addresses, self.addresses.tokens.of("engine"), engine_kind(self.scenario)
 
         def follow(api: EngineApi) -> EngineApi:
             url = addresses.url(port)
-            return api if api.url == url else connect("tiny", url, key)
+            return api if api.url == url else connect(kind, url, key)
 
-        return KeptEngine(number, 1, _SEATS, _CACHED_TOKENS, connect("tiny", addresses.url(port), key), follow=follow)
+        return KeptEngine(number, 1, SEATS, CACHED_TOKENS, connect(kind, addresses.url(port), key), follow=follow)
 
 
-async def update_checked(engine: KeptEngine, update: WeightUpdate) -> str:
-    """Give an engine other weights, and compare its log-probabilities with the trainer's."""
-    from steelyard.live.engines.probe import FLOAT32
-    from steelyard.live.engines.weights import update_engine
-    from steelyard.live.grpo.trainer import read_probes
+def update_checked(allowed: Tolerance, noted: Path) -> Update:
+    """What gives an engine other weights, compares its log-probabilities with the trainer's, and notes what it found in
+    a file. An engine that could not be probed may yet be good: then this raises what went wrong."""
 
-    return await update_engine(engine.api, update, read_probes(Path(update.path)), FLOAT32)
+    async def update(engine: KeptEngine, weights: WeightUpdate) -> str:
+        found = await sync_engine(engine.api, weights, read_probes(Path(weights.path)), allowed)
+        row = {"engine": engine.number, "version": weights.version, **found.told()}
+        with appending(noted) as file:
+            file.write(compact(row) + "\n")
+        return found.verdict_or_error()
+
+    return update
 
 
 class AgentsPart:
@@ -208,7 +226,13 @@ class TrainerPart:
 
         asked = run.scenario
         settings = TrainerSettings(
-            run.model, run.folder / "training", learning_rate=asked.learning_rate, seed=asked.seed, threads=1
+            run.model,
+            run.folder / "training",
+            device=asked.device,
+            learning_rate=asked.learning_rate,
+            seed=asked.seed,
+            threads=1,
+            published=asked.dtype,
         )
         self._group = TrainingGroup.resume(settings) if begun(settings) else TrainingGroup.begin(settings)
         replicas = list(run.pooled_engines)
@@ -229,21 +253,3 @@ class TrainerPart:
             self._group.close()
             if self._lanes is not None:
                 self._lanes.close()
-
-
-class TinyEnginePart:
-    """One engine."""
-
-    def __init__(self, run: GrpoRun, number: int) -> None:
-        self._model, self._port, self._places = run.model, run.engines[number], run.addresses
-
-    async def run(self, stop: asyncio.Event) -> None:
-        import torch
-
-        from steelyard.live.tiny.engine import TinyEngine
-        from steelyard.live.tiny.serve import serve_tiny_at
-
-        torch.set_num_threads(1)
-        engine = TinyEngine(self._model, "tiny", "cpu", _SEATS)
-        serving = serve_tiny_at(engine, self._places.listen(self._port), self._places.access)
-        await first_of([serving, stop.wait()])

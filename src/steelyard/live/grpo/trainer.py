@@ -10,19 +10,18 @@ from typing import Any
 from steelyard.balance.commands import TrainOn
 from steelyard.balance.events import PartTrained, StepTrained, TrainerReady
 from steelyard.balance.kinds import Command
-from steelyard.files.jsontext import json_object
-from steelyard.files.writing import appending, write_text
+from steelyard.files.writing import appending
 from steelyard.live.client import GatewayLink, ask
 from steelyard.live.engines.probe import WeightProbe
 from steelyard.live.grpo.lanes import GrpoLanes
+from steelyard.live.grpo.probes import write_probes
 from steelyard.live.member import RunMember
 from steelyard.live.train.group import TrainingGroup
 from steelyard.live.train.samples import Sample
 from steelyard.live.train.settings import TrainReport
 from steelyard.live.wire import Message, command_of
-from steelyard.records.jsontext import compact, readable
+from steelyard.records.jsontext import compact
 
-PROBES = "probes.json"  # beside published weights
 REWARDS = "rewards.jsonl"  # of a run: a line for each step
 _PROBED = 2  # samples whose log-probabilities engines are compared with
 
@@ -73,18 +72,19 @@ class GrpoTrainer:
         """Train for ever."""
         while True:
             order = await self._orders.get()
+            samples = [sample_of(await self._stored(name)) for name in order.trajectories]
             if order.step < self._group.progress.step:  # trained before this process was started, and not reported
                 if order.last:
-                    await self._publish(order.step, [])
+                    await self._publish(order.step, samples, [])
                 continue
-            samples = [sample_of(await self._stored(name)) for name in order.trajectories]
+            before = await self._logprobs(samples) if order.last else []
             report = await self._train(order, samples)
             if not order.last:
                 self._member.report(PartTrained(0.0, order.step, order.part))
                 continue
             await asyncio.to_thread(self._group.checkpoint)
             self._note(report)
-            await self._publish(order.step, samples)
+            await self._publish(order.step, samples, before)
 
     async def _train(self, order: TrainOn, samples: list[Sample]) -> TrainReport:
         """Train on a part of a step, with the lanes that are active as the step begins."""
@@ -101,16 +101,22 @@ class GrpoTrainer:
     async def _stored(self, name: str) -> Message:
         return await ask(self._gateway, f"/v1/trajectories/{name}", {})
 
-    async def _publish(self, step: int, samples: list[Sample]) -> None:
+    async def _logprobs(self, samples: list[Sample]) -> list[list[float]]:
+        """The trainer's log-probabilities of those samples that engines are probed with."""
+        return [await asyncio.to_thread(self._group.logprobs, list(each.tokens)) for each in samples[:_PROBED]]
+
+    async def _publish(self, step: int, samples: list[Sample], before: list[list[float]]) -> None:
         """Write weights and probes, and report both. What was written before is reported again."""
         version = step + 1
         path = await asyncio.to_thread(self._group.publish, version)
-        probes = [list(sample.tokens) for sample in samples[:_PROBED]]
-        if probes:
-            rows = [
-                {"tokens": each, "logprobs": await asyncio.to_thread(self._group.logprobs, each)} for each in probes
+        if samples:
+            now = await self._logprobs(samples)
+            earlier = before or [[]] * len(now)
+            probes = [
+                WeightProbe(tuple(sample.tokens), tuple(new), tuple(old))
+                for sample, new, old in zip(samples, now, earlier, strict=False)  # not all are probed
             ]
-            write_text(path / PROBES, readable({"probes": rows}))
+            write_probes(path, probes)
         self._member.report(StepTrained(0.0, step))
         self._member.tell("weights", {"version": version, "path": str(path)})
 
@@ -144,9 +150,3 @@ def sample_of(stored: Message) -> Sample:
         for version, made in turn["answer"]["weight_versions"].items():
             versions += [int(version)] * made
     return Sample(stored["name"], stored["group"], tokens, generated, logprobs, versions, stored["reward"] or 0.0)
-
-
-def read_probes(path: Path) -> list[WeightProbe]:
-    """The probes that were published with weights."""
-    rows = json_object(path / PROBES, "probes of published weights")["probes"]
-    return [WeightProbe(tuple(row["tokens"]), tuple(row["logprobs"])) for row in rows]

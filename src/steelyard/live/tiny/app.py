@@ -139,8 +139,7 @@ def _add_operators(app: FastAPI, engine: TinyEngine) -> None:
     async def abort_requests(
         request_ids: Annotated[list[str] | None, FromBody(embed=True)] = None,
     ) -> dict[str, Any]:
-        named = {name if name.startswith("cmpl-") else f"cmpl-{name}" for name in request_ids or ()}
-        wanted = [each for each in engine.requests if not named or each.id in named]
+        wanted = [each for each in engine.requests if not request_ids or each.id in request_ids]
         await engine.abort(wanted)
         return {"status": "aborted", "aborted": len(wanted)}
 

@@ -69,7 +69,9 @@ class TinyCompletion:
         self.id = f"cmpl-{body.request_id or f'{next(_NUMBERS):08x}'}"
         seed = _RANDOM.getrandbits(32) if body.seed is None else body.seed
         self.news = asyncio.Event()
-        self.requests = [TinyRequest(self.id, self._row(seed + place), self.news) for place in range(body.n)]
+        self.requests = [
+            TinyRequest(f"{self.id}-{place}", self._row(seed + place), self.news) for place in range(body.n)
+        ]
         self._sent = [0] * body.n
         self._head = {
             "id": self.id,

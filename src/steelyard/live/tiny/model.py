@@ -36,8 +36,9 @@ _SEED = 1_000_003  # of prompts that are demonstrated: not those of training
 _TOKENIZER, _TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 
 
-def tiny_config() -> dict[str, Any]:
-    """Its config.json. Heads have 64 dimensions, which all attention kernels know."""
+def tiny_config(tied: bool = True) -> dict[str, Any]:
+    """Its config.json. Heads have 64 dimensions, which all attention kernels know. ``tied``: its output layer has the
+    weights of its embedding."""
     return {
         "architectures": ["Qwen3ForCausalLM"],
         "model_type": "qwen3",
@@ -53,7 +54,7 @@ def tiny_config() -> dict[str, Any]:
         "rope_parameters": {"rope_type": "default", "rope_theta": _THETA},
         "rms_norm_eps": 1e-6,
         "hidden_act": "silu",
-        "tie_word_embeddings": True,
+        "tie_word_embeddings": tied,
         "attention_bias": False,
         "initializer_range": 0.02,
         "pad_token_id": token(PAD),
@@ -62,14 +63,20 @@ def tiny_config() -> dict[str, Any]:
     }
 
 
-def make_tiny(folder: Path, seed: int = 0, warm_up: int = WARM_UP) -> Path:
+def make_tiny(folder: Path, seed: int = 0, warm_up: int = WARM_UP, tied: bool = True) -> Path:
     """Make a model of the calculator task and write it as a Hugging Face style folder, with its tokenizer."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        model = model_of(tiny_config())
-        _warm_up(model, seed, warm_up)
+    config = tiny_config(tied)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # its tensors are so small that more of them only wait for each other
+    try:
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(seed)
+            model = model_of(config)
+            _warm_up(model, seed, warm_up)
+    finally:
+        torch.set_num_threads(threads)
     with result_folder(folder, names=(MODEL, _TOKENIZER, _TOKENIZER_CONFIG, CONFIG)) as stage:
-        write_model(stage, tiny_config(), named(model))
+        write_model(stage, config, named(model))
         with written_text(stage / _TOKENIZER) as file:
             file.write(tokenizer().to_str())
         with written_text(stage / _TOKENIZER_CONFIG) as file:
