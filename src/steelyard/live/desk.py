@@ -51,12 +51,11 @@ class TurnDesk:
         found = self.begin(request)
         if isinstance(found, StoredTurn):
             return found
-        return await self.over(found)
+        assert found.task is not None, "a turn that was begun runs"
+        return await self.over(found, found.task)
 
-    async def over(self, live: LiveTrajectory) -> StoredTurn:
-        """The answer of the turn that runs, once it is there."""
-        task = live.task
-        assert task is not None
+    async def over(self, live: LiveTrajectory, task: asyncio.Task[StoredTurn]) -> StoredTurn:
+        """The answer of the turn that a task runs, once it is there. It may have ended since it was begun."""
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:

@@ -6,6 +6,7 @@ forwarded, with headers made here: nothing of a client's head reaches an engine 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Iterator
@@ -41,6 +42,7 @@ from steelyard.live.tracing import Tracing, tracing_from_environment
 from steelyard.live.trajectories import (
     TRAJECTORIES,
     ended_well,
+    send_at_once,
     stream_turn,
     trajectory_call,
     trajectory_target,
@@ -190,7 +192,7 @@ class Gateway:
         try:
             found = desk.begin(request)
             task = None if isinstance(found, StoredTurn) else found.task
-            there = await while_there(receive, self._answer_turn(desk, request, found, send, begun))
+            there = await while_there(receive, self._answer_turn(desk, request, (found, task), send, begun))
             if not there:
                 outcome = "left"
             elif task is None or ended_well(task):  # else its stream broke off
@@ -203,13 +205,23 @@ class Gateway:
             self._count(task.result(), time.monotonic() - begun)
 
     async def _answer_turn(
-        self, desk: TurnDesk, request: TurnRequest, found: LiveTrajectory | StoredTurn, send: Send, begun: float
+        self,
+        desk: TurnDesk,
+        request: TurnRequest,
+        turn: tuple[LiveTrajectory | StoredTurn, asyncio.Task[StoredTurn] | None],
+        send: Send,
+        begun: float,
     ) -> None:
-        if request.streams:
-            await stream_turn(found, send, lambda: self.metrics.first_token.observe(time.monotonic() - begun))
+        """Send a turn that was found, and the task that runs it unless it is over."""
+        found, task = turn
+        if isinstance(found, StoredTurn):
+            await (send_at_once(send, found) if request.streams else _send_whole(send, found))
             return
-        stored = found if isinstance(found, StoredTurn) else await desk.over(found)
-        await send_answer(send, 200, orjson.dumps(stored.answer))
+        assert task is not None, "a turn that was begun runs"
+        if request.streams:
+            await stream_turn(found, task, send, lambda: self.metrics.first_token.observe(time.monotonic() - begun))
+        else:
+            await _send_whole(send, await desk.over(found, task))
 
     def _count(self, stored: StoredTurn, seconds: float) -> None:
         self.metrics.turn.observe(seconds)
@@ -242,3 +254,7 @@ class Gateway:
         fleet, desk = self._fleet_or_none, self._desk
         found = [] if fleet is None else [each for each, up in zip(fleet.engines, fleet.up, strict=True) if up]
         return found + ([] if desk is None else [entry.upstream for entry in desk.engines.values()])
+
+
+async def _send_whole(send: Send, stored: StoredTurn) -> None:
+    await send_answer(send, 200, orjson.dumps(stored.answer))

@@ -78,14 +78,12 @@ def trajectory_call(desk: TurnDesk, name: str, what: str, body: bytes) -> dict[s
     return {"trajectory": name}
 
 
-async def stream_turn(found: LiveTrajectory | StoredTurn, send: Send, first: Callable[[], None]) -> None:
-    """A turn as a stream of chunks; ``first`` is called before the first. A client that comes back gets it from the
-    start."""
-    if isinstance(found, StoredTurn):
-        await _send_at_once(send, found)
-        return
-    task, chunks, sent = found.task, found.chunks, 0
-    assert task is not None, "a turn that was begun runs"
+async def stream_turn(
+    found: LiveTrajectory, task: asyncio.Task[StoredTurn], send: Send, first: Callable[[], None]
+) -> None:
+    """The turn that a task runs, as a stream of chunks; ``first`` is called before the first. A client that comes back
+    gets it from the start."""
+    chunks, sent = found.chunks, 0
     while True:
         if not sent and _restarted(found, task, chunks):
             chunks = found.chunks
@@ -102,7 +100,7 @@ async def stream_turn(found: LiveTrajectory | StoredTurn, send: Send, first: Cal
         if sent == len(chunks):  # chunks may have come while the last ones were sent
             await found.chunk_came.wait()
     if not sent:  # it failed, or it was first asked for without a stream
-        await _send_at_once(send, _result(task))
+        await send_at_once(send, _result(task))
         return
     broken = not ended_well(task) or _restarted(found, task, chunks)
     await _send_end(send, _BROKEN if broken else b"".join(chunks[sent:]))
@@ -124,7 +122,8 @@ def _result(task: asyncio.Task[StoredTurn]) -> StoredTurn:
     return task.result()
 
 
-async def _send_at_once(send: Send, stored: StoredTurn) -> None:
+async def send_at_once(send: Send, stored: StoredTurn) -> None:
+    """A whole turn, as a stream of one chunk."""
     await _send_stream_start(send)
     await _send_end(send, b"data: " + orjson.dumps(stored.answer) + b"\n\n")
 
