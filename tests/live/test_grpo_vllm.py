@@ -22,6 +22,7 @@ from steelyard.live.grpo.run import GrpoRun
 from steelyard.scenario.live import GrpoScenario, load_grpo
 
 H200 = Path(__file__).parent / "data" / "grpo-h200.jsonl.gz"
+H200_POOL = H200.with_name("grpo-h200-pool.jsonl.gz")
 EXAMPLES = Path(__file__).parents[2] / "examples" / "live"
 STEPS, BATCH = 3, 128
 
@@ -34,6 +35,20 @@ def test_the_log_of_a_run_on_an_h200_is_decided_again_as_it_was() -> None:
     trained = [name for row in rows if row.get("kind") == "TrainOn" for name in row["trajectories"]]
     assert len(trained) == len(set(trained)) == STEPS * BATCH
     assert [row["version"] for row in rows if row.get("kind") == "WeightsPublished"] == list(range(STEPS + 1))
+
+
+def test_a_replica_was_borrowed_and_given_back_on_an_h200() -> None:
+    """By `python -m tools.borrow examples/live/grpo-h200.yaml FOLDER steps=12 prompts=8 group=8 pool=thresholds`."""
+    found = CliRunner().invoke(app, ["replay", str(H200_POOL)])
+    assert found.exit_code == 0, found.output
+    assert "identical" in found.output and "3,907 events" in found.output
+    rows = [row for _, row in json_lines(H200_POOL, torn=False, wanted="a log")][1:]
+    moves = ("Drain", "Drained", "Join", "Activate", "Leave", "Serving")
+    assert [row["kind"] for row in rows if row["kind"] in moves] == list(moves)
+    lent = [row["kind"] for row in rows if row["kind"] in ("ReplicaUp", "ReplicaDown") and row["replica"] == 0]
+    assert lent == ["ReplicaUp", "ReplicaDown", "ReplicaUp"]
+    weights = [dict(map(tuple, row["weights"])) for row in rows if row["kind"] == "Reduce"]
+    assert any(each.get(1, 0.0) > 0 for each in weights)
 
 
 def test_vllm_has_to_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
