@@ -49,7 +49,7 @@ class LiveChange:
     what: str
     predicted: float
     seconds: float = 0.0  # until all GPUs were in use again
-    before: float = 0.0  # seconds of the last step before it
+    before: float = 0.0  # mean seconds of up to three steps before it
     after: list[float] = field(default_factory=list)
     outcome: str = "proposed"
 
@@ -119,7 +119,7 @@ class _Reading:
         self._at = 0.0
         self._samples: list[str] = []
         self._complete = self._trained = 0.0
-        self._changed_at = 0  # steps before the last change
+        self._changed_at = -1  # steps before the last change
         self._moving = False  # changes are carried out between the end of training and new weights
 
     def take(self, row: Row) -> None:
@@ -178,8 +178,10 @@ class _Reading:
         """A proposal was carried out, or not. The step under way waits for it, so the next ones tell its gain."""
         change = self._found.changes[-1]
         change.outcome, change.seconds = outcome, seconds
-        self._changed_at = len(self._found.steps)
-        change.before = self._found.step_seconds(self._changed_at - 1)
+        done = len(self._found.steps)
+        steps = range(max(self._changed_at + 1, done - _GAIN_STEPS), done) or range(done - 1, done)
+        change.before = sum(map(self._found.step_seconds, steps)) / len(steps)
+        self._changed_at = done
 
     def figures(self) -> LiveFigures:
         lost = [Recovery(number, since - self._zero, None) for number, since in sorted(self._down.items())]

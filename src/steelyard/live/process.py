@@ -1,4 +1,4 @@
-"""``python -m steelyard.live.process FOLDER PART LISTEN REACH``: one part of a run, in a process of its own.
+"""``python -m steelyard.live.process FOLDER PART [LISTEN REACH]``: one part of a run, in a process of its own.
 
 It listens at the address LISTEN of its machine, and others reach it by REACH.
 
@@ -42,4 +42,4 @@ async def run_part(folder: Path, name: str, host: PartHost) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], PartHost(sys.argv[3], sys.argv[4]))
+    main(Path(sys.argv[1]), sys.argv[2], PartHost(*sys.argv[3:]))

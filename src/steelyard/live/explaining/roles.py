@@ -45,9 +45,10 @@ _PATIENCE = Patience()  # that of every pool of a core
 class _Change:
     """A change of plan, and the seconds of the steps since."""
 
-    step: int  # after which it was made
+    step: int  # after which it was proposed
     predicted: float
-    before: float
+    begun: int | None = None  # the last step before it was in force
+    before: float = 0.0
     after: list[float] = field(default_factory=list)
 
 
@@ -58,6 +59,7 @@ class RoleSentences:
         self._core = core
         self._synced: dict[int, float] = {}  # when engines had the weights of each step
         self._change: _Change | None = None  # whose gain is not known yet
+        self._changed = -2  # the last step before the last change
         self._told: set[int] = set()  # entries of the pool's ledger whose gain was told
         self._states: dict[int, tuple[MemberState, float]] = {}  # of pool members: state and deadline
 
@@ -77,6 +79,7 @@ class RoleSentences:
                 yield from self._step_over(event.step, event.at, event.at)
                 yield from self._moves_gained(event)
             case PlanChanged():
+                self._in_force()
                 what = f"the plan after step {event.step} is in force; the change took {event.seconds:,.1f} s"
                 yield Explained(event.at, "plan", "plan", what, event.step)
             case PlanRolledBack():
@@ -127,7 +130,7 @@ class RoleSentences:
         plan, now, step = command.plan, command.now, command.step
         yield from self._gained(at)
         before = now.step if plan.instead is None else plan.instead
-        self._change = _Change(step, before - plan.step, self._seconds(step))
+        self._change = _Change(step, before - plan.step)
         why = f" ({plan.why})" if plan.why else ""
         what = (
             f"the plan changes after step {step}, from {now} to {plan}: a step should take {plan.step:,.1f} s, "
@@ -141,10 +144,18 @@ class RoleSentences:
             return
         self._synced[step] = at
         change = self._change
-        if change is not None and step > change.step + 1:  # the first step waited for the change
+        if change is not None and change.begun is not None and step > change.begun + 1:  # the first waited for it
             change.after.append(self._seconds(step))
             if len(change.after) == _STEPS:
                 yield from self._gained(now)
+
+    def _in_force(self) -> None:
+        """What steps took before a change: the last one, and those before it back to the change before."""
+        if self._change is not None and self._synced:
+            last = self._change.begun = max(self._synced)
+            steps = range(max(self._changed + 2, last - _STEPS + 1), last + 1) or range(last, last + 1)
+            self._change.before = sum(map(self._seconds, steps)) / len(steps)
+            self._changed = last
 
     def _seconds(self, step: int) -> float:
         return self._synced[step] - self._synced.get(step - 1, 0.0)
