@@ -34,7 +34,7 @@ fuzz: $(READY)
 
 # 200 runs on emulated engines whose parts die at random moments; some ten minutes.
 chaos: $(READY)
-	CHAOS=200 $(BIN)/python -m pytest -n 2 tests/live/test_emulated_run.py -k chaos
+	CHAOS=200 $(BIN)/python -m pytest -n 2 tests/live/test_emulated_run.py tests/live/test_pool.py -k chaos
 
 lint: $(READY)
 	$(BIN)/ruff check src tests bench studies tools
