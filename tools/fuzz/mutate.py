@@ -197,7 +197,7 @@ def yaml_text(text: bytes, r: Random) -> bytes:
                     b"~",
                     b"=",
                     b"yes",
-                    b"1e3",
+                    b"1e1",
                     b"9" * 5000,
                 )
             )
