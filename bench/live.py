@@ -20,6 +20,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from steelyard.cli.control_runs import as_live
 from steelyard.live.emulated.run import EmulatedRun
 from steelyard.live.figures import live_figures
 from steelyard.live.supervise import Supervisor
@@ -39,6 +40,14 @@ _RUN: dict[str, Any] = {
     "steps": 4,
     "seed": 1,
 }
+_PLANNED: dict[str, Any] = {
+    **_RUN,
+    "name": "planned",
+    "planner": "libra",
+    "rollout": [{"tp": 2, "replicas": 2}],
+    "training": {"tp": 4, "dp": 4, "micro_batch_tokens": 24576},
+    "steps": 8,
+}
 _SMALL: dict[str, Any] = {
     "name": "killed",
     "model": "qwen2.5-0.5b",
@@ -52,17 +61,20 @@ _SMALL: dict[str, Any] = {
 }
 
 
-def beside_simulation(mode: str) -> list[str]:
-    """A row: makespan and throughput of a run, live and simulated."""
-    scenario = posttrain_from_dict({**_RUN, "mode": mode})
+def beside_simulation(name: str, written: dict[str, Any]) -> list[str]:
+    """A row: makespan and throughput of a run, live and simulated, and whether the plan changed alike."""
+    scenario = posttrain_from_dict(written)
     with tempfile.TemporaryDirectory() as folder:
         run = EmulatedRun.at_free_ports(scenario, Path(folder), _SPEED)
         run.write()
         asyncio.run(Supervisor(run).run())
         found = live_figures(run.store)
-    simulated = posttrain(scenario).summary
+    simulated = posttrain(as_live(scenario)).summary
+    expected = [each["what"] for each in simulated.get("reallocations", ())]
+    alike = "same" if [each.what for each in found.changes] == expected else "other"
     apart = [found.seconds / simulated["seconds"] - 1, found.tokens_per_second / simulated["tokens_per_second"] - 1]
-    return [mode, f"{found.seconds:,.0f}", f"{simulated['seconds']:,.0f}", *(f"{each:+.1%}" for each in apart)]
+    shown = [f"{each:+.1%}" for each in apart]
+    return [name, f"{found.seconds:,.0f}", f"{simulated['seconds']:,.0f}", *shown, f"{len(expected)}, {alike}"]
 
 
 def recovery(name: str) -> list[str]:
@@ -119,9 +131,10 @@ def main() -> None:
     """Print both tables; with `--recovery` or `--simulation` only one."""
     console = Console()
     if "--recovery" not in sys.argv:
-        table = Table("mode", "live, s", "simulated, s", "makespan", "tokens/s", box=None)
-        for mode in ("split", "one-step-off", "asynchronous"):
-            table.add_row(*beside_simulation(mode))
+        table = Table("run", "live, s", "simulated, s", "makespan", "tokens/s", "changes of plan", box=None)
+        runs = {mode: {**_RUN, "mode": mode} for mode in ("split", "one-step-off", "asynchronous")}
+        for name, written in {**runs, "with a planner": _PLANNED}.items():
+            table.add_row(*beside_simulation(name, written))
         console.print(table)
     if "--simulation" not in sys.argv:
         table = Table("killed", "back after, s", "longest pause of events, s", box=None)

@@ -11,6 +11,7 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,11 +101,12 @@ class Keeper:
         engine.task = asyncio.ensure_future(self._tend(engine))
         engine.task.add_done_callback(self._fail)
 
-    def remove(self, number: int) -> None:
-        """An engine is not wanted any more. Its turns go elsewhere."""
+    async def remove(self, number: int) -> None:
+        """An engine is not wanted any more. Its turns go on elsewhere."""
         engine = self.engines.pop(number)
         if engine.task is not None:
             engine.task.cancel()
+        await self._break_off(engine)
         self._take_down(engine)
 
     def drain(self, number: int, drained: bool) -> None:
@@ -122,6 +124,7 @@ class Keeper:
         engine.lent = True
         async with engine.busy:
             if self.is_up(number):
+                await self._break_off(engine)
                 self._take_down(engine)
                 await self._server.decided()
             if not engine.asleep or await engine.api.ready():
@@ -275,6 +278,11 @@ class Keeper:
             return False
         engine.version = int(target.version)
         return True
+
+    async def _break_off(self, engine: KeptEngine) -> None:
+        """Have an engine answer its requests with the tokens so far, so that other engines go on from there."""
+        with suppress(EngineError):
+            await engine.api.abort()
 
     def _take_down(self, engine: KeptEngine) -> None:
         replica = self._server.controller.core.placement.rollouts.replicas.get(engine.number)

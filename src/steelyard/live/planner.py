@@ -231,8 +231,8 @@ class LivePlanner:
             self._roster = roster = roster.as_rolled_back() if back else roster
             self._keep(roster)
         wanted = {each.number: each for each in roster.engines}
-        for number in [each for each in self._keeper.engines if each not in wanted]:
-            self._keeper.remove(number)
+        gone = [each for each in self._keeper.engines if each not in wanted]
+        await asyncio.gather(*(self._keeper.remove(number) for number in gone))
         await self._server.decided()  # their turns go elsewhere before they stop
         self._server.notify({"engines": self._keeper.rows()}, "gateway")
         roster.write(self._run.folder)
