@@ -78,7 +78,7 @@ def estimates(changes: Sequence[str]) -> None:
 
 def limit_of(template: Scenario, metric: str) -> float:
     """The template's limit of a p95, in seconds."""
-    for limit in template.slo.percentiles():
+    for limit in template.slo.on_run():
         if limit.metric == metric and limit.percentile == 95:
             return limit.seconds
     raise UserError(f"{template.source}: slo.{metric}_p95: missing; the study needs a limit")

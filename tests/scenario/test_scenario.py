@@ -129,7 +129,7 @@ def test_a_trace_keeps_its_own_times_by_default() -> None:
 def test_slo_percentiles_stand_in_for_limits_per_request() -> None:
     slo = scenario_from_dict(written(slo={"ttft_p95": 1.0, "ttft_p50": 0.2, "tpot": 0.04, "tpot_p99": 0.1})).slo
     assert slo.per_request() == {"ttft": 1.0, "tpot": 0.04}
-    assert [(limit.name, limit.metric, limit.percentile, limit.seconds) for limit in slo.percentiles()] == [
+    assert [(limit.name, limit.metric, limit.percentile, limit.seconds) for limit in slo.on_run()] == [
         ("ttft_p95", "ttft", 95, 1.0),
         ("ttft_p50", "ttft", 50, 0.2),
         ("tpot_p99", "tpot", 99, 0.1),

@@ -34,7 +34,7 @@ from steelyard.scenario.load import json_schema, load_scenario, scenario_from_di
 from steelyard.scenario.model import FileRouting, ModelRef, RoutingSpec, UniformRouting, ZipfRouting
 from steelyard.scenario.scenario import CostSpec, Scenario
 from steelyard.scenario.sessions import PrefixSpec, SessionSpec, StageSpec
-from steelyard.scenario.slo import PercentileLimit, SloSpec
+from steelyard.scenario.slo import RunLimit, SloSpec
 from steelyard.scenario.speculation import DraftMethod, SpeculativeSpec
 from steelyard.scenario.tiers import TierSpec
 from steelyard.scenario.topology import TopologySpec
@@ -77,7 +77,6 @@ __all__ = [
     "Lognormal",
     "MixSpec",
     "ModelRef",
-    "PercentileLimit",
     "PoissonArrivals",
     "PoolSpec",
     "PosttrainScenario",
@@ -86,6 +85,7 @@ __all__ = [
     "Role",
     "RouterName",
     "RoutingSpec",
+    "RunLimit",
     "Scenario",
     "SecondsSpec",
     "SessionSpec",

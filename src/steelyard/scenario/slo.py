@@ -13,20 +13,20 @@ from steelyard.scenario.base import Spec, mistake
 from steelyard.scenario.numbers import MOST_SECONDS, PositiveSeconds
 
 METRICS = ("ttft", "attft", "tpot", "itl", "e2e", "queue")
-_LIMIT = re.compile(rf"({'|'.join(METRICS)})_p([1-9][0-9]?)")
+_LIMIT = re.compile(rf"({'|'.join(METRICS)})_(?:p([1-9][0-9]?)|mean)")
 
 
-class PercentileLimit(NamedTuple):
-    """A limit on a percentile of the whole run."""
+class RunLimit(NamedTuple):
+    """A limit on a percentile of the whole run, or on its mean (percentile None)."""
 
     name: str
     metric: str
-    percentile: int
+    percentile: int | None
     seconds: float
 
 
 class SloSpec(Spec):
-    """Limits in seconds. Also METRIC_pNN: METRIC is ttft, attft, tpot, itl, e2e or queue, NN is 1 to 99."""
+    """Limits in seconds. Also METRIC_pNN (NN is 1 to 99) and METRIC_mean, of ttft, attft, tpot, itl, e2e and queue."""
 
     model_config = ConfigDict(
         extra="allow",
@@ -37,7 +37,7 @@ class SloSpec(Spec):
                     "type": "number",
                     "exclusiveMinimum": 0,
                     "maximum": MOST_SECONDS,
-                    "description": "The run's percentile of this metric may not exceed this many seconds.",
+                    "description": "The run's percentile or mean of this metric may not exceed this many seconds.",
                 }
             },
         },
@@ -71,24 +71,29 @@ class SloSpec(Spec):
     def per_request(self) -> dict[str, float]:
         """Limits that a request must meet to count as goodput. A percentile limit applies if no other is given."""
         limits: dict[str, float] = {}
-        for limit in sorted(self.percentiles(), key=lambda each: each.percentile):
+        percentiles = [limit for limit in self.on_run() if limit.percentile is not None]
+        for limit in sorted(percentiles, key=lambda each: each.percentile or 0):
             if limit.metric in type(self).model_fields:
                 limits[limit.metric] = limit.seconds
         given = {"ttft": self.ttft, "attft": self.attft, "tpot": self.tpot, "e2e": self.e2e}
         limits.update({metric: seconds for metric, seconds in given.items() if seconds is not None})
         return {metric: limits[metric] for metric in given if metric in limits}
 
-    def percentiles(self) -> list[PercentileLimit]:
+    def on_run(self) -> list[RunLimit]:
         """The limits on the run as a whole, in the order they were written."""
         limits = []
         for name, seconds in self.__pydantic_extra__.items():
             match = _LIMIT.fullmatch(name)
             assert match is not None
-            limits.append(PercentileLimit(name, match[1], int(match[2]), seconds))
+            limits.append(RunLimit(name, match[1], int(match[2]) if match[2] else None, seconds))
         return limits
 
 
 def _suggestion(key: str, fields: list[str]) -> str:
-    common = [f"{metric}_p{percent}" for metric in METRICS for percent in (50, 90, 95, 99)]
+    common = [f"{metric}_{level}" for metric in METRICS for level in ("p50", "p90", "p95", "p99", "mean")]
     hint = did_you_mean(key, fields + common)
-    return hint if hint.startswith("did") else "choose ttft, attft, tpot, e2e, or METRIC_pNN such as ttft_p95"
+    return (
+        hint
+        if hint.startswith("did")
+        else "choose ttft, attft, tpot, e2e, or METRIC_pNN such as ttft_p95, or METRIC_mean"
+    )

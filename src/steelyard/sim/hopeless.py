@@ -9,7 +9,7 @@ from steelyard.engine import FINISHED, Engine
 from steelyard.engine.log import ENDED
 from steelyard.fleet import Desk
 from steelyard.scenario import SloSpec
-from steelyard.scenario.slo import PercentileLimit
+from steelyard.scenario.slo import RunLimit
 from steelyard.sim.attempts import EnginePart
 
 _METRICS = ("ttft", "tpot", "e2e", "queue")
@@ -21,18 +21,20 @@ class Hopeless:
 
     A limit is hopeless when more requests are over it than its percentile allows, of all requests of the run. Requests
     that will never finish count as over it, too, so later requests cannot help. Times that a client sees are bounded in
-    favour of the limit, so a run that would meet all limits is never stopped. Limits on ``itl`` and ``attft`` do not
-    stop runs.
+    favour of the limit, so a run that would meet all limits is never stopped. Limits on ``itl`` and ``attft``, and on
+    means, do not stop runs.
     """
 
     def __init__(self, slo: SloSpec, desk: Desk, engines: Sequence[Engine], parts: Sequence[EnginePart]) -> None:
-        self._limits = [limit for limit in slo.percentiles() if limit.metric in _METRICS]
+        self._limits = [limit for limit in slo.on_run() if limit.metric in _METRICS and limit.percentile is not None]
         self._desk, self._engines, self._parts = desk, engines, parts
         total = len(desk.workload)
-        self._enough = [total - floor(limit.percentile / 100 * (total - 1) - _ROUNDING) for limit in self._limits]
+        self._enough = [
+            total - floor((limit.percentile or 0) / 100 * (total - 1) - _ROUNDING) for limit in self._limits
+        ]
         self._over = [0] * len(self._limits)
         self._read = [0] * len(engines)  # rows of each log that have been counted
-        self.found: PercentileLimit | None = None  # the limit that stopped the run
+        self.found: RunLimit | None = None  # the limit that stopped the run
 
     def __call__(self) -> bool:
         """Whether a limit is hopeless."""

@@ -43,6 +43,7 @@ class Perturbation:
     factors: Mapping[str, float]
     host: HostTerms | None = None
     seed: int | None = None
+    name: str = ""  # of the input
 
 
 def intervals(
@@ -56,7 +57,7 @@ def intervals(
         workers = free_cores() if result.summary.steps >= _MANY_STEPS else 0
     scenario = result.scenario
     base = figures(result.summary)
-    changes = list(_perturbations(scenario))
+    changes = list(perturbations(scenario))
     spread = dict.fromkeys(base, 0.0) | _sampled(result.summary)
     runs = run_all(partial(_perturbed, scenario), changes, workers)
     for done, (change, moved) in enumerate(zip(changes, runs, strict=True), 1):
@@ -117,18 +118,19 @@ def _perturbed(scenario: Scenario, change: Perturbation) -> Figures:
     return figures(simulate(scenario, host=change.host, factors=change.factors).summary)
 
 
-def _perturbations(scenario: Scenario) -> Iterator[Perturbation]:
+def perturbations(scenario: Scenario, seeds: int = _SEEDS) -> Iterator[Perturbation]:
+    """All inputs that have an error, each changed by one standard error, and other seeds."""
     setup = set_up(scenario)
-    yield Perturbation(dict.fromkeys(FAMILIES, 1 + _STEP_ERROR))
+    yield Perturbation(dict.fromkeys(FAMILIES, 1 + _STEP_ERROR), name="step")
     errors: dict[str, float] = {}
     for pool in setup.pools:
         for family, error in operator_errors(pool.cost).items():
             errors[family] = max(error, errors.get(family, 0.0))
     for family, error in errors.items():
-        yield Perturbation({family: 1 + error})
-    yield Perturbation({}, host=_slower(setup))
+        yield Perturbation({family: 1 + error}, name=family)
+    yield Perturbation({}, host=_slower(setup), name="host")
     if not _replayed(scenario):
-        for seed in range(scenario.seed + 1, scenario.seed + 1 + _SEEDS):
+        for seed in range(scenario.seed + 1, scenario.seed + 1 + seeds):
             yield Perturbation({}, seed=seed)
 
 

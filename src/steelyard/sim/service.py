@@ -54,10 +54,10 @@ def goodput_of(slo: SloSpec, requests: dict[str, Column], seconds: float) -> Goo
 
 
 def verdicts(slo: SloSpec, requests: dict[str, Column], gaps: TokenGaps) -> dict[str, LimitVerdict]:
-    """The verdict on each percentile limit, by its name. A request that did not finish counts as infinitely late."""
+    """The verdict on each limit of the run, by its name. A request that did not finish counts as infinitely late."""
     finished = requests["status"] == "finished"
     found: dict[str, LimitVerdict] = {}
-    for limit in slo.percentiles():
+    for limit in slo.on_run():
         if limit.metric == "itl":
             value = _gap(gaps, limit.percentile, int((requests["output"][~finished] - 1).sum()))
             unserved = int((~finished).sum())
@@ -65,7 +65,7 @@ def verdicts(slo: SloSpec, requests: dict[str, Column], gaps: TokenGaps) -> dict
             counted = finished | _has_metric(requests, limit.metric)
             values = np.where(finished, requests[limit.metric], np.inf)[counted]
             values = values[~np.isnan(values)]
-            value = _percentile(values, limit.percentile)
+            value = _level(values, limit.percentile)
             unserved = int(np.isinf(values).sum())
         met = value is not None and value <= limit.seconds
         found[limit.name] = LimitVerdict(limit=limit.seconds, value=value, met=met, unserved=unserved)
@@ -120,10 +120,12 @@ def _has_metric(requests: dict[str, Column], metric: str) -> Column:
     return np.ones(len(requests["id"]), dtype=bool)
 
 
-def _percentile(values: Floats, percent: float) -> float | None:
-    """A percentile by linear interpolation; None if there are no values or it is infinite."""
+def _level(values: Floats, percent: float | None) -> float | None:
+    """A percentile by linear interpolation, or the mean; None if there are no values or it is infinite."""
     if not len(values):
         return None
+    if percent is None:
+        return float(values.mean()) if np.isfinite(values).all() else None
     if np.isfinite(values).all():
         return percentiles(values, [percent])[0]
     ordered = np.sort(values)
@@ -135,9 +137,11 @@ def _percentile(values: Floats, percent: float) -> float | None:
     return float(below if share == 0 else below + share * (above - below))
 
 
-def _gap(gaps: TokenGaps, percent: float, missing: int) -> float | None:
-    """A percentile of the gaps between tokens; ``missing`` gaps count as infinite."""
+def _gap(gaps: TokenGaps, percent: float | None, missing: int) -> float | None:
+    """A percentile of the gaps between tokens, or their mean; ``missing`` gaps count as infinite."""
     if not gaps.total:
         return None
+    if percent is None:
+        return None if missing else gaps.mean
     among = percent * (gaps.total + missing) / gaps.total
     return gaps.percentiles([among])[0] if among <= 100 else None
