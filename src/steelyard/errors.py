@@ -28,13 +28,17 @@ class UserError(Exception):
         return "\n".join(self.args)
 
 
+class NoRoom(UserError):
+    """A model, with what its engine needs, does not fit the memory of its GPUs."""
+
+
 @contextmanager
 def blaming(where: str) -> Iterator[None]:
     """Put the place a mistake was made (file and key) before whatever message comes from inside."""
     try:
         yield
     except UserError as error:
-        raise UserError(*(f"{where}: {each}" for each in error.args)) from None
+        raise type(error)(*(f"{where}: {each}" for each in error.args)) from None
 
 
 def quoted(value: object) -> str:

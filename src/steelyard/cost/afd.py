@@ -267,6 +267,14 @@ class AfdCost:
         launch = unit.host.launch(unit.launch(most, False))
         return StepTime(seconds + head, unit.host.prepare(requests), launch, head)
 
+    def least(self, tokens: int) -> float:
+        """The least GPU seconds of a step with this many tokens or more: the FFN side's work, one part at a time."""
+        most = self._unit.pipeline.micro_batches
+        return min(
+            sum(layer.layers * parts * layer.ffn(-(-tokens // parts)) for layer in self._unit.layers)
+            for parts in range(1, most + 1)
+        )
+
     def stalls(self, n: int, kv: int, longest: int) -> Stalls:
         """Shares of a decode-only step in which each side waits."""
         pipeline, rounds = self._decode_rounds(n, self._attention(n, kv, longest))

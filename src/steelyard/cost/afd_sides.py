@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from steelyard.cost.memory import RUNTIME_BYTES, WORKSPACE_BYTES, MemoryPlan
 from steelyard.cost.source import CostSource, RowOperator
 from steelyard.cost.work import Work, work_of
-from steelyard.errors import UserError
+from steelyard.errors import NoRoom, UserError
 from steelyard.hardware import Gpu
 from steelyard.model import (
     AttentionOperator,
@@ -138,7 +138,7 @@ def plan_ffn_memory(model: ModelSpec, side: Side, utilization: float, tokens: in
     widest = max(_widest(model, layer, side) for layer in model.layers)
     activations = int(tokens * (widest + 2 * model.hidden / side.gpus) * model.dtype_bytes) // 2 + WORKSPACE_BYTES
     if weights + activations + RUNTIME_BYTES > usable:
-        raise UserError(
+        raise NoRoom(
             f"the FFN weights of {model.name} do not fit on {side.gpus} x {side.gpu.full_name} of a unit: per GPU they "
             f"need {_gib(weights)}, activations {_gib(activations)} and the runtime {_gib(RUNTIME_BYTES)}, but "
             f"gpu_memory_utilization {utilization} of its memory is {_gib(usable)}; give a unit more FFN GPUs, or "

@@ -351,6 +351,21 @@ class CompiledCost:
             tail += self._layers(rows, rows) / self.host.layers
         return self.host.prepare(requests), self.host.launch(how), tail
 
+    def least(self) -> Floats:
+        """The least GPU seconds of a step without attention, by the tokens of all ranks: however they are spread over
+        the ranks, and however they are padded. Some rank has as many tokens as the mean."""
+        tokens, experts, _, pooled, exchange = (_least_from(table.sum(axis=0)) for table in self._tables)
+        everybody = np.arange(len(experts))
+        own = tokens[np.minimum(-(-everybody // self.ranks), len(tokens) - 1)]
+        together = own + experts + pooled
+        return together if self.ranks == 1 else together + exchange
+
+    def least_decode_attention(self, n: int, kv: int) -> float:
+        """The least seconds of attention of ``n`` decodes of a rank with ``kv`` cached tokens or more."""
+        pieces = self._pieces_of(n)
+        ends = [kv, *(int(end) for end, _, _ in pieces[:-1] if end > kv)]
+        return max(0.0, min(a + b * at for at in ends for _, a, b in (_piece_at(pieces, at),)))
+
     def by_provenance(self, done: Stretches) -> Floats:
         """Approximate GPU seconds of a run by provenance.
 
@@ -476,6 +491,11 @@ def _read_back(
     cost._width, cost._sampled = width, sampled
     cost._pieces, cost._skew, cost._decode_kinds = known
     return cost
+
+
+def _least_from(seconds: Floats) -> Floats:
+    """For each place, the least value there or behind."""
+    return np.asarray(np.minimum.accumulate(seconds[::-1])[::-1])
 
 
 def _summed(table: Floats) -> list[float]:

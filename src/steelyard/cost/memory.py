@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from steelyard.cost.kv_layout import ALL_TOKENS, kv_layout
 from steelyard.cost.speculation import Draft
-from steelyard.errors import UserError
+from steelyard.errors import NoRoom, UserError
 from steelyard.hardware import Gpu
 from steelyard.model import (
     Gemm,
@@ -105,7 +105,7 @@ def _plan_stage(
         taken = {"weights": weights, "activations": activations, "runtime": RUNTIME_BYTES}
         if drafting:
             taken["draft"] = drafting
-        raise UserError(_no_room(model, gpu, layout, engine, taken))
+        raise NoRoom(_no_room(model, gpu, layout, engine, taken))
     if blocks * block_bytes > left:
         raise UserError(
             f"engine.num_gpu_blocks: {blocks} blocks take {_gib(blocks * block_bytes)}, but only {_gib(left)} are left "
