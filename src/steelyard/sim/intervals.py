@@ -118,18 +118,22 @@ def _perturbed(scenario: Scenario, change: Perturbation) -> Figures:
 
 
 def _perturbations(scenario: Scenario) -> Iterator[Perturbation]:
-    setup = set_up(scenario)
-    yield Perturbation(dict.fromkeys(FAMILIES, 1 + _STEP_ERROR))
+    yield from cost_perturbations(set_up(scenario)).values()
+    if not _replayed(scenario):
+        for seed in range(scenario.seed + 1, scenario.seed + 1 + _SEEDS):
+            yield Perturbation({}, seed=seed)
+
+
+def cost_perturbations(setup: FleetSetup) -> dict[str, Perturbation]:
+    """By name, each source of step times changed by one standard error: the sum of a step, each family of operators,
+    the host."""
     errors: dict[str, float] = {}
     for pool in setup.pools:
         for family, error in operator_errors(pool.cost).items():
             errors[family] = max(error, errors.get(family, 0.0))
-    for family, error in errors.items():
-        yield Perturbation({family: 1 + error})
-    yield Perturbation({}, host=_slower(setup))
-    if not _replayed(scenario):
-        for seed in range(scenario.seed + 1, scenario.seed + 1 + _SEEDS):
-            yield Perturbation({}, seed=seed)
+    changes = {"step": Perturbation(dict.fromkeys(FAMILIES, 1 + _STEP_ERROR))}
+    changes |= {family: Perturbation({family: 1 + error}) for family, error in errors.items()}
+    return changes | {"host": Perturbation({}, host=_slower(setup))}
 
 
 def _slower(setup: FleetSetup) -> HostTerms:
