@@ -92,4 +92,4 @@ def _cells(row: FigureRow) -> Iterator[Text]:
 
 
 def _verdict(cell: Cell) -> str:
-    return f"{cell.verdict}, {cell.sure} sure" if cell.sure else cell.verdict
+    return f"{cell.verdict}, {cell.sure}" if cell.sure else cell.verdict

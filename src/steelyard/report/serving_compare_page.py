@@ -149,5 +149,5 @@ def _cells(cell: Cell) -> Iterator[str]:
     yield _value(cell)
     for text in (cell.difference, cell.relative, cell.interval):
         yield escape(text)
-    sure = f" <small>{escape(cell.sure)} sure</small>" if cell.sure else ""
+    sure = f" <small>{escape(cell.sure)}</small>" if cell.sure else ""
     yield f'<td class="judged {cell.state if cell.verdict else ""}">{escape(cell.verdict)}{sure}</td>'

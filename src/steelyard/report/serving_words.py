@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from steelyard.report.verdict import METRICS
-from steelyard.report.words import UNKNOWN, dollars, percent, plural, seconds, significant
+from steelyard.report.words import UNKNOWN, count, dollars, percent, plural, seconds, significant
 from steelyard.search.compare.comparison import ColumnDifference, ComparedColumn, ServingComparison
 from steelyard.search.compare.figures import BY_NAME, FIGURES, Unit
 from steelyard.search.compare.judging import CONFIDENCE, RELEVANT, Judged
@@ -17,12 +17,13 @@ KEY_FIGURES = (
     *("goodput.share", "unserved", "gpus", "cost.usd_per_million_tokens", "preemptions"),
 )
 """Figures that get a sentence if they differ."""
+_INSTEAD = 3  # others that get one if none of these differs
 _WRITE: dict[Unit, Callable[[float | None], str]] = {
     "seconds": seconds,
     "rate": significant,
     "share": percent,
     "dollars": dollars,
-    "count": significant,
+    "count": lambda value: count(value) if value is None or value == round(value) else significant(value),
 }
 
 
@@ -75,9 +76,16 @@ def _cell(each: Judged) -> Cell:
         signed(each.relative),
         _interval(each),
         each.verdict,
-        "" if each.sure is None or not each.matters or BY_NAME[each.name].setting else percent(each.sure),
+        _sure(each),
         state(each),
     )
+
+
+def _sure(each: Judged) -> str:
+    """How sure a difference that matters is real."""
+    if each.sure is None or not each.matters or BY_NAME[each.name].setting:
+        return ""
+    return "exact" if each.p == 0 else f"{percent(each.sure)} sure"
 
 
 def state(each: Judged) -> str:
@@ -96,7 +104,12 @@ def _difference(each: Judged) -> str:
 
 def signed(relative: float | None) -> str:
     """A relative difference with its sign."""
-    return UNKNOWN if relative is None else f"{relative * 100:+.1f} %"
+    return UNKNOWN if relative is None else f"{_tenths(relative):+.1f} %"
+
+
+def _tenths(relative: float) -> float:
+    """Per cent, rounded as it is shown, without a zero below zero."""
+    return round(relative * 100, 1) + 0.0
 
 
 def _interval(each: Judged) -> str:
@@ -104,7 +117,7 @@ def _interval(each: Judged) -> str:
     bounds = each.relative_interval
     if bounds is None or bounds[0] == bounds[1]:
         return ""
-    return f"{bounds[0] * 100:+.1f} to {bounds[1] * 100:+.1f} %"
+    return f"{_tenths(bounds[0]):+.1f} to {_tenths(bounds[1]):+.1f} %"
 
 
 def _limit_label(name: str) -> str:
@@ -136,9 +149,9 @@ def _steady(column: ComparedColumn) -> str:
 
 
 def sentences(difference: ColumnDifference) -> list[tuple[str, str]]:
-    """A sentence for each key figure whose difference matters, with its state."""
-    by_name = {each.name: each for each in difference.figures}
-    told = [by_name[name] for name in KEY_FIGURES if name in by_name and by_name[name].matters]
+    """A sentence for each key figure whose difference matters, or else for the first figures that do, with its state."""
+    matter = {each.name: each for each in difference.figures if each.matters}
+    told = [matter[name] for name in KEY_FIGURES if name in matter] or list(matter.values())[:_INSTEAD]
     return [(_sentence(each), state(each)) for each in told]
 
 
@@ -164,7 +177,7 @@ def _span(bounds: tuple[float, float] | None) -> str:
         return UNKNOWN
     low, high = (100 * each for each in bounds)
     if low * high <= 0:
-        return f"{low:+.1f} to {high:+.1f} %"
+        return f"{_tenths(bounds[0]):+.1f} to {_tenths(bounds[1]):+.1f} %"
     near, far = sorted((abs(low), abs(high)))
     return f"{significant(near, 2)} to {significant(far, 2)} %"
 
@@ -179,17 +192,18 @@ def tally(difference: ColumnDifference) -> str:
     parts += [f"{plural(other, 'neutral figure')} changed"] if other else []
     parts += [f"no clear difference in {counts['no clear difference']}"] if counts["no clear difference"] else []
     small = counts["too small to matter"]
-    parts += [f"{small} too small to matter (below {percent(RELEVANT)})"] if small else []
+    parts += [f"{small} too small to matter (below {100 * RELEVANT:g} %)"] if small else []
     return ", ".join(parts)
 
 
 def method(found: ServingComparison) -> str:
     """How differences were judged."""
-    runs = max(len(column.runs) for column in found.columns)
+    runs, confidence = max(len(column.runs) for column in found.columns), f"{100 * CONFIDENCE:.0f} %"
     if all(difference.pairing == "single" for difference in found.differences):
         return "Differences are of single runs. Whether one is real takes several seeds."
     return (
-        f"Means over {plural(runs, 'seed')}, the same for all. Intervals are Student's over seeds, {CONFIDENCE:.0%} for one "
-        f"figure by itself. A difference is called real if chance would make any difference of its column look so with "
-        f"at most {1 - CONFIDENCE:.0%} (Holm), and better or worse if it is also at least {percent(RELEVANT)}."
+        f"Means over {plural(runs, 'seed')}, the same for all. Intervals are Student's over seeds, {confidence} for a "
+        f"figure by itself. Verdicts hold for all figures of a column together with {confidence} (Holm's correction), "
+        f"and a difference must also be at least {100 * RELEVANT:g} % to be called better or worse. More --seeds tell "
+        "smaller differences."
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,8 @@ from steelyard.search.compare.judging import CONFIDENCE, RELEVANT, Judged, Pairi
 from steelyard.search.compare.notes import column_notes, difference_notes
 from steelyard.search.compare.runs import Progress, RunTask, SeedRun, run_each, run_of
 from steelyard.search.compare.settings import ChangedKey, changed_keys
+
+_Place = tuple[int, str, int]  # of a run: its column, the changed source of costs or nothing, its seed
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def compare_serving(
 ) -> ServingComparison:
     """Run everything that has a scenario with the same seeds, from the base's on, and judge the differences.
 
-    ``costs`` asks for intervals with the errors of costs, too: several runs more of each column.
+    ``costs`` asks for intervals with the errors of costs, too: several runs more of each column and seed.
     """
     columns = _columns(given, seeds, workers, costs, progress)
     notes = [note for column in columns for note in column_notes(column.given, column.runs, column.again)]
@@ -114,17 +116,16 @@ def _columns(
     given: Sequence[Given], seeds: int, workers: int, costs: bool, progress: Progress | None
 ) -> list[ComparedColumn]:
     first = _seed(given[0])
-    tasks: dict[tuple[int, str], RunTask] = {}
+    common = range(first, first + seeds)
+    tasks: dict[_Place, RunTask] = {}
     for place, each in enumerate(given):
         if each.scenario is not None:
-            tasks |= {(place, f"seed {s}"): RunTask(each.scenario, s) for s in range(first, first + seeds)}
-            if each.kept is not None:
-                own = each.kept.summary.seed
-                tasks[place, f"seed {own}"] = RunTask(each.scenario, own)
-            if costs:
-                tasks |= {(place, name): task for name, task in cost_tasks(each.scenario, first).items()}
+            further = () if each.kept is None else (each.kept.summary.seed,)
+            tasks |= {(place, "", seed): RunTask(each.scenario, seed) for seed in (*common, *further)}
+            changed = cost_tasks(each.scenario, common) if costs and seeds > 1 else {}
+            tasks |= {(place, source, task.seed): task for source, runs in changed.items() for task in runs}
     found = dict(zip(tasks, run_each(list(tasks.values()), workers, progress), strict=True))
-    return [_column(place, each, range(first, first + seeds), found) for place, each in enumerate(given)]
+    return [_column(place, each, common, found) for place, each in enumerate(given)]
 
 
 def _seed(given: Given) -> int:
@@ -135,15 +136,15 @@ def _seed(given: Given) -> int:
     return given.scenario.seed
 
 
-def _column(place: int, given: Given, seeds: range, found: dict[tuple[int, str], SeedRun]) -> ComparedColumn:
+def _column(place: int, given: Given, seeds: range, found: Mapping[_Place, SeedRun]) -> ComparedColumn:
     if given.scenario is None:
         assert given.kept is not None
         return ComparedColumn(given, [run_of(given.kept)])
-    own = {name: run for (where, name), run in found.items() if where == place}
-    runs = [own[f"seed {seed}"] for seed in seeds]
-    changed = {name: run.values for name, run in own.items() if not name.startswith("seed ")}
-    again = None if given.kept is None else own[f"seed {given.kept.summary.seed}"]
-    return ComparedColumn(given, runs, again, moves_of(runs[0].values, changed) if changed else None)
+    sources = dict.fromkeys(source for where, source, _ in found if where == place and source)
+    runs = [found[place, "", seed] for seed in seeds]
+    changed = {source: [found[place, source, seed].values for seed in seeds] for source in sources}
+    again = None if given.kept is None else found[place, "", given.kept.summary.seed]
+    return ComparedColumn(given, runs, again, moves_of([run.values for run in runs], changed) if changed else None)
 
 
 def _difference(base: ComparedColumn, here: ComparedColumn) -> ColumnDifference:

@@ -85,13 +85,12 @@ def judged(
     pairing: Pairing,
     drawn: bool,
 ) -> list[Judged]:
-    """Every figure that either side has, judged. ``drawn`` says whether seeds change the requests."""
-    found = []
-    for figure in BY_NAME.values():
-        sides = [[run[figure.name] for run in runs] for runs in (base, here)]
-        if any(value is not None for side in sides for value in side):
-            found.append(_tested(figure, *sides, pairing, drawn))
-    return _corrected(found)
+    """Every figure that all runs of either side have, judged. ``drawn`` says whether seeds change the requests."""
+    tested = (
+        _tested(figure, [run[name] for run in base], [run[name] for run in here], pairing, drawn)
+        for name, figure in BY_NAME.items()
+    )
+    return _corrected([each for each in tested if each.base is not None or each.here is not None])
 
 
 def _tested(
