@@ -51,7 +51,7 @@ def print_serving_comparison(found: ServingComparison, console: Console) -> None
 def changed_lines(difference: ColumnDifference) -> Iterator[str]:
     """What differs between the scenarios."""
     if difference.keys is None:
-        yield "what differs between the scenarios is not known: a result folder has none"
+        yield "what differs between the scenarios is not known: a result folder does not hold its own"
     elif not difference.keys:
         yield "the scenarios are equal"
     else:

@@ -185,8 +185,8 @@ def _span(bounds: tuple[float, float] | None) -> str:
 def tally(difference: ColumnDifference) -> str:
     """How many figures are better, worse and so on."""
     counts = Counter(each.verdict for each in difference.figures)
-    if counts["not judged"] == len(difference.figures) - 1 and difference.pairing == "single":
-        return "one run of each: whether differences are real is not judged"
+    if difference.pairing == "single":
+        return "not judged: whether a difference is real takes several runs of both"
     parts = [f"{word} in {plural(counts[word], 'figure')}" for word in ("better", "worse") if counts[word]]
     other = counts["higher"] + counts["lower"]
     parts += [f"{plural(other, 'neutral figure')} changed"] if other else []

@@ -36,21 +36,20 @@ def _agreement(given: Given, again: SeedRun) -> str:
     """Whether the folder's own run and the same run by this version have the same figures."""
     assert given.kept is not None
     kept = run_of(given.kept)
-    moved = [name for name, value in kept.values.items() if not _same(value, again.values[name])]
+    pairs = {name: (value, again.values[name]) for name, value in kept.values.items()}
+    moved = [f"{BY_NAME[name].label} {one:.4g}, now {two:.4g}" for name, (one, two) in pairs.items() if _moved(one, two)]
     if not moved:
         return "its own run has the same figures"
-    named = ", ".join(f"{BY_NAME[name].label} {kept.values[name]} then, {again.values[name]} now" for name in moved[:_NAMED])
-    more = f", and {len(moved) - _NAMED} more" if len(moved) > _NAMED else ""
+    more = f" and {len(moved) - _NAMED} more" if len(moved) > _NAMED else ""
     return (
-        f"this version of Steelyard ({again.version}) gives other figures than the folder's own run (by "
-        f"{given.kept.summary.steelyard}): {named}{more}. The comparison shows those of this version"
+        f"its own run, by Steelyard {kept.version}, has other figures than this version ({again.version}) gives: "
+        f"{'; '.join(moved[:_NAMED])}{more}. The comparison shows those of this version"
     )
 
 
-def _same(one: float | None, other: float | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return abs(one - other) <= _ROUNDING * max(abs(one), abs(other))
+def _moved(one: float | None, other: float | None) -> bool:
+    """Whether a figure that both runs have is another one."""
+    return one is not None and other is not None and abs(one - other) > _ROUNDING * max(abs(one), abs(other))
 
 
 def difference_notes(
