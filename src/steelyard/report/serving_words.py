@@ -17,6 +17,7 @@ KEY_FIGURES = (
     *("goodput.share", "unserved", "gpus", "cost.usd_per_million_tokens", "preemptions"),
 )
 """Figures that get a sentence if they differ."""
+_NEVER_ALL = 1 - 1e-9  # probabilities are not rounded to certainty
 _INSTEAD = 3  # others that get one if none of these differs
 _WRITE: dict[Unit, Callable[[float | None], str]] = {
     "seconds": seconds,
@@ -85,7 +86,7 @@ def _sure(each: Judged) -> str:
     """How sure a difference that matters is real."""
     if each.sure is None or not each.matters or BY_NAME[each.name].setting:
         return ""
-    return "exact" if each.p == 0 else f"{percent(each.sure)} sure"
+    return "exact" if each.p == 0 else f"{percent(min(each.sure, _NEVER_ALL))} sure"
 
 
 def state(each: Judged) -> str:
