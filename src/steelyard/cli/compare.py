@@ -60,7 +60,9 @@ def command(
     ] = None,
     rivals: Annotated[
         bool | None,
-        typer.Option("--rivals/--no-rivals", help="Post-training: whether to run other systems, too [default: rivals]."),
+        typer.Option(
+            "--rivals/--no-rivals", help="Post-training: whether to run other systems, too [default: rivals]."
+        ),
     ] = None,
     steps: Annotated[
         int | None, typer.Option(min=1, help="Post-training: training steps; the scenario's own if not given.")

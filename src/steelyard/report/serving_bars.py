@@ -61,7 +61,9 @@ def _bar(each: Judged, top: float, span: float) -> str:
     ]
     if each.relative_interval is not None:
         low, high = (_x(end, span) for end in each.relative_interval)
-        parts.append(f'<path class="whisker" d="M{low:.1f} {middle:.1f}H{high:.1f}M{low:.1f} {middle - 4:.1f}v8M{high:.1f} {middle - 4:.1f}v8"/>')
+        parts.append(
+            f'<path class="whisker" d="M{low:.1f} {middle:.1f}H{high:.1f}M{low:.1f} {middle - 4:.1f}v8M{high:.1f} {middle - 4:.1f}v8"/>'
+        )
     words = f"{signed(relative)} {each.verdict}"
     parts.append(f'<text class="{kind}" x="{_WIDTH - _RIGHT + 16:.0f}" y="{middle + 4:.1f}">{escape(words)}</text>')
     return f"<g>{''.join(parts)}</g>"

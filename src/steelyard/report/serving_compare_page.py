@@ -41,7 +41,10 @@ def serving_comparison_page(found: ServingComparison) -> str:
             [
                 "".join(_verdict(each, found) for each in found.differences),
                 _notes(found),
-                *(f'<section id="{title.lower()}"><h2>{title}</h2>{text}</section>' for title, text in sections.items()),
+                *(
+                    f'<section id="{title.lower()}"><h2>{title}</h2>{text}</section>'
+                    for title, text in sections.items()
+                ),
             ]
         ),
         "version": escape(version("steelyard")),
@@ -63,7 +66,9 @@ def _lede(found: ServingComparison, seeds: Sequence[int]) -> str:
 def _verdict(difference: ColumnDifference, found: ServingComparison) -> str:
     told = "".join(f'<li class="{state}">{escape(line)}</li>' for line, state in sentences(difference))
     names = f"<b>{escape(difference.column.name)}</b> against {escape(found.base.name)}"
-    return f'<section class="verdict"><p>{names}: {escape(tally(difference))}.</p><ul class="told">{told}</ul></section>'
+    return (
+        f'<section class="verdict"><p>{names}: {escape(tally(difference))}.</p><ul class="told">{told}</ul></section>'
+    )
 
 
 def _notes(found: ServingComparison) -> str:
@@ -80,7 +85,10 @@ def _settings(found: ServingComparison) -> str:
     unknown = [each.column.name for each in found.differences if each.keys is None]
     table = html_table(
         ["", found.base.name, *known],
-        ([_head(key), escape(base), *(_setting(here.get((name, key)), base) for name in known)] for key, base in keys.items()),
+        (
+            [_head(key), escape(base), *(_setting(here.get((name, key)), base) for name in known)]
+            for key, base in keys.items()
+        ),
     )
     said = [f"<p>The scenario of {escape(name)} or of the base is not known.</p>" for name in unknown]
     return (table if keys else "" if unknown else "<p>The scenarios are equal.</p>") + "".join(said)
@@ -113,8 +121,10 @@ def _distributions(found: ServingComparison) -> str:
 
 
 def _overlaid(found: ServingComparison, metric: str) -> str:
-    curves = [np.mean([run.quantiles[metric] for run in column.runs if run.quantiles[metric]] or [[]], axis=0)
-              for column in found.columns]
+    curves = [
+        np.mean([run.quantiles[metric] for run in column.runs if run.quantiles[metric]] or [[]], axis=0)
+        for column in found.columns
+    ]
     if not all(len(curve) for curve in curves):
         return '<div class="empty">no such times</div>'
     return overlaid_quantiles(curves, SHARES, [float(np.interp(0.99, SHARES, curve)) for curve in curves])
@@ -142,7 +152,9 @@ def _rows(found: Sequence[FigureRow], width: int) -> Iterator[list[str]]:
 
 
 def _value(cell: Cell) -> str:
-    return f'<td class="{cell.state}">{escape(cell.value)}</td>' if not cell.verdict else f"<td>{escape(cell.value)}</td>"
+    return (
+        f'<td class="{cell.state}">{escape(cell.value)}</td>' if not cell.verdict else f"<td>{escape(cell.value)}</td>"
+    )
 
 
 def _cells(cell: Cell) -> Iterator[str]:

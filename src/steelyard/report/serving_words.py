@@ -131,7 +131,9 @@ def _limit_cell(column: ComparedColumn, name: str) -> Cell:
     if not limits:
         return Cell("no limit")
     met, of = sum(each.met for each in limits), len(limits)
-    text = f"{seconds(limits[0].limit)}: {'met' if met == of else 'missed' if not met else f'met in {met} of {of} runs'}"
+    text = (
+        f"{seconds(limits[0].limit)}: {'met' if met == of else 'missed' if not met else f'met in {met} of {of} runs'}"
+    )
     return Cell(text, state="better" if met == of else "worse")
 
 

@@ -54,7 +54,12 @@ def _figures() -> Iterator[ComparedFigure]:
     yield figure("unserved", "Requests not served", "Throughput", "count", "lower", unserved)
     yield figure("gpus", "GPUs", "Cost", "count", "lower", lambda s: float(s.gpus), setting=True)
     yield figure(
-        "cost.usd_per_million_tokens", "$ per M tokens", "Cost", "dollars", "lower", lambda s: s.cost.usd_per_million_tokens
+        "cost.usd_per_million_tokens",
+        "$ per M tokens",
+        "Cost",
+        "dollars",
+        "lower",
+        lambda s: s.cost.usd_per_million_tokens,
     )
     yield figure("steady.usd_per_million_tokens", "$ per M tokens, steady", "Cost", "dollars", "lower", _steady_price)
     yield figure("preemptions", "Preemptions", "Engines", "count", "lower", lambda s: float(s.preemptions))

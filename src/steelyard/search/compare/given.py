@@ -62,7 +62,9 @@ def _kind(path: Path) -> Kind:
 def read_given(paths: Sequence[Path], overrides: Sequence[str]) -> list[Given]:
     """Read and check everything that is to be compared, so that a mistake costs no run."""
     if len(paths) < 2:
-        raise UserError(f"compare: {shown(paths[0])} is the only one; give two or more serving scenarios or result folders")
+        raise UserError(
+            f"compare: {shown(paths[0])} is the only one; give two or more serving scenarios or result folders"
+        )
     return _named([_folder(path, overrides) if is_folder(path) else _scenario(path, overrides) for path in paths])
 
 

@@ -37,7 +37,9 @@ def _agreement(given: Given, again: SeedRun) -> str:
     assert given.kept is not None
     kept = run_of(given.kept)
     pairs = {name: (value, again.values[name]) for name, value in kept.values.items()}
-    moved = [f"{BY_NAME[name].label} {one:.4g}, now {two:.4g}" for name, (one, two) in pairs.items() if _moved(one, two)]
+    moved = [
+        f"{BY_NAME[name].label} {one:.4g}, now {two:.4g}" for name, (one, two) in pairs.items() if _moved(one, two)
+    ]
     if not moved:
         return "its own run has the same figures"
     more = f" and {len(moved) - _NAMED} more" if len(moved) > _NAMED else ""

@@ -52,7 +52,10 @@ def _fraction(x: float, a: float, b: float) -> float:
     c, d = 1.0, 1 / _away(1 - (a + b) * x / (a + 1))
     found = d
     for m in range(1, _TERMS):
-        for step in (m * (b - m) / ((a + 2 * m - 1) * (a + 2 * m)), -(a + m) * (a + b + m) / ((a + 2 * m) * (a + 2 * m + 1))):
+        for step in (
+            m * (b - m) / ((a + 2 * m - 1) * (a + 2 * m)),
+            -(a + m) * (a + b + m) / ((a + 2 * m) * (a + 2 * m + 1)),
+        ):
             d, c = 1 / _away(1 + step * x * d), _away(1 + step * x / c)
             found *= c * d
         if abs(c * d - 1) < _EXACT:
