@@ -13,6 +13,11 @@ from steelyard.search.compare.judging import Judged, Pairing, judged
 Values = dict[str, float | None]
 
 
+def times(runs: Sequence[Values], factor: Callable[[], float], plus: Callable[[], float] = lambda: 0.0) -> list[Values]:
+    """The same runs with every figure changed."""
+    return [{name: (value or 0) * factor() + plus() for name, value in run.items()} for run in runs]
+
+
 def runs(number: int, value: Callable[[str, int], float]) -> list[Values]:
     return [{each.name: value(each.name, i) for each in FIGURES} for i in range(number)]
 
@@ -39,8 +44,7 @@ def by_name(base: Sequence[Values], here: Sequence[Values], pairing: Pairing = "
 def test_what_is_higher_by_a_tenth(figure: str, verdict: str) -> None:
     noise = random.Random(1)
     base = runs(8, lambda name, _: 4.0 if name == "gpus" else noise.uniform(1, 3))
-    here = [{name: (value or 0) * (1.1 + noise.uniform(-0.01, 0.01)) for name, value in run.items()} for run in base]
-    there = [{name: (value or 0) / 1.1 for name, value in run.items()} for run in base]
+    here, there = times(base, lambda: 1.1 + noise.uniform(-0.01, 0.01)), times(base, lambda: 1 / 1.1)
     opposite = {"better": "worse", "worse": "better", "higher": "lower"}
     assert by_name(base, here)[figure].verdict == verdict
     assert by_name(base, there)[figure].verdict == opposite[verdict]
@@ -52,7 +56,7 @@ def test_what_is_higher_by_a_tenth(figure: str, verdict: str) -> None:
 def test_pairs_tell_what_unpaired_runs_do_not() -> None:
     noise = random.Random(2)
     base = runs(8, lambda *_: noise.uniform(1, 3))
-    here = [{name: (value or 0) + 0.05 + noise.uniform(-0.01, 0.01) for name, value in run.items()} for run in base]
+    here = times(base, lambda: 1.0, lambda: 0.05 + noise.uniform(-0.01, 0.01))
     assert by_name(base, here)["ttft.p95"].verdict == "worse"
     assert by_name(base, here, "unpaired")["ttft.p95"].verdict == "no clear difference"
 
@@ -71,7 +75,7 @@ def test_chance_is_hardly_ever_called_real() -> None:
 def test_a_real_difference_may_be_too_small() -> None:
     noise = random.Random(4)
     base = runs(8, lambda *_: noise.uniform(1, 3))
-    here = [{name: (value or 0) * (1.005 + noise.uniform(-1e-4, 1e-4)) for name, value in run.items()} for run in base]
+    here = times(base, lambda: 1.005 + noise.uniform(-1e-4, 1e-4))
     found = by_name(base, here)["tpot.p50"]
     assert found.verdict == "too small to matter" and found.sure is not None and found.sure > 0.95
 

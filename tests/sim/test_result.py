@@ -73,7 +73,7 @@ def test_a_folder_keeps_the_scenario_as_it_was_run(path: Path, tmp_path: Path) -
     scenario = load_scenario(path, ["seed=12"])
     write_scenario(scenario, tmp_path)
     again = read_scenario(tmp_path)
-    assert again == scenario and again.name == scenario.name and again.seed == 12
+    assert again.model_dump() == scenario.model_dump() and again.seed == 12
 
 
 def test_what_a_folder_does_not_hold_says_so(result: Result, tmp_path: Path) -> None:

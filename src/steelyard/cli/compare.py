@@ -35,8 +35,8 @@ def command(
         list[Path],
         typer.Argument(
             metavar="RUN|SCENARIO...",
-            help="Serving scenarios and result folders of simulate, the first of which is the base (docs/compare.md); or "
-            "post-training scenarios (docs/posttrain.md).",
+            help="Serving scenarios and result folders of simulate, of which the first is the base (docs/compare.md); "
+            "or post-training scenarios (docs/posttrain.md).",
         ),
     ],
     out: Annotated[
@@ -79,8 +79,8 @@ def command(
         typer.Option(
             min=1,
             max=_MOST_SEEDS,
-            help=f"Seeds, from the (first) scenario's on [default: {_SERVING_SEEDS} for serving]. Post-training: for ways "
-            "close to the best [default: 1].",
+            help=f"Seeds, from the (first) scenario's on [default: {_SERVING_SEEDS}]. Post-training: for ways close to "
+            "the best [default: 1].",
         ),
     ] = None,
     costs: Annotated[
@@ -97,10 +97,11 @@ def command(
     ] = None,
     json_: Figures = False,
 ) -> None:
-    """Compare serving scenarios or results side by side; or ways to run post-training: ours, bounds, other systems.
+    """Compare serving scenarios or results side by side, or ways to run post-training.
 
     For serving all scenarios are simulated with the same seeds, and each difference to the first one is judged: better,
-    worse, too small to matter, or no clear difference.
+    worse, too small to matter, or no clear difference. Ways to run post-training are ours, bounds, other systems, and
+    ours with one setting changed.
     """
     names = {
         "mode": modes,
@@ -110,7 +111,7 @@ def command(
         "tail": tails,
         "pool": pools,
     }
-    after = {f"--{dimension}s": value for dimension, value in names.items()}
+    after: dict[str, Any] = {f"--{dimension}s": value for dimension, value in names.items()}
     after |= {"--out": out, "--full": full, "--rivals": rivals, "--steps": steps, "--scale": scale}
     if kind_of(given) == "serving":
         _refuse(after, given, "post-training", "serving")

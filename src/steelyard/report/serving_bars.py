@@ -52,18 +52,17 @@ def _frame(span: float, height: float) -> str:
 
 def _bar(each: Judged, top: float, span: float) -> str:
     relative, middle = each.relative or 0.0, top + _ROW / 2
-    ends = sorted((_x(0.0, span), _x(relative, span)))
+    left, right = sorted((_x(0.0, span), _x(relative, span)))
     kind = state(each) or "unclear"
     parts = [
         f'<text x="{_LEFT - 10:.0f}" y="{middle + 4:.1f}" text-anchor="end">{escape(BY_NAME[each.name].label)}</text>',
-        f'<rect class="{kind}" x="{ends[0]:.1f}" y="{top + 5:.1f}" width="{ends[1] - ends[0]:.1f}" '
+        f'<rect class="{kind}" x="{left:.1f}" y="{top + 5:.1f}" width="{right - left:.1f}" '
         f'height="{_ROW - 10:.1f}" rx="2"/>',
     ]
     if each.relative_interval is not None:
         low, high = (_x(end, span) for end in each.relative_interval)
-        parts.append(
-            f'<path class="whisker" d="M{low:.1f} {middle:.1f}H{high:.1f}M{low:.1f} {middle - 4:.1f}v8M{high:.1f} {middle - 4:.1f}v8"/>'
-        )
+        ends = "".join(f"M{x:.1f} {middle - 4:.1f}v8" for x in (low, high))
+        parts.append(f'<path class="whisker" d="M{low:.1f} {middle:.1f}H{high:.1f}{ends}"/>')
     words = f"{signed(relative)} {each.verdict}"
     parts.append(f'<text class="{kind}" x="{_WIDTH - _RIGHT + 16:.0f}" y="{middle + 4:.1f}">{escape(words)}</text>')
     return f"<g>{''.join(parts)}</g>"

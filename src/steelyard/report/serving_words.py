@@ -152,7 +152,8 @@ def _steady(column: ComparedColumn) -> str:
 
 
 def sentences(difference: ColumnDifference) -> list[tuple[str, str]]:
-    """A sentence for each key figure whose difference matters, or else for the first figures that do, with its state."""
+    """A sentence, with its state, for each key figure whose difference matters, or else for the first figures that
+    do."""
     matter = {each.name: each for each in difference.figures if each.matters}
     told = [matter[name] for name in KEY_FIGURES if name in matter] or list(matter.values())[:_INSTEAD]
     return [(_sentence(each), state(each)) for each in told]

@@ -1,7 +1,7 @@
 """How far a ratio of two columns may be off because step times are.
 
-Each source of step times is changed by one standard error, in runs of its own of each column and seed. Columns on the same GPUs
-with the same sources share the error, so that only the change of their ratio counts. Otherwise the errors are
+Each source of step times is changed by one standard error, in runs of its own of each column and seed. Columns on the
+same GPUs with the same sources share the error, so that only the change of their ratio counts. Otherwise the errors are
 independent, and both changes count.
 """
 

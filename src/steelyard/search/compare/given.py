@@ -47,7 +47,8 @@ def kind_of(paths: Sequence[Path]) -> Kind:
     after = next((path for path, kind in kinds.items() if kind == "post-training"), None)
     if serving is not None and after is not None:
         raise UserError(
-            f"compare: {shown(serving)} is for serving and {shown(after)} is for post-training; compare one kind at a time"
+            f"compare: {shown(serving)} is for serving and {shown(after)} is for post-training; compare one kind at a "
+            "time"
         )
     return "post-training" if serving is None else "serving"
 

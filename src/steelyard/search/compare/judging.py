@@ -104,7 +104,7 @@ def _tested(
     one, other = ([value for value in side if value is not None] for side in (base, here))
     if len(one) < len(base) or len(other) < len(here):
         means = [None if len(own) < len(side) else _mean(own) for own, side in ((one, base), (other, here))]
-        return Judged(figure.name, *means)
+        return Judged(figure.name, means[0], means[1])
     first = Judged(figure.name, _mean(one), _mean(other))
     if figure.setting:
         return replace(first, p=0.0 if first.difference else 1.0, interval=(first.difference or 0.0,) * 2)
