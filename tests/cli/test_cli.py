@@ -26,7 +26,7 @@ from steelyard.model import model_names
 from steelyard.validate.parity import replay
 
 PROGRAM = str(Path(sys.executable).parent / "steelyard")
-FILES = ["report.html", "requests.parquet", "steps.parquet", "summary.json"]
+FILES = ["report.html", "requests.parquet", "scenario.json", "steps.parquet", "summary.json"]
 SCENARIO: dict[str, Any] = {
     "model": "llama-3.1-8b",
     "fleet": {"gpu": "h100"},
@@ -458,7 +458,7 @@ def test_intervals_are_added_to_what_was_written_without(run: Run, folder: Path)
     assert said.index("result folder: both") < said.index("90% sure")
     without, both = tree(folder / "without"), tree(folder / "both")
     same = {name for name, data in both.items() if without.pop(name) == data}
-    assert not without and same == {"requests.parquet", "steps.parquet", "trace.json.gz"}
+    assert not without and same == {"requests.parquet", "scenario.json", "steps.parquet", "trace.json.gz"}
     summary = json.loads((folder / "both" / "summary.json").read_text())
     assert summary.pop("intervals")["ttft"]["p95"][0] > 0
     first = json.loads((folder / "without" / "summary.json").read_text())

@@ -20,7 +20,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from steelyard import posttrain_from_dict, scenario_from_dict
+from steelyard import load_scenario, posttrain_from_dict, scenario_from_dict, simulate
 from steelyard.balance.log import Journal
 from steelyard.cli import COMMANDS, app
 from steelyard.cost import HostTerms
@@ -50,7 +50,8 @@ SMALLER = {
     "simulate": ["--set", "workload.requests=20"],
     "posttrain": SMALL_BATCH,
     "plan": [*SMALL_BATCH, "--set", "planner=search"],
-    "compare": f"{OURS_ALONE} --tails none --pools none".split(),
+    "compare": ["--seeds", "2"],
+    "compare post-training": f"{OURS_ALONE} --tails none --pools none".split(),
 }
 STAND_INS = {
     "CAPTURE_DIR": "capture",
@@ -87,6 +88,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(recorded, here / "capture", ignore=shutil.ignore_patterns("poisson.*"))
     shutil.copytree(recorded, here / "other", ignore=shutil.ignore_patterns("poisson.*", "burst.*"))
     (here / "scenario.yaml").write_text(_smaller_readme_scenario())
+    (here / "other.yaml").write_text(_smaller_readme_scenario().replace("tp: 1", "tp: 2"))
+    for name in ("round-robin", "sticky"):
+        simulate(load_scenario(here / "scenario.yaml", [f"fleet.router={name}"])).save(here / "runs" / name)
     (here / "tiny.yaml").write_text(json.dumps(TINY))
     with (here / "events.jsonl").open("w", encoding="utf-8") as file:
         posttrain(posttrain_from_dict({**TINY, "steps": 1}), journal=Journal(file))
@@ -130,7 +134,9 @@ def test_a_command_runs(command: Command, folder: Path, monkeypatch: pytest.Monk
         words += ["--out", "runs/here"]
     words += ["--overwrite"] if name in ("simulate", "posttrain") else []
     monkeypatch.chdir(folder)
-    ran = CliRunner().invoke(app, [name, *words, *SMALLER.get(name, [])], catch_exceptions=False)
+    after = name == "compare" and any("posttrain" in word or word == "tiny.yaml" for word in words)
+    smaller = SMALLER.get("compare post-training" if after else name, [])
+    ran = CliRunner().invoke(app, [name, *words, *smaller], catch_exceptions=False)
     assert ran.exit_code == 0, ran.output
     assert ran.output
 

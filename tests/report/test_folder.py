@@ -22,7 +22,7 @@ from steelyard.sim import result as result_module
 from steelyard.sim import simulate
 from support.report_samples import make_result, no_steps
 
-BASIC = {"summary.json", "requests.parquet", "steps.parquet", "report.html"}
+BASIC = {"summary.json", "scenario.json", "requests.parquet", "steps.parquet", "report.html"}
 
 
 def names(folder: Path) -> set[str]:
@@ -45,7 +45,7 @@ def test_trace_on_request_and_steps_off(tmp_path: Path) -> None:
 def test_same_run_same_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_result(make_result(60, labels=("x", "y")), tmp_path / name, trace=True)
-    assert len(names(tmp_path / "a")) == 5
+    assert len(names(tmp_path / "a")) == 6
     for name in names(tmp_path / "a"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
 

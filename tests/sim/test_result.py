@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from steelyard import UserError, scenario_from_dict
+from steelyard import UserError, load_scenario, scenario_from_dict
 from steelyard.posttrain.result import PosttrainResult
 from steelyard.posttrain.run import posttrain
 from steelyard.report import write_result
 from steelyard.report.posttrain import timeline_svg
 from steelyard.scenario import posttrain_from_dict
 from steelyard.sim import Result, simulate
+from steelyard.sim.kept_scenario import read_scenario, write_scenario
+from support.paths import ROOT
 
 SCENARIO = {
     "model": "llama-3.1-8b",
@@ -64,6 +66,14 @@ def test_a_folder_gives_back_what_it_got(result: Result, tmp_path: Path) -> None
     assert again.requests["finish"].dtype == np.float64 and again.requests["id"].dtype == np.int64
     again.save(tmp_path / "third")
     assert (tmp_path / "third" / "summary.json").read_bytes() == (tmp_path / "one" / "summary.json").read_bytes()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_folder_keeps_the_scenario_as_it_was_run(path: Path, tmp_path: Path) -> None:
+    scenario = load_scenario(path, ["seed=12"])
+    write_scenario(scenario, tmp_path)
+    again = read_scenario(tmp_path)
+    assert again.model_dump() == scenario.model_dump() and again.seed == 12
 
 
 def test_what_a_folder_does_not_hold_says_so(result: Result, tmp_path: Path) -> None:

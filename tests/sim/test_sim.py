@@ -878,7 +878,7 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
     first = written(tmp_path / "first", 1, "1", "85")
     again = written(tmp_path / "again", 1, "4242", "170")
     other = written(tmp_path / "other", 2, "1", "85")
-    assert len(first) == 15, sorted(first)
+    assert len(first) == 18, sorted(first)
     assert first.keys() == again.keys()
     assert [name for name in first if first[name] != again[name]] == []
     tables = [name for name in first if name.endswith(("requests.parquet", "steps.parquet", "summary.json"))]

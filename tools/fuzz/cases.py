@@ -248,6 +248,22 @@ def _compare(r: Random) -> Case:
     return Case(("compare", "s.yaml", *options), files, "scenario")
 
 
+def _compare_serving(r: Random) -> Case:
+    """Scenarios of serving, and a result folder whose files may be anything."""
+    written = small_serving(r)
+    other = scenario(r, False, written) if r.random() < 0.6 else small_serving(r)
+    files: Files = {"a.yaml": Content(to_yaml(written)), "b.yaml": Content(to_yaml(other))}
+    given = ["a.yaml", "b.yaml"]
+    if r.random() < 0.4:
+        given.insert(r.choice((0, 1, 2)), "run")
+        files["run/summary.json"] = mutate.content(mutate.dumped(mutate.json_value({"name": "x", "ttft": {}}, r)), r)
+        files["run/scenario.json"] = mutate.content(mutate.dumped(mutate.json_value(written, r)), r)
+    options = ["--seeds", r.choice(("1", "2", "2", "3"))]
+    options += [word for word in ("--costs", "--json") if r.random() < 0.2]
+    options += ["--page", r.choice(("p.html", "a.yaml", "run", "run/summary.json"))] if r.random() < 0.3 else []
+    return Case(("compare", *given, *options), files, "scenario")
+
+
 _OPTIONS: Mapping[str, tuple[str, ...]] = {
     "simulate": ("--out", "--set", "--workers", "--trace", "--json", "--overwrite", "--intervals"),
     "posttrain": ("--out", "--set", "--log", "--json", "--overwrite"),
@@ -264,6 +280,7 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
         "--steps",
         "--scale",
         "--seeds",
+        "--costs",
         "--workers",
         "--page",
     ),
@@ -321,6 +338,7 @@ def _options(r: Random) -> Case:
             "--given-cache",
             "--silicon",
             "--intervals",
+            "--costs",
         ):
             words.append(hostile_text(r))
     if r.random() < 0.1:
@@ -357,6 +375,7 @@ MAKERS: Mapping[str, Maker] = {
     "golden": _golden,
     "events": _events,
     "compare": _compare,
+    "compare-serving": _compare_serving,
     "options": _options,
 }
 WEIGHTS: Mapping[str, float] = {
@@ -376,5 +395,6 @@ WEIGHTS: Mapping[str, float] = {
     "golden": 4,
     "events": 4,
     "compare": 1,
+    "compare-serving": 3,
     "options": 8,
 }

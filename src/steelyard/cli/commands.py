@@ -27,7 +27,7 @@ COMMANDS = {
     "replay": "Decide every event of a log again and compare the commands, byte for byte.",
     "explain": "Say in plain sentences what a log's decision core decided, and why.",
     "plan": "Recommend how to split a scenario's GPUs between rollout and training, and how to lay both out.",
-    "compare": "Compare ways to run post-training: ours, bounds, other systems, and ours with one setting changed.",
+    "compare": "Compare serving scenarios or results side by side, or ways to run post-training.",
     "estimator-eval": "Evaluate estimators of what a trajectory has left, on held-out tasks.",
     "profile": "Measure this machine's GPU, operator by operator (needs torch; vLLM's kernels where installed).",
     "schema": "Print the JSON Schema of a scenario file.",

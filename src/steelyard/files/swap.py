@@ -23,7 +23,7 @@ from steelyard.files.writing import check_target, written_text
 SUMMARY = "summary.json"
 RESULT_FILES = (
     *("requests.parquet", "trajectories.parquet", "steps.parquet", "events.jsonl", "trace.json.gz"),
-    *("timeline.svg", "report.html", SUMMARY),
+    *("timeline.svg", "report.html", "scenario.json", SUMMARY),
 )
 """All files that a result may have, in the order in which they are put in place."""
 

@@ -16,6 +16,7 @@ from steelyard.records.tables import write_table, write_tables
 from steelyard.report.names import file_name
 from steelyard.report.page import render_page
 from steelyard.report.trace import trace_note, write_trace
+from steelyard.sim.kept_scenario import write_scenario
 from steelyard.sim.result import REQUESTS, STEPS, Result, summary_text
 
 PAGE = "report.html"
@@ -74,6 +75,7 @@ def write_result(result: Result, out_dir: Path, *, trace: bool = False, steps: b
 
 def write_files(result: Result, stage: Path, *, trace: bool = False, steps: bool = True) -> None:
     """Write the files of a result to a private folder."""
+    write_scenario(result.scenario, stage)
     write_table(result.requests, stage / REQUESTS)
     if steps:
         write_tables(result.step_tables(), stage / STEPS)

@@ -1,7 +1,8 @@
-"""Two curves in one small SVG figure, which needs no script."""
+"""Curves over each other in one small SVG figure, which needs no script."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Literal
 
@@ -25,9 +26,14 @@ def overlaid_cdf(measured: Floats, simulated: Floats) -> str:
     """Both distributions, up to the larger p99: the last per cent would squeeze the rest."""
     if not len(measured) or not len(simulated):
         return '<div class="empty">no such times</div>'
-    curves = [np.quantile(values, _QUANTILES) for values in (measured, simulated)]
-    right = max(float(np.quantile(values, 0.99)) for values in (measured, simulated)) * 1.02 or 1.0
-    lines = [_line(np.minimum(curve, right), _QUANTILES, right, 1.0, i) for i, curve in enumerate(curves, 1)]
+    ends = [float(np.quantile(values, 0.99)) for values in (measured, simulated)]
+    return overlaid_quantiles([np.quantile(values, _QUANTILES) for values in (measured, simulated)], _QUANTILES, ends)
+
+
+def overlaid_quantiles(curves: Sequence[Floats], shares: Floats, ends: Sequence[float]) -> str:
+    """Distributions by their quantiles at these shares, up to the largest of their ``ends``."""
+    right = max(ends) * 1.02 or 1.0
+    lines = [_line(np.minimum(curve, right), shares, right, 1.0, i) for i, curve in enumerate(curves, 1)]
     return _svg(lines, (seconds(right / 2), seconds(right)), (percent(0.5), percent(1.0)))
 
 

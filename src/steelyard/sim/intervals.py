@@ -120,18 +120,22 @@ def _perturbed(scenario: Scenario, change: Perturbation) -> Figures:
 
 def perturbations(scenario: Scenario, seeds: int = _SEEDS) -> Iterator[Perturbation]:
     """All inputs that have an error, each changed by one standard error, and other seeds."""
-    setup = set_up(scenario)
-    yield Perturbation(dict.fromkeys(FAMILIES, 1 + _STEP_ERROR), name="step")
+    yield from cost_perturbations(set_up(scenario)).values()
+    if not _replayed(scenario):
+        for seed in range(scenario.seed + 1, scenario.seed + 1 + seeds):
+            yield Perturbation({}, seed=seed)
+
+
+def cost_perturbations(setup: FleetSetup) -> dict[str, Perturbation]:
+    """By name, each source of step times changed by one standard error: the sum of a step, each family of operators,
+    the host."""
     errors: dict[str, float] = {}
     for pool in setup.pools:
         for family, error in operator_errors(pool.cost).items():
             errors[family] = max(error, errors.get(family, 0.0))
-    for family, error in errors.items():
-        yield Perturbation({family: 1 + error}, name=family)
-    yield Perturbation({}, host=_slower(setup), name="host")
-    if not _replayed(scenario):
-        for seed in range(scenario.seed + 1, scenario.seed + 1 + seeds):
-            yield Perturbation({}, seed=seed)
+    changes = {"step": Perturbation(dict.fromkeys(FAMILIES, 1 + _STEP_ERROR), name="step")}
+    changes |= {family: Perturbation({family: 1 + error}, name=family) for family, error in errors.items()}
+    return changes | {"host": Perturbation({}, host=_slower(setup), name="host")}
 
 
 def _slower(setup: FleetSetup) -> HostTerms:

@@ -23,6 +23,7 @@ from steelyard.records.jsontext import readable
 from steelyard.records.tables import to_arrow, to_pandas, write_table, write_tables
 from steelyard.scenario import Scenario
 from steelyard.sim.gaps import TokenGaps
+from steelyard.sim.kept_scenario import write_scenario
 from steelyard.sim.summary import Summary
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ class NotKept(UserError, AttributeError):
 class Result:
     """The outcome of one run. Plain data: it can be pickled, saved and loaded.
 
-    The table of steps is expanded from the engines' logs on first access. A run may keep only some parts, and a result
-    folder has no scenario; access to a missing part raises `NotKept`.
+    The table of steps is expanded from the engines' logs on first access. A run may keep only some parts, and a loaded
+    result has no scenario; access to a missing part raises `NotKept`.
     """
 
     scenario: Scenario
@@ -80,9 +81,11 @@ class Result:
         return cls.of(**parts)
 
     def save(self, folder: str | Path) -> None:
-        """Write summary.json, requests.parquet and steps.parquet, as far as they were kept. Files of an earlier result
-        are replaced."""
+        """Write summary.json, scenario.json, requests.parquet and steps.parquet, as far as they were kept. Files of an
+        earlier result are replaced."""
         with result_folder(Path(folder)) as stage:
+            if self.has("scenario"):
+                write_scenario(self.scenario, stage)
             if self.has("requests"):
                 write_table(self.requests, stage / REQUESTS)
             if self.has("steps"):
@@ -155,7 +158,7 @@ def summary_text(summary: Summary, notes: Sequence[str]) -> str:
 
 _AGAIN = "simulate with it among keep, or load a folder that has it"
 _PARTS = {
-    "scenario": "a folder does not hold it; load the file that it was run from",
+    "scenario": "it was read from a folder; load its scenario.json, or the file that it was run from",
     "summary": _AGAIN,
     "requests": _AGAIN,
     "steps": _AGAIN,

@@ -1,0 +1,1 @@
+"""Serving scenarios and results side by side: what differs, and which differences are real."""
