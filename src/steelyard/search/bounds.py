@@ -2,8 +2,8 @@
 
 A bound is sound: no run of `simulate` that meets the limits is above it. It rests on three facts.
 
-- The GPU runs one step at a time. A step with n decodes and c prompt tokens takes at least d(n, c) seconds, whatever else
-  is in it: the least entry of the tables for that many tokens or more.
+- The GPU runs one step at a time. A step with n decodes and c prompt tokens takes at least d(n, c) seconds, whatever
+  else is in it: the least entry of the tables for that many tokens or more.
 - A request that meets a limit of t seconds per token was in steps of t seconds on average.
 - A request that meets its limits has ended by the last arrival plus those limits.
 
@@ -65,7 +65,10 @@ class EngineBound:
         low_c, high_c = chunks[:-1][None, :], (chunks[1:] - 1)[None, :].astype(float)
         tokens = np.minimum(counts[:-1, None] + low_c, self._most_tokens)
         seconds = self._without_attention[tokens] + self._attention(counts[:-1], demand)[:, None]
+        if self.setup.unit is not None:
+            seconds = np.maximum(seconds, self._unit_decodes(counts[:-1], demand)[:, None])
         possible = (counts[:-1, None] + low_c <= self._most_tokens) & (seconds > 0)
+        seconds = np.where(possible, seconds, 1.0)
         slack = demand.shown_late + (1 - RESTED) * float(seconds.max())
         tpot = (demand.tpot + slack / demand.output) * drafts
         found = inf
@@ -78,7 +81,7 @@ class EngineBound:
                     if not price
                     else cost * np.maximum(high_n * (tpot / seconds - 1), low_n * (tpot / seconds - 1))
                 )
-                value = np.where(possible, done / np.where(possible, seconds, 1.0) + gain, -inf)
+                value = np.where(possible, done / seconds + gain, -inf)
                 found = min(found, float(value.max()))
         return found
 
@@ -113,6 +116,17 @@ class EngineBound:
         cost = _plain(setup.cost)
         on_one = -(-counts // ranks)
         found = np.array([cost.least_decode_attention(int(n), int(n) * demand.shortest) if n else 0.0 for n in on_one])
+        return np.asarray(np.minimum.accumulate(found[::-1])[::-1])
+
+    def _unit_decodes(self, counts: Ints, demand: Demand) -> Floats:
+        """The least seconds of a unit's step with so many decodes or more."""
+        unit = self.setup.unit
+        assert unit is not None
+        found = np.zeros(len(counts))
+        for i, n in enumerate(counts.tolist()):
+            if n:
+                a, b, _ = unit.decode_line(n, n * demand.shortest, demand.shortest)
+                found[i] = a + b * n * demand.shortest
         return np.asarray(np.minimum.accumulate(found[::-1])[::-1])
 
 

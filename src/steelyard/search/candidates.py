@@ -46,7 +46,7 @@ class Candidates:
     firsts: Ints  # how many
     second: Ints
     seconds: Ints
-    bound: Floats  # requests per second of the fleet
+    bound: Floats  # the highest rate of the grid that the fleet may carry
     estimate: Floats
     gpus: Ints
     usd_per_hour: Floats
@@ -92,9 +92,24 @@ class Space:
     refused: int  # candidates with a kind that cannot work for another reason
 
 
-def enumerate_space(
-    scenario: SearchScenario, asked: Asked, tpot: float, first: Demand | None, whole: Demand | None
-) -> Space:
+@dataclass(frozen=True)
+class Ceiling:
+    """Turns what a pool can serve into the highest rate of the grid at which its limits may be met."""
+
+    demand: Demand | None
+    rates: Floats
+    needs: Floats  # requests per second to be served at each of these rates, at least
+
+    def of(self, per_second: Floats) -> Floats:
+        """The highest rate for each; infinite if nothing bounds it, 0 if not even the lowest may be carried."""
+        if self.demand is None:
+            return np.full(len(per_second), np.inf)
+        place = np.searchsorted(self.needs, per_second, side="right") - 1
+        found = self.rates[np.maximum(place, 0)]
+        return np.where(place < 0, 0.0, np.where(place >= len(self.rates) - 1, np.inf, found))
+
+
+def enumerate_space(scenario: SearchScenario, asked: Asked, tpot: float, first: Ceiling, whole: Ceiling) -> Space:
     """All candidates, with bounds and estimates. Raises UserError if there are none, or too many."""
     spec = scenario.search
     _check_size(scenario)
@@ -113,17 +128,19 @@ def enumerate_space(
                 if key not in rated:
                     kinds[key] = kinds.get((role, quantization)) or kinds_of(scenario, role, quantization)
                     rated[key] = tuple(
-                        _rated(kind, role, whole_unit, asked, tpot, first, whole) for kind in kinds[key].found
+                        _rated(kind, role, whole_unit, asked, tpot, first.demand, whole.demand)
+                        for kind in kinds[key].found
                     )
             keys = [(f"{role}{' whole' if architecture == 'afd' else ''}", quantization) for role in roles]
             for router in spec.router:
-                groups.append(_combined(scenario, architecture, quantization, router, [rated[key] for key in keys]))
+                both = [rated[key] for key in keys]
+                groups.append(_combined(scenario, architecture, quantization, router, both, (first, whole)))
                 _count(counts, spec.gpus, [kinds[key] for key in keys], spec.objective == "cost")
     if not any(len(group) for group in groups):
         raise UserError(
             f"{scenario.source}: search: no fleet can work: of {counts[0]:,} candidates {counts[1]:,} do not fit the "
-            f"memory of their GPUs and {counts[2]:,} have degrees or settings that do not go together, or need more than "
-            f"{spec.gpus} GPUs"
+            f"memory of their GPUs and {counts[2]:,} have degrees or settings that do not go together, or need more "
+            f"than {spec.gpus} GPUs"
         )
     return Space(tuple(groups), kinds, *counts)
 
@@ -171,6 +188,7 @@ def _combined(
     quantization: str | None,
     router: str,
     rated: list[tuple[Rated, ...]],
+    ceilings: tuple[Ceiling, Ceiling],
 ) -> Candidates:
     """Every number of engines, if a fleet's cost is what matters; else as many as there is room for."""
     spec = scenario.search
@@ -192,12 +210,15 @@ def _combined(
         mine = np.array([what(each) for each in ones] or [0])[first] * firsts
         return mine if not others else mine + np.array([what(each) for each in others])[second] * seconds
 
-    def least(what: Any) -> Floats:
+    def sides(what: Any) -> list[Floats]:
         mine = np.array([what(each) for each in ones] or [0.0], dtype=float)[first] * firsts
-        if not others:
-            return mine
-        return np.minimum(mine, np.array([what(each) for each in others], dtype=float)[second] * seconds)
+        return (
+            [mine] if not others else [mine, np.array([what(each) for each in others], dtype=float)[second] * seconds]
+        )
 
+    bounds = sides(lambda each: each.bound)
+    own = ceilings[1:] if not others else ceilings
+    highest = [ceiling.of(bound) for ceiling, bound in zip(own, bounds, strict=True)]
     return Candidates(
         architecture,
         quantization,
@@ -205,8 +226,8 @@ def _combined(
         ones,
         tuple(others),
         *(first, firsts, second, seconds),
-        bound=least(lambda each: each.bound),
-        estimate=least(lambda each: each.estimate),
+        bound=np.min(highest, axis=0),
+        estimate=np.min(sides(lambda each: each.estimate), axis=0),
         gpus=total(lambda each: each.kind.gpus),
         usd_per_hour=total(lambda each: each.kind.usd_per_hour).astype(float),
         watts=total(lambda each: each.kind.watts).astype(float),

@@ -27,9 +27,9 @@ class Demand:
     shown_late: float  # seconds by which a first token may be shown after its step, at most
     shared: bool  # whether requests may share prefixes
 
-    def fits(self, requests: int, span: float, per_second: float) -> bool:
-        """Whether a fleet that serves so many per second can have served its share of a run's requests in time."""
-        return self.share * requests - 1 <= per_second * (span + self.within)
+    def needs(self, requests: int, span: float) -> float:
+        """Requests per second that a fleet must be able to serve, to have served their share of a run in time."""
+        return (self.share * requests - 1) / (span + self.within)
 
 
 def first_token_demand(scenario: Scenario, workload: Workload) -> Demand | None:

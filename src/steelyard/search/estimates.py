@@ -12,6 +12,8 @@ from math import inf
 from steelyard.sim.setup import Setup
 from steelyard.workload import Workload
 
+_MOST_PROMPTS = 64  # in a step; more do not make steps better
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -61,7 +63,8 @@ def answers_per_second(pool: Setup, asked: Asked, tpot: float, prompts_too: bool
 
 
 def _counts(pool: Setup, asked: Asked) -> range:
-    return range(1, max(1, min(64, pool.limits.max_num_batched_tokens // asked.prompt)) + 1)
+    most = min(_MOST_PROMPTS, pool.limits.max_num_seqs, pool.limits.max_num_batched_tokens // asked.prompt)
+    return range(1, max(1, most) + 1)
 
 
 def _prompts(pool: Setup, asked: Asked, count: int) -> float:
@@ -81,8 +84,11 @@ def _prompt_beside(pool: Setup, asked: Asked, n: int, decode: float) -> float:
     room = on_each - -(-n // pool.spread)
     if room < 1:
         return inf
+    seats = (pool.limits.max_num_seqs - n) // pool.spread
+    if seats < 1:
+        return inf
     least = inf
-    for count in {1, max(1, room // asked.prompt)}:  # prompts in a step: one, or as many as have room
+    for count in {1, min(seats, max(1, room // asked.prompt))}:  # prompts in a step: one, or as many as have room
         chunk = min(asked.prompt, room)
         step = pool.step_cost.mixed(n, n * asked.cached, asked.cached, [(chunk, 0)] * (count * pool.spread))
         added = max(0.0, max(step.gpu, step.prepare + step.launch) - decode)

@@ -6,10 +6,11 @@ from itertools import permutations
 
 from steelyard.errors import UserError
 from steelyard.scenario import Scenario
+from steelyard.scenario.search import SearchScenario
 from steelyard.scenario.slo import RunLimit
 
 
-def check_limits(scenario: Scenario) -> None:
+def check_limits(scenario: Scenario | SearchScenario) -> None:
     """Raise UserError unless there is a limit that a load could break, and none that contradicts another."""
     limits = scenario.slo.on_run()
     if not limits:

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from steelyard.errors import UserError
+from steelyard.records import Floats
 from steelyard.scenario import (
     ConstantArrivals,
     GammaArrivals,
@@ -59,6 +62,12 @@ class Load:
                     raise UserError(f"{where}: too few arrivals to have a rate")
                 total += share * float((len(first) - 1) / (first.max() - first.min()))
         return total
+
+    def unit_arrivals(self, requests: int) -> Floats:
+        """When each of so many requests arrives at a rate of 1."""
+        scenario = self.at(1.0, requests)
+        work = build_workload(scenario.workload, scenario.seed, scenario.base_dir)
+        return np.sort(work.at[work.after < 0])
 
     def at(self, rate: float, requests: int | None = None) -> Scenario:
         """The scenario at another rate, and with another number of requests where they are drawn."""

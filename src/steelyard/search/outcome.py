@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import inf
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +30,16 @@ class Outcome:
     overloaded: bool  # requests waited longer and longer
     good: float  # share of requests that met every limit of a single request; 1 without any
     output_tokens: int  # of a request, on average
+
+    def to_row(self) -> dict[str, Any]:
+        """As JSON has it: infinite values are None."""
+        return asdict(self)
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Outcome:
+        """What `to_row` told, from a journal."""
+        values = {name: inf if value is None else value for name, value in row["values"].items()}
+        return cls(values, row["overloaded"], row["good"], row["output_tokens"])
 
     def meets(self, slo: SloSpec, good: float | None = None) -> bool:
         """Whether the load is carried: every limit is met and nothing piles up.

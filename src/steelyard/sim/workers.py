@@ -8,7 +8,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import current_process, get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkContext, SpawnContext
@@ -20,8 +20,13 @@ from steelyard.errors import UserError
 _Task = TypeVar("_Task")
 _Found = TypeVar("_Found")
 
+_TRIES = 3  # of a task whose workers are ended from outside
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl
 _ENDED_WITH_PARENT = 1  # exit code
+
+
+class _Ended(UserError):
+    """A worker was ended from outside."""
 
 
 def free_cores() -> int:
@@ -64,6 +69,59 @@ def as_completed(
                 place, found = under_way.pop(ready), _received(ready)
                 _hand_out(ready, todo, under_way)
                 yield place, found
+
+
+class Workers:
+    """Processes that are kept for many rounds of tasks. One that is ended from outside is replaced."""
+
+    def __init__(self, function: Callable[[Any], Any], ends: list[Connection], more: ExitStack) -> None:
+        self._function, self._ends, self._more = function, ends, more
+
+    def work(self, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        """The function applied to each task, as (place of the task, what was found), the first to end first."""
+        todo = iter(enumerate(tasks))
+        under_way: dict[Connection, tuple[int, Any, int]] = {}
+        for end in self._ends:
+            self._next(end, todo, under_way)
+        while under_way:
+            for ready in wait(list(under_way)):
+                assert isinstance(ready, Connection)
+                place, task, tries = under_way.pop(ready)
+                try:
+                    found = _received(ready)
+                except _Ended:
+                    if tries >= _TRIES:
+                        raise
+                    self._replace(ready, place, task, tries, under_way)
+                    continue
+                self._next(ready, todo, under_way)
+                yield place, found
+
+    def _next(
+        self, end: Connection, todo: Iterator[tuple[int, Any]], under_way: dict[Connection, tuple[int, Any, int]]
+    ) -> None:
+        for place, task in todo:
+            under_way[end] = place, task, 1
+            with suppress(BrokenPipeError):  # the worker has ended, which is told when its result is read
+                end.send(task)
+            return
+
+    def _replace(
+        self, end: Connection, place: int, task: Any, tries: int, under_way: dict[Connection, tuple[int, Any, int]]
+    ) -> None:
+        """Start another worker in the place of one that has ended, with its task."""
+        (new,) = self._more.enter_context(_started(self._function, [()]))
+        self._ends[self._ends.index(end)] = new
+        under_way[new] = place, task, tries + 1
+        new.send(task)
+
+
+@contextmanager
+def keep_working(function: Callable[[Any], Any], workers: int) -> Iterator[Workers]:
+    """Worker processes until the end of the block."""
+    with ExitStack() as more:
+        ends = more.enter_context(_started(function, [()] * workers))
+        yield Workers(function, list(ends), more)
 
 
 def _hand_out(end: Connection, todo: Iterator[tuple[int, Any]], under_way: dict[Connection, int]) -> None:
@@ -180,7 +238,7 @@ def _received(end: Connection) -> Any:
         found, error = end.recv()
     except (EOFError, ConnectionResetError):
         told = "a worker process was ended from outside; is there enough memory? fewer --workers need less"
-        raise UserError(told) from None
+        raise _Ended(told) from None
     if error is not None:
         raise error
     return found

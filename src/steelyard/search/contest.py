@@ -1,0 +1,228 @@
+"""The best candidates of an architecture, by successive simulations from short to long.
+
+Candidates come in the order of their estimates. One is simulated only while it may still win: its bound, which is
+sound, and its estimate with a margin must be above the best so far. Then it must carry the next rate above the best in
+a short simulation, and after that in a whole one. Only a candidate that does is taken further up. All candidates get
+the same requests.
+
+Candidates advance in rounds of a fixed size, so the number of processes changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from steelyard.records import Floats
+from steelyard.scenario import SloSpec
+from steelyard.search.candidates import Candidates
+from steelyard.search.outcome import Outcome
+from steelyard.search.rates import RateGrid
+
+_AT_ONCE = 8  # candidates that advance together
+_MARGIN = 1.3  # a simulated capacity may be above its estimate by this factor; the highest seen is 1.13
+KEPT = 2  # best candidates that must be right: the answer and the next best
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A candidate: its group of candidates, and its place there."""
+
+    group: int
+    row: int
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One simulation: a candidate at a rate of the grid, short or whole."""
+
+    entry: Entry
+    place: int
+    short: bool
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a candidate got at a level: the place of the highest rate it carries, and what happened there."""
+
+    entry: Entry
+    place: int
+    score: float
+    outcome: Outcome
+
+
+@dataclass
+class Field:
+    """The candidates of an architecture, and what one request per second of each is worth."""
+
+    groups: Sequence[Candidates]
+    numbers: Sequence[int]  # of the groups, in the space
+    weight: Callable[[Candidates], Floats]
+
+    def rows(self) -> Iterator[tuple[Entry, float, float, float]]:
+        """(candidate, estimate, bound, weight), the highest estimates first."""
+        parts = [(number, group, self.weight(group)) for number, group in zip(self.numbers, self.groups, strict=True)]
+        estimate = np.concatenate([group.estimate * weight for _, group, weight in parts])
+        where = np.concatenate([np.full(len(group), i) for i, (_, group, _) in enumerate(parts)])
+        place = np.concatenate([np.arange(len(group)) for _, group, _ in parts])
+        for at in np.argsort(-estimate, kind="stable").tolist():
+            number, group, weight = parts[where[at]]
+            row = int(place[at])
+            yield Entry(number, row), float(group.estimate[row]), float(group.bound[row]), float(weight[row])
+
+
+@dataclass
+class Tally:
+    """What became of the candidates."""
+
+    by_bound: int = 0  # cannot win
+    by_estimate: int = 0
+    by_short: int = 0  # by a short simulation
+    simulated: int = 0
+    whole: int = 0  # by a whole simulation
+
+
+Climb = Generator[Trial, Outcome, dict[str, tuple[int, Outcome]]]
+
+
+@dataclass
+class Contest:
+    """Finds the best of a field at every level of the limits."""
+
+    grid: RateGrid
+    levels: dict[str, SloSpec]
+    good: float | None
+    exhaustive: bool = False
+    tally: Tally = field(default_factory=Tally)
+    best: dict[str, list[Standing]] = field(default_factory=dict)
+    everyone: dict[str, dict[Entry, float]] = field(default_factory=dict)  # of an exhaustive contest
+
+    def run(self, entrants: Field, simulate: Callable[[Sequence[Trial]], Sequence[Outcome]]) -> None:
+        """Let all candidates compete. ``simulate`` answers trials, in their order."""
+        self.best = {level: [] for level in self.levels}
+        self.everyone = {level: {} for level in self.levels}
+        rows = entrants.rows()
+        climbing: list[tuple[Entry, float, Climb, Trial]] = []
+        while True:
+            while len(climbing) < _AT_ONCE:
+                fresh = next(rows, None)
+                if fresh is None:
+                    break
+                started = self._start(*fresh)
+                if started is not None:
+                    climbing.append(started)
+            if not climbing:
+                return
+            outcomes = simulate([trial for _, _, _, trial in climbing])
+            going: list[tuple[Entry, float, Climb, Trial]] = []
+            for (entry, weight, climb, _), outcome in zip(climbing, outcomes, strict=True):
+                try:
+                    going.append((entry, weight, climb, climb.send(outcome)))
+                except StopIteration as end:
+                    self._finish(entry, weight, end.value)
+            climbing = going
+
+    def _start(
+        self, entry: Entry, estimate: float, bound: float, weight: float
+    ) -> tuple[Entry, float, Climb, Trial] | None:
+        """The first trial of a candidate; None if it cannot win, or should not be able to."""
+        wanted: dict[str, int | None] = {}
+        highest = self.grid.at_most(min(bound, float(self.grid.rates[-1])))
+        cut = {"bound": False, "estimate": False}
+        for level in self.levels:
+            floor = self._to_beat(level)
+            place = None if floor is None or self.exhaustive else self.grid.above(floor / weight)
+            if highest < (0 if place is None else place):
+                cut["bound"] = True
+            elif place is not None and estimate * _MARGIN < float(self.grid.rates[min(place, highest)]):
+                cut["estimate"] = True
+            else:
+                wanted[level] = place
+        if not wanted or (estimate <= 0 and not self.exhaustive):
+            self.tally.by_bound += cut["bound"] and not cut["estimate"]
+            self.tally.by_estimate += cut["estimate"] or not cut["bound"]
+            return None
+        climb = self._climb(entry, max(0, self.grid.at_most(estimate)), highest, wanted)
+        self.tally.simulated += 1
+        return entry, weight, climb, next(climb)
+
+    def _to_beat(self, level: str) -> float | None:
+        found = self.best[level]
+        return found[KEPT - 1].score if len(found) >= KEPT else None
+
+    def _finish(self, entry: Entry, weight: float, found: dict[str, tuple[int, Outcome]]) -> None:
+        for level, (place, outcome) in found.items():
+            score = float(self.grid.rates[place]) * weight
+            standing = Standing(entry, place, score, outcome)
+            ranked = sorted(
+                [*self.best[level], standing], key=lambda each: (-each.score, each.entry.group, each.entry.row)
+            )
+            self.best[level] = ranked[:KEPT]
+            self.everyone[level][entry] = score
+
+    def _climb(self, entry: Entry, guess: int, highest: int, wanted: dict[str, int | None]) -> Climb:
+        """Trials of one candidate. ``wanted`` are the places it must carry, by level; None: whatever it can."""
+        whole: dict[int, Outcome] = {}
+        found: dict[str, tuple[int, Outcome]] = {}
+
+        def carries(place: int, level: str) -> Generator[Trial, Outcome, bool]:
+            if place not in whole:
+                self.tally.whole += 1
+                whole[place] = yield Trial(entry, place, False)
+            return whole[place].meets(self.levels[level], self.good)
+
+        short: dict[int, Outcome] = {}
+        passed = False
+        for level, place in wanted.items():
+            if place is not None:
+                if place not in whole and place not in short:
+                    short[place] = yield Trial(entry, place, True)
+                if place in short and not short[place].meets(self.levels[level], self.good):
+                    continue
+                passed = True
+                if not (yield from carries(place, level)):
+                    continue
+                low = place
+            else:
+                passed = True
+                start = yield from self._descend(carries, min(guess, highest), level)
+                if start is None:
+                    continue
+                low = start
+            low = yield from self._ascend(carries, low, highest, level)
+            found[level] = low, whole[low]
+        self.tally.by_short += not passed
+        return found
+
+    @staticmethod
+    def _descend(
+        carries: Callable[[int, str], Generator[Trial, Outcome, bool]], place: int, level: str
+    ) -> Generator[Trial, Outcome, int | None]:
+        """The first place that is carried on the way down, in ever longer steps."""
+        step = 2
+        while place >= 0:
+            if (yield from carries(place, level)):
+                return place
+            place, step = place - step, step * 2
+        return None
+
+    @staticmethod
+    def _ascend(
+        carries: Callable[[int, str], Generator[Trial, Outcome, bool]], low: int, highest: int, level: str
+    ) -> Generator[Trial, Outcome, int]:
+        """The highest place that is carried, from one that is."""
+        step, high = 1, highest + 1
+        while low + step < high:
+            if (yield from carries(low + step, level)):
+                low, step = low + step, step * 2
+            else:
+                high = low + step
+        while high - low > 1:
+            middle = (low + high) // 2
+            if (yield from carries(middle, level)):
+                low = middle
+            else:
+                high = middle
+        return low

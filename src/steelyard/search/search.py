@@ -1,0 +1,276 @@
+"""From a question to the fleet to buy: all candidates, the best of each architecture, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from steelyard.errors import UserError
+from steelyard.records import Floats
+from steelyard.scenario import Scenario, SloSpec
+from steelyard.scenario.search import SearchScenario
+from steelyard.search.candidates import Candidates, Ceiling, Space, enumerate_space
+from steelyard.search.cheapest import cheapest
+from steelyard.search.contest import Contest, Field, Standing, Tally, Trial
+from steelyard.search.crew import crew_of
+from steelyard.search.demand import first_token_demand, whole_demand
+from steelyard.search.estimates import Asked
+from steelyard.search.journal import SearchJournal, point_key
+from steelyard.search.kinds import as_scenario
+from steelyard.search.limits import check_limits
+from steelyard.search.loads import Load
+from steelyard.search.outcome import Outcome, observe
+from steelyard.search.rates import RateGrid
+from steelyard.sim.setup import set_up
+from steelyard.workload import build_workload
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A fleet that was found, at a level of the limits."""
+
+    architecture: str
+    level: str
+    name: str
+    fleet: dict[str, Any]
+    quantization: str | None
+    rate: float  # requests per second that it carries
+    score: float
+    gpus: int
+    usd_per_hour: float
+    watts: float
+    bound: float
+    estimate: float
+    outcome: Outcome
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        """Tokens that it generates at this rate."""
+        return self.rate * self.outcome.output_tokens
+
+
+@dataclass(frozen=True)
+class Level:
+    """The best fleets at one level of the limits: of each architecture, the best first."""
+
+    name: str
+    slo: SloSpec
+    choices: tuple[Choice, ...]
+
+    @property
+    def best(self) -> Choice | None:
+        """The best of all architectures."""
+        return self.choices[0] if self.choices else None
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """The answer of a search."""
+
+    scenario: SearchScenario
+    space: Space
+    levels: tuple[Level, ...]
+    tallies: dict[str, Tally]  # by architecture
+    simulations: int  # of which this search and those before it needed
+    everyone: dict[str, dict[str, float]] = field(
+        default_factory=dict
+    )  # of an exhaustive search: scores by level and name
+
+    @property
+    def considered(self) -> int:
+        """Candidates, with those that cannot work."""
+        return self.space.considered
+
+    def scenario_of(self, choice: Choice) -> Scenario:
+        """The serving scenario of a choice, at the rate that it carries."""
+        level = next(each for each in self.levels if each.name == choice.level)
+        scenario = as_scenario(self.scenario, choice.fleet, choice.quantization).replace(slo=level.slo)
+        return Load(scenario).at(choice.rate)
+
+
+def search(
+    scenario: SearchScenario,
+    *,
+    journal: Path | None = None,
+    workers: int | None = None,
+    ray: str | None = None,
+    exhaustive: bool = False,
+    progress: Progress | None = None,
+) -> SearchResult:
+    """Find the best fleets of a search.
+
+    ``journal`` is a file that keeps every simulation: with it, a search that was stopped goes on. ``exhaustive``
+    simulates every candidate, to check what the search leaves out.
+    """
+    return _Search(scenario, exhaustive, progress).run(journal, workers, ray)
+
+
+def levels_of(scenario: SearchScenario) -> dict[str, SloSpec]:
+    """The limits at each level, loosest first; one without a name if there are no levels."""
+    if not scenario.search.levels:
+        return {"": scenario.slo}
+    ((name, values),) = scenario.search.levels.items()
+    written = scenario.slo.model_dump(exclude_unset=True)
+    return {
+        f"{name} <= {value:g} s": SloSpec(**{**written, name: value}) for value in sorted(set(values), reverse=True)
+    }
+
+
+class _Search:
+    def __init__(self, scenario: SearchScenario, exhaustive: bool, progress: Progress | None) -> None:
+        self.scenario, self.exhaustive, self.progress = scenario, exhaustive, progress
+        self.levels = levels_of(scenario)
+        self.loosest = next(iter(self.levels.values()))
+        self.simulations = 0
+
+    def run(self, journal: Path | None, workers: int | None, ray: str | None) -> SearchResult:
+        scenario, spec = self.scenario, self.scenario.search
+        for slo in self.levels.values():
+            if spec.good is None:
+                check_limits(scenario.replace(slo=slo))
+            elif not slo.per_request():
+                raise UserError(f"{scenario.source}: slo: search.good counts requests within limits; give some")
+        with _opened(journal, scenario) as self.book:
+            self._tell("preparing engines", 0, 0)
+            load = Load(self._base())
+            self.grid = RateGrid.of(scenario, load)
+            self.space = self._space()
+            tallies: dict[str, Tally] = {}
+            found: dict[str, list[Choice]] = {level: [] for level in self.levels}
+            everyone: dict[str, dict[str, float]] = {level: {} for level in self.levels}
+            with crew_of(partial(simulate_point, scenario), workers, ray) as self.crew:
+                for architecture in spec.chosen():
+                    contest = self._contest(architecture)
+                    tallies[architecture] = contest.tally
+                    for level, standings in contest.best.items():
+                        found[level] += [self._choice(architecture, level, each) for each in standings]
+                        everyone[level] |= {
+                            self.space.groups[entry.group].name(entry.row): score
+                            for entry, score in contest.everyone[level].items()
+                        }
+        ranked = tuple(
+            Level(name, slo, tuple(sorted(found[name], key=lambda each: (-each.score, each.name))))
+            for name, slo in self.levels.items()
+        )
+        return SearchResult(
+            scenario, self.space, ranked, tallies, self.simulations, everyone if self.exhaustive else {}
+        )
+
+    def _tell(self, what: str, done: int, total: int) -> None:
+        if self.progress is not None:
+            self.progress(what, done, total)
+
+    def _base(self) -> Scenario:
+        """A serving scenario with any fleet, for what does not depend on the fleet."""
+        spec = self.scenario.search
+        choices = next(each for each in (spec.serve, spec.prefill, spec.attention) if each is not None)
+        return as_scenario(self.scenario, {"gpu": choices.gpu[0]}).replace(slo=self.loosest)
+
+    def _space(self) -> Space:
+        scenario = self.grid.load.scenario
+        workload = build_workload(scenario.workload, scenario.seed, scenario.base_dir)
+        demands = (None, None)
+        if self.scenario.search.good is None:
+            demands = first_token_demand(scenario, workload), whole_demand(scenario, workload)
+        first, whole = (Ceiling(demand, self.grid.rates, self.grid.needs(demand)) for demand in demands)
+        tpots = [limit.seconds for limit in self.loosest.on_run() if limit.metric == "tpot"]
+        per_token = self.loosest.per_request().get("tpot")
+        tpot = min([*tpots, *([per_token] if per_token is not None else [])], default=inf)
+        return enumerate_space(self.scenario, Asked.of(workload), tpot, first, whole)
+
+    def _contest(self, architecture: str) -> Contest:
+        groups = [(i, group) for i, group in enumerate(self.space.groups) if group.architecture == architecture]
+        contest = Contest(self.grid, self.levels, self.scenario.search.good, self.exhaustive)
+        if not any(len(group) for _, group in groups):
+            contest.best = {level: [] for level in self.levels}
+            contest.everyone = {level: {} for level in self.levels}
+            return contest
+        entrants = Field([group for _, group in groups], [i for i, _ in groups], self._weight)
+        if self.scenario.search.objective == "cost":
+            cheapest(contest, entrants, self.grid.at_most(self.grid.load.own), self._simulate)
+        else:
+            contest.run(entrants, partial(self._simulate, architecture))
+        return contest
+
+    def _weight(self, group: Candidates) -> Floats:
+        objective = self.scenario.search.objective
+        divisor = {"per-gpu": group.gpus, "per-dollar": group.usd_per_hour, "per-watt": group.watts}.get(objective)
+        return np.ones(len(group)) if divisor is None else 1 / np.maximum(divisor, 1e-9)
+
+    def _simulate(self, architecture: str, trials: Sequence[Trial]) -> list[Outcome]:
+        """The outcomes of trials, from the journal or simulated now."""
+        points = [self._point(trial) for trial in trials]
+        keys = [point_key(self.scenario, point, "outcome") for point in points]
+        found: dict[int, Outcome] = {}
+        for i, key in enumerate(keys):
+            row = None if self.book is None else self.book.get(key)
+            if row is not None:
+                found[i] = Outcome.from_row(row)
+        missing = [i for i in range(len(points)) if i not in found]
+        for place, outcome in self.crew.work([points[i] for i in missing]):
+            i = missing[place]
+            found[i] = outcome if self.book is None else Outcome.from_row(self.book.put(keys[i], outcome.to_row()))
+            self.simulations += 1
+            self._tell(f"{architecture}: simulations", self.simulations, 0)
+        return [found[i] for i in range(len(points))]
+
+    def _point(self, trial: Trial) -> Point:
+        group = self.space.groups[trial.entry.group]
+        fleet = group.fleet(trial.entry.row, self.scenario.search)
+        rate = float(self.grid.rates[trial.place])
+        return Point(fleet, group.quantization, rate, self.grid.requests(trial.place, trial.short))
+
+    def _choice(self, architecture: str, level: str, standing: Standing) -> Choice:
+        group, row = self.space.groups[standing.entry.group], standing.entry.row
+        return Choice(
+            architecture=architecture,
+            level=level,
+            name=group.name(row),
+            fleet=group.fleet(row, self.scenario.search),
+            quantization=group.quantization,
+            rate=float(self.grid.rates[standing.place]),
+            score=standing.score,
+            gpus=int(group.gpus[row]),
+            usd_per_hour=float(group.usd_per_hour[row]),
+            watts=float(group.watts[row]),
+            bound=float(group.bound[row]),
+            estimate=float(group.estimate[row]),
+            outcome=standing.outcome,
+        )
+
+
+@dataclass(frozen=True)
+class Point:
+    """What one simulation of a search is about."""
+
+    fleet: dict[str, Any]
+    quantization: str | None
+    rate: float
+    requests: int
+
+
+def simulate_point(scenario: SearchScenario, point: Point) -> Outcome:
+    """The outcome of a fleet at a rate. The run ends when the loosest level is out of reach."""
+    loosest = next(iter(levels_of(scenario).values()))
+    base = as_scenario(scenario, point.fleet, point.quantization).replace(slo=loosest)
+    stop = loosest if scenario.search.good is None else None
+    return observe(set_up(base), Load(base).at(point.rate, point.requests), stop=stop)
+
+
+@contextmanager
+def _opened(path: Path | None, scenario: SearchScenario) -> Iterator[SearchJournal | None]:
+    with (
+        nullcontext()
+        if path is None
+        else SearchJournal(path, f"search of {scenario.name} {point_key(scenario)}") as book
+    ):
+        yield book
