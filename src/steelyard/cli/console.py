@@ -69,6 +69,25 @@ class LateProgress:
             self._shown[0].stop()
 
 
+class SearchProgress:
+    """What a search is doing, with a bar for each part of it. The number of simulations to come is not known."""
+
+    def __init__(self) -> None:
+        self._what, self._shown = "", LateProgress("")
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if what != self._what:
+            self._shown.__exit__()
+            self._what, self._shown = what, LateProgress(what)
+        self._shown(done, total or None)
+
+    def __enter__(self) -> SearchProgress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._shown.__exit__()
+
+
 def _bar(console: Console) -> Progress:
     """The bar. Imported only when it is shown."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

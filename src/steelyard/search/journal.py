@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, Self
@@ -36,6 +37,16 @@ class SearchJournal:
         except BaseException:
             self._file.close()
             raise
+
+    @classmethod
+    @contextmanager
+    def opened(cls, path: Path | None, what: str) -> Iterator[SearchJournal | None]:
+        """A journal until the end of the block; None without a path."""
+        if path is None:
+            yield None
+            return
+        with cls(path, what) as journal:
+            yield journal
 
     def __len__(self) -> int:
         return len(self._rows)

@@ -47,18 +47,19 @@ def ray_crew(function: Callable[[Any], Any], address: str, workers: int | None) 
         import ray
     except ImportError:
         raise UserError("--ray: Ray is not installed; `pip install steelyard[live]` brings it") from None
-    settings: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False, "include_dashboard": False}
+    quiet: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
     try:
         try:
-            ray.init(address="auto" if address == "auto" else address, logging_level="ERROR", log_to_driver=False)
+            ray.init(address=address, **quiet)
         except ConnectionError:
             if address != "auto":
                 raise
-            ray.init(num_cpus=workers, **settings)
+            ray.init(num_cpus=workers, include_dashboard=False, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise UserError(f"--ray {address}: no Ray cluster answers there: {str(error).splitlines()[0]}") from None
     try:
-        cpus = int(ray.cluster_resources().get("CPU", 1))
+        resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        cpus = int(resources.get("CPU", 1))
         yield RayCrew(ray, function, workers or cpus)
     finally:
         ray.shutdown()

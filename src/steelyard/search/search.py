@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -20,7 +19,7 @@ from steelyard.search.candidates import Candidates, Ceiling, Space, enumerate_sp
 from steelyard.search.cheapest import cheapest
 from steelyard.search.contest import Contest, Field, Standing, Tally, Trial
 from steelyard.search.crew import crew_of
-from steelyard.search.demand import first_token_demand, whole_demand
+from steelyard.search.demand import Demand, first_token_demand, whole_demand
 from steelyard.search.estimates import Asked
 from steelyard.search.journal import SearchJournal, point_key
 from steelyard.search.kinds import as_scenario
@@ -90,11 +89,15 @@ class SearchResult:
         """Candidates, with those that cannot work."""
         return self.space.considered
 
-    def scenario_of(self, choice: Choice) -> Scenario:
-        """The serving scenario of a choice, at the rate that it carries."""
+    def scenario_of(self, choice: Choice, rate: float | None = None) -> Scenario:
+        """The serving scenario of a choice, at the rate that it carries or another."""
         level = next(each for each in self.levels if each.name == choice.level)
         scenario = as_scenario(self.scenario, choice.fleet, choice.quantization).replace(slo=level.slo)
-        return Load(scenario).at(choice.rate)
+        return Load(scenario).at(choice.rate if rate is None else rate, self.requests_of(choice))
+
+    def requests_of(self, choice: Choice) -> int:
+        """Requests of a whole simulation of a choice."""
+        return max(self.scenario.search.requests, round(choice.rate * self.scenario.search.seconds))
 
 
 def search(
@@ -139,7 +142,7 @@ class _Search:
                 check_limits(scenario.replace(slo=slo))
             elif not slo.per_request():
                 raise UserError(f"{scenario.source}: slo: search.good counts requests within limits; give some")
-        with _opened(journal, scenario) as self.book:
+        with SearchJournal.opened(journal, journal_name(scenario)) as self.book:
             self._tell("preparing engines", 0, 0)
             load = Load(self._base())
             self.grid = RateGrid.of(scenario, load)
@@ -178,7 +181,7 @@ class _Search:
     def _space(self) -> Space:
         scenario = self.grid.load.scenario
         workload = build_workload(scenario.workload, scenario.seed, scenario.base_dir)
-        demands = (None, None)
+        demands: tuple[Demand | None, Demand | None] = (None, None)
         if self.scenario.search.good is None:
             demands = first_token_demand(scenario, workload), whole_demand(scenario, workload)
         first, whole = (Ceiling(demand, self.grid.rates, self.grid.needs(demand)) for demand in demands)
@@ -266,11 +269,6 @@ def simulate_point(scenario: SearchScenario, point: Point) -> Outcome:
     return observe(set_up(base), Load(base).at(point.rate, point.requests), stop=stop)
 
 
-@contextmanager
-def _opened(path: Path | None, scenario: SearchScenario) -> Iterator[SearchJournal | None]:
-    with (
-        nullcontext()
-        if path is None
-        else SearchJournal(path, f"search of {scenario.name} {point_key(scenario)}") as book
-    ):
-        yield book
+def journal_name(scenario: SearchScenario) -> str:
+    """The name of a search in its journal: other choices, limits or code are another search."""
+    return f"search of {scenario.name} {point_key(scenario)}"
