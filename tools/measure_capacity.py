@@ -3,16 +3,17 @@
     python tools/measure_capacity.py draw SCENARIO OUT.json           # the requests of a scenario with a rate of 1
     python tools/measure_capacity.py serve CONFIG_DIR OUT.json ORDERS FOLDER   # on a machine with a GPU and vLLM
 
-`serve` starts one engine (dummy weights, settings of the drawn scenario) and reads orders from a file, to which more can be
-added while it runs. An order is a line of its own:
+`serve` starts one engine (dummy weights, settings of the drawn scenario) and reads orders from a file, to which more
+can be added while it runs. An order is a line of its own:
 
     lone            lone prompts of many lengths, after pauses         batches     even batches of growing size
     rate NAME 24.5  all requests, with arrivals at 24.5 a second       stop        the end
 
 Every request has tokens of its own, so the prefix cache is never hit. FOLDER gets NAME.clients.jsonl of each order: per
-request the seconds when it was due, when it was sent, of the first and of the last token, all since the order began. The
-recorder (`steelyard.profile.recorder`) writes the engine's steps to FOLDER/capture, if it is installed as vLLM's plugin.
-`split FOLDER OUT` then makes a capture with one run per order.
+request the seconds when it was due, when it was sent, of the first and of the last token, all since the order began.
+The recorder (`steelyard.profile.recorder`) writes the engine's steps to FOLDER/capture, if it is installed as vLLM's
+plugin. `split FOLDER OUT` then makes a capture with one run per order. Times are of a client in the engine's front-end
+process; there is no HTTP and no tokenizer.
 """
 
 from __future__ import annotations
@@ -117,10 +118,8 @@ class Driver:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        params = SamplingParams(
-            max_tokens=asked.output, min_tokens=asked.output, ignore_eos=True, detokenize=False,
-            output_kind=RequestOutputKind.DELTA,
-        )  # fmt: skip
+        length = {"max_tokens": asked.output, "min_tokens": asked.output, "ignore_eos": True}
+        params = SamplingParams(**length, detokenize=False, output_kind=RequestOutputKind.DELTA)
         await asyncio.sleep(max(0.0, start + asked.due - time.monotonic()))
         sent = time.monotonic()
         first, tokens, cached = 0.0, 0, 0
@@ -148,7 +147,8 @@ def _told(name: str, rows: list[dict[str, Any]]) -> str:
         f"{what} p50 {np.percentile(values, 50):.4f} p95 {np.percentile(values, 95):.4f} mean {values.mean():.4f};"
         for what, values in (("ttft", ttft), ("tpot", tpot))
     )
-    return f"{name}: {len(rows)} requests, {span:.1f} s; {figures} cached {sum(r['cached'] for r in rows)}, sent {late:.4f} s late"
+    cached = sum(row["cached"] for row in rows)
+    return f"{name}: {len(rows)} requests, {span:.1f} s; {figures} cached {cached}, sent {late:.4f} s late"
 
 
 async def serve(config: Path, drawn: Path, orders: Path, folder: Path) -> None:
