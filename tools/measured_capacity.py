@@ -21,6 +21,7 @@ from steelyard import load_scenario, simulate
 from steelyard.cost import HostTerms
 from steelyard.files.jsontext import json_lines, required
 from steelyard.scenario.slo import SloSpec
+from steelyard.sim.result import Kept
 from steelyard.sim.run import draw_workload
 from steelyard.sim.setup import set_up
 from steelyard.validate.crossed import cross_calibrate, read_sources
@@ -30,6 +31,7 @@ Levels = dict[str, float]  # by the name of a limit
 
 _CLOSE = 1.001  # two rates of a bisection that end it
 _DRAWS = 200  # bootstrap samples
+_KEPT: tuple[Kept, ...] = ("requests",)
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ def predictor(scenario_file: Path, host: HostTerms | None = None) -> Callable[[f
     work = draw_workload(fleet)
 
     def levels(rate: float, slo: SloSpec) -> Levels:
-        table = simulate(fleet, replace(work, at=work.at / rate), keep=("requests",)).requests
+        table = simulate(fleet, replace(work, at=work.at / rate), keep=_KEPT).requests
         return levels_of({name: table[name] for name in ("ttft", "tpot")}, slo)
 
     return levels
