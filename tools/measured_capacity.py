@@ -55,7 +55,7 @@ def read_runs(folder: Path) -> list[MeasuredRun]:
 def levels_of(latencies: Mapping[str, Floats], slo: SloSpec) -> Levels:
     """The percentiles that have limits."""
     return {
-        limit.name: float(np.nanpercentile(latencies[limit.metric], limit.percentile)) for limit in slo.percentiles()
+        limit.name: float(np.nanpercentile(latencies[limit.metric], limit.percentile)) for limit in slo.on_run()
     }
 
 
@@ -73,7 +73,7 @@ def predictor(scenario_file: Path, host: HostTerms | None = None) -> Callable[[f
 
 def largest(levels: Callable[[float, SloSpec], Levels], slo: SloSpec, low: float = 1.0, high: float = 100.0) -> float:
     """The largest rate that is carried."""
-    limits = {limit.name: limit.seconds for limit in slo.percentiles()}
+    limits = {limit.name: limit.seconds for limit in slo.on_run()}
     while high / low > _CLOSE:
         middle = (low * high) ** 0.5
         found = levels(middle, slo)
@@ -83,7 +83,7 @@ def largest(levels: Callable[[float, SloSpec], Levels], slo: SloSpec, low: float
 
 def crossing(points: Sequence[tuple[float, Levels]], slo: SloSpec) -> float:
     """The rate at which the first limit is reached, between measured ones; runs of one rate count by their mean."""
-    return min(_reached(points, limit.name, limit.seconds) for limit in slo.percentiles())
+    return min(_reached(points, limit.name, limit.seconds) for limit in slo.on_run())
 
 
 def _reached(points: Sequence[tuple[float, Levels]], name: str, limit: float) -> float:
@@ -126,7 +126,7 @@ def main(folder: Path) -> None:
     assert slo is not None
     runs = read_runs(folder)
     guesses = {"defaults": predictor(scenario), "calibrated": predictor(scenario, calibrated(folder))}
-    names = [limit.name for limit in slo.percentiles()]
+    names = [limit.name for limit in slo.on_run()]
     columns = [f"{name} {source}" for name in names for source in ("measured", *guesses)]
     print("| requests/s | " + " | ".join(columns) + " |")
     print("| --: " * (1 + len(columns)) + "|")

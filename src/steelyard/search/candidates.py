@@ -5,9 +5,10 @@ Half a million candidates are a dozen arrays. A candidate becomes a scenario onl
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,20 +18,12 @@ from steelyard.scenario.search import ROLES, Architecture, SearchScenario
 from steelyard.search.bounds import EngineBound
 from steelyard.search.demand import Demand
 from steelyard.search.estimates import Asked, answers_per_second, prompts_per_second
-from steelyard.search.kinds import MOST_KINDS, Kind, Kinds, count_kinds, kinds_of
+from steelyard.search.kinds import MOST_KINDS, Fate, Kind, KindRecipe, Kinds, Ratings, count_kinds, recipes
+from steelyard.sim.setup import Setup
 
 MOST_CANDIDATES = 20_000_000  # held as arrays: some 2 GB
 
 Key = tuple[str, str | None]  # a role and a quantization
-
-
-@dataclass(frozen=True)
-class Rated:
-    """A kind of engine with what one of it can carry, in requests per second."""
-
-    kind: Kind
-    bound: float  # no simulation is above it
-    estimate: float
 
 
 @dataclass(frozen=True)
@@ -40,8 +33,8 @@ class Candidates:
     architecture: Architecture
     quantization: str | None
     router: str
-    ones: tuple[Rated, ...]
-    others: tuple[Rated, ...]
+    ones: tuple[Kind, ...]
+    others: tuple[Kind, ...]
     first: Ints
     firsts: Ints  # how many
     second: Ints
@@ -57,10 +50,10 @@ class Candidates:
 
     def fleet(self, i: int, spec: Any) -> dict[str, Any]:
         """A candidate's fleet, in the form of a scenario."""
-        one, count = self.ones[self.first[i]].kind, int(self.firsts[i])
+        one, count = self.ones[self.first[i]], int(self.firsts[i])
         pools, unit, units = one.times(count), one, count
         if self.second[i] >= 0:
-            unit, units = self.others[self.second[i]].kind, int(self.seconds[i])
+            unit, units = self.others[self.second[i]], int(self.seconds[i])
             pools += unit.times(units)
         fleet: dict[str, Any] = {"pools": pools, "router": self.router}
         if any(pool["role"] == "prefill" for pool in pools):
@@ -73,9 +66,9 @@ class Candidates:
 
     def name(self, i: int) -> str:
         """A candidate in words."""
-        told = f"{self.firsts[i]} x ({self.ones[self.first[i]].kind.name})"
+        told = f"{self.firsts[i]} x ({self.ones[self.first[i]].name})"
         if self.second[i] >= 0:
-            told += f" to {self.seconds[i]} x ({self.others[self.second[i]].kind.name})"
+            told += f" to {self.seconds[i]} x ({self.others[self.second[i]].name})"
         if self.quantization is not None:
             told += f", {self.quantization}"
         return told
@@ -109,33 +102,52 @@ class Ceiling:
         return np.where(place < 0, 0.0, np.where(place >= len(self.rates) - 1, np.inf, found))
 
 
-def enumerate_space(scenario: SearchScenario, asked: Asked, tpot: float, first: Ceiling, whole: Ceiling) -> Space:
-    """All candidates, with bounds and estimates. Raises UserError if there are none, or too many."""
+@dataclass(frozen=True)
+class Rater:
+    """Rates engines for the part of requests that they serve."""
+
+    asked: Asked
+    tpot: float
+    first: Demand | None
+    whole: Demand | None
+
+    def __call__(self, role: str, pool: Setup) -> Ratings:
+        """Bounds and estimates by part: prefill, serve or decode; a unit may serve or decode."""
+        if role == "prefill":
+            bound = np.inf if self.first is None else EngineBound(pool, "prefill").requests_per_second(self.first)
+            return {"prefill": (bound, prompts_per_second(pool, self.asked))}
+        parts: tuple[Literal["serve", "decode"], ...] = ("serve", "decode")
+        found: dict[str, tuple[float, float]] = {}
+        for part in parts if role == "unit" else [each for each in parts if each == role]:
+            bound = np.inf if self.whole is None else EngineBound(pool, part).requests_per_second(self.whole)
+            found[part] = bound, answers_per_second(pool, self.asked, self.tpot, prompts_too=part == "serve")
+        return found
+
+
+Make = Callable[[Sequence[KindRecipe]], Sequence[Kind | tuple[Fate, int]]]
+
+
+def enumerate_space(scenario: SearchScenario, make: Make, ceilings: tuple[Ceiling, Ceiling]) -> Space:
+    """All candidates, with bounds and estimates. Raises UserError if there are none, or too many.
+
+    ``make`` makes kinds of engines, in the order of their recipes. ``ceilings`` are those of first tokens and of whole
+    requests.
+    """
     spec = scenario.search
     _check_size(scenario)
-    rated: dict[Key, tuple[Rated, ...]] = {}
     kinds: dict[Key, Kinds] = {}
     groups: list[Candidates] = []
     counts = [0, 0, 0]
     for architecture in spec.chosen():
-        roles = [role for role in ROLES[architecture] if role not in ("attention", "ffn")]
-        if "attention" in ROLES[architecture]:
-            roles.append("unit")
+        roles = ["unit" if role == "attention" else role for role in ROLES[architecture] if role != "ffn"]
         for quantization in spec.quantization:
             for role in roles:
-                whole_unit = role == "unit" and architecture == "afd"
-                key = (f"{role}{' whole' if whole_unit else ''}", quantization)
-                if key not in rated:
-                    kinds[key] = kinds.get((role, quantization)) or kinds_of(scenario, role, quantization)
-                    rated[key] = tuple(
-                        _rated(kind, role, whole_unit, asked, tpot, first.demand, whole.demand)
-                        for kind in kinds[key].found
-                    )
-            keys = [(f"{role}{' whole' if architecture == 'afd' else ''}", quantization) for role in roles]
+                if (role, quantization) not in kinds:
+                    kinds[role, quantization] = _kinds(scenario, role, quantization, make)
+            own = [kinds[role, quantization] for role in roles]
             for router in spec.router:
-                both = [rated[key] for key in keys]
-                groups.append(_combined(scenario, architecture, quantization, router, both, (first, whole)))
-                _count(counts, spec.gpus, [kinds[key] for key in keys], spec.objective == "cost")
+                groups.append(_combined(scenario, architecture, quantization, router, own, ceilings))
+                _count(counts, spec.gpus, own, spec.objective == "cost")
     if not any(len(group) for group in groups):
         raise UserError(
             f"{scenario.source}: search: no fleet can work: of {counts[0]:,} candidates {counts[1]:,} do not fit the "
@@ -143,6 +155,13 @@ def enumerate_space(scenario: SearchScenario, asked: Asked, tpot: float, first: 
             f"than {spec.gpus} GPUs"
         )
     return Space(tuple(groups), kinds, *counts)
+
+
+def _kinds(scenario: SearchScenario, role: str, quantization: str | None, make: Make) -> Kinds:
+    found = Kinds(role)
+    for made in make(list(recipes(scenario, role, quantization))):
+        found.add(made)
+    return found
 
 
 def _check_size(scenario: SearchScenario) -> None:
@@ -168,69 +187,53 @@ def _check_size(scenario: SearchScenario) -> None:
         )
 
 
-def _rated(
-    kind: Kind, role: str, whole_unit: bool, asked: Asked, tpot: float, first: Demand | None, whole: Demand | None
-) -> Rated:
-    pool = kind.setup.pools[0]
-    if role == "prefill":
-        bound = np.inf if first is None else EngineBound(pool, "prefill").requests_per_second(first)
-        return Rated(kind, bound, prompts_per_second(pool, asked))
-    both = role == "serve" or whole_unit
-    bound = np.inf
-    if whole is not None:
-        bound = EngineBound(pool, "serve" if both else "decode").requests_per_second(whole)
-    return Rated(kind, bound, answers_per_second(pool, asked, tpot, prompts_too=both))
-
-
 def _combined(
     scenario: SearchScenario,
     architecture: Architecture,
     quantization: str | None,
     router: str,
-    rated: list[tuple[Rated, ...]],
+    kinds: list[Kinds],
     ceilings: tuple[Ceiling, Ceiling],
 ) -> Candidates:
     """Every number of engines, if a fleet's cost is what matters; else as many as there is room for."""
     spec = scenario.search
     every = spec.objective == "cost"
-    ones, others = rated[0], rated[1] if len(rated) > 1 else ()
+    ones, others = tuple(kinds[0].found), tuple(kinds[1].found) if len(kinds) > 1 else ()
+    apart = len(kinds) > 1
     rows = [np.empty((0, 4), dtype=np.int64)]
     for i, one in enumerate(ones):
-        most = spec.gpus // one.kind.gpus
-        if not others:
+        most = spec.gpus // one.gpus
+        if not apart:
             numbers = np.arange(1, most + 1) if every else np.arange(most, most + 1)
             numbers = numbers[numbers > 0]
             rows.append(np.stack([np.full_like(numbers, i), numbers, np.full_like(numbers, -1), 0 * numbers], axis=1))
             continue
         for j, other in enumerate(others):
-            rows.append(_splits(spec.gpus, i, one.kind.gpus, j, other.kind.gpus, every))
+            rows.append(_splits(spec.gpus, i, one.gpus, j, other.gpus, every))
     first, firsts, second, seconds = np.concatenate(rows).T
 
-    def total(what: Any) -> Any:
-        mine = np.array([what(each) for each in ones] or [0])[first] * firsts
-        return mine if not others else mine + np.array([what(each) for each in others])[second] * seconds
+    def sides(what: Callable[[Kind, str], float]) -> list[Floats]:
+        """What the engines of each side have together."""
+        parts = ("prefill", "decode") if apart else ("serve",)
+        found = []
+        for part, own, place, number in zip(parts, (ones, others), (first, second), (firsts, seconds), strict=False):
+            found.append(np.array([what(each, part) for each in own] or [0.0], dtype=float)[place] * number)
+        return found
 
-    def sides(what: Any) -> list[Floats]:
-        mine = np.array([what(each) for each in ones] or [0.0], dtype=float)[first] * firsts
-        return (
-            [mine] if not others else [mine, np.array([what(each) for each in others], dtype=float)[second] * seconds]
-        )
-
-    bounds = sides(lambda each: each.bound)
-    own = ceilings[1:] if not others else ceilings
-    highest = [ceiling.of(bound) for ceiling, bound in zip(own, bounds, strict=True)]
+    bounds = sides(lambda each, part: each.ratings[part][0])
+    highest = [ceiling.of(bound) for ceiling, bound in zip(ceilings if apart else ceilings[1:], bounds, strict=True)]
     return Candidates(
         architecture,
         quantization,
         router,
         ones,
-        tuple(others),
+        others,
         *(first, firsts, second, seconds),
         bound=np.min(highest, axis=0),
-        estimate=np.min(sides(lambda each: each.estimate), axis=0),
-        gpus=total(lambda each: each.kind.gpus),
-        usd_per_hour=total(lambda each: each.kind.usd_per_hour).astype(float),
-        watts=total(lambda each: each.kind.watts).astype(float),
+        estimate=np.min(sides(lambda each, part: each.ratings[part][1]), axis=0),
+        gpus=np.sum(sides(lambda each, _: each.gpus), axis=0).astype(np.int64),
+        usd_per_hour=np.sum(sides(lambda each, _: each.usd_per_hour), axis=0),
+        watts=np.sum(sides(lambda each, _: each.watts), axis=0),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
@@ -12,13 +12,17 @@ from typing import Any, Literal
 from steelyard.errors import NoRoom, UserError
 from steelyard.scenario import Scenario, scenario_from_dict
 from steelyard.scenario.search import PoolChoices, SearchScenario
-from steelyard.sim.setup import FleetSetup, set_up
+from steelyard.sim.setup import Setup, set_up
 
 Pool = dict[str, Any]
 Fate = Literal["works", "no room", "refused"]
 """What becomes of a combination. It is refused if degrees do not divide, or if settings contradict each other."""
 _NEAR = {"allgather_reducescatter": "", "deepep_low_latency": " ll", "deepep_high_throughput": " ht"}
 MOST_KINDS = 20_000  # of a role; each is prepared, which takes some hundredths of a second
+
+
+Ratings = Mapping[str, tuple[float, float]]
+"""By part of a request: an upper bound and an estimate of the requests per second that one engine serves."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class Kind:
     gpus: int
     usd_per_hour: float
     watts: float
-    setup: FleetSetup = field(repr=False, compare=False)
+    ratings: Ratings
 
     def times(self, count: int) -> list[Pool]:
         """The pools of ``count`` of them."""
@@ -47,27 +51,60 @@ class Kinds:
     found: list[Kind] = field(default_factory=list)
     sizes: Counter[tuple[Fate, int]] = field(default_factory=Counter)  # all combinations, by fate and GPUs
 
+    def add(self, made: Kind | tuple[Fate, int]) -> None:
+        """Count a combination, and keep it if it works."""
+        if isinstance(made, Kind):
+            self.found.append(made)
+            self.sizes["works", made.gpus] += 1
+        else:
+            self.sizes[made] += 1
 
-def kinds_of(scenario: SearchScenario, role: str, quantization: str | None) -> Kinds:
-    """All kinds of a role. Units are made of attention and ffn choices together."""
-    spec, kinds = scenario.search, Kinds(role)
-    for pools, micro in _units(scenario) if role == "unit" else ((pools, 0) for pools in _alone(scenario, role)):
-        fleet: dict[str, Any] = {"pools": [_on_its_own(pool) for pool in pools]}
-        if micro:
-            fleet["afd"] = {"units": 1, "micro_batches": micro}
+
+def recipes(scenario: SearchScenario, role: str, quantization: str | None) -> Iterator[KindRecipe]:
+    """All combinations of a role's choices. Units are made of attention and ffn choices together."""
+    if role == "unit":
+        for pools, micro in _units(scenario):
+            yield KindRecipe(role, pools, micro, quantization)
+        return
+    for pool in _alone(scenario, role):
+        yield KindRecipe(role, pool, 0, quantization)
+
+
+@dataclass(frozen=True)
+class KindRecipe:
+    """A combination of choices, which may not work."""
+
+    role: str
+    pools: tuple[Pool, ...]
+    micro_batches: int
+    quantization: str | None
+
+    def made(self, scenario: SearchScenario, rate: Callable[[Setup], Ratings]) -> Kind | tuple[Fate, int]:
+        """The kind with its ratings; or why there is none, and its GPUs.
+
+        Its tables are not kept: they take hundreds of megabytes if there are hundreds of kinds.
+        """
+        spec = scenario.search
+        fleet: dict[str, Any] = {"pools": [_on_its_own(pool) for pool in self.pools]}
+        if self.micro_batches:
+            fleet["afd"] = {"units": 1, "micro_batches": self.micro_batches}
         if spec.topology is not None:
             fleet["topology"] = spec.topology
         try:
-            setup = set_up(as_scenario(scenario, fleet, quantization))
+            setup = set_up(as_scenario(scenario, fleet, self.quantization))
         except UserError as error:
-            kinds.sizes["no room" if isinstance(error, NoRoom) else "refused", _gpus(pools)] += 1
-            continue
-        kinds.sizes["works", setup.gpus] += 1
-        price = sum(each.gpus * each.price_per_hour for each in setup.pools)
-        watts = float(sum(each.gpus * each.gpu.tdp_watts for each in setup.pools))
-        name = _unit_name(pools, micro) if role == "unit" else _name(scenario, role, pools[0])
-        kinds.found.append(Kind(role, name, pools, micro, setup.gpus, price, watts, setup))
-    return kinds
+            return "no room" if isinstance(error, NoRoom) else "refused", _gpus(self.pools)
+        unit = self.role == "unit"
+        return Kind(
+            self.role,
+            _unit_name(self.pools, self.micro_batches) if unit else _name(scenario, self.role, self.pools[0]),
+            self.pools,
+            self.micro_batches,
+            setup.gpus,
+            usd_per_hour=sum(each.gpus * each.price_per_hour for each in setup.pools),
+            watts=float(sum(each.gpus * each.gpu.tdp_watts for each in setup.pools)),
+            ratings=rate(setup.pools[0]),
+        )
 
 
 def as_scenario(scenario: SearchScenario, fleet: dict[str, Any], quantization: str | None = None) -> Scenario:

@@ -15,14 +15,14 @@ from steelyard.errors import UserError
 from steelyard.records import Floats
 from steelyard.scenario import Scenario, SloSpec
 from steelyard.scenario.search import SearchScenario
-from steelyard.search.candidates import Candidates, Ceiling, Space, enumerate_space
+from steelyard.search.candidates import Candidates, Ceiling, Rater, Space, enumerate_space
 from steelyard.search.cheapest import cheapest
 from steelyard.search.contest import Contest, Field, Standing, Tally, Trial
 from steelyard.search.crew import crew_of
 from steelyard.search.demand import Demand, first_token_demand, whole_demand
 from steelyard.search.estimates import Asked
 from steelyard.search.journal import SearchJournal, point_key
-from steelyard.search.kinds import as_scenario
+from steelyard.search.kinds import Fate, Kind, KindRecipe, as_scenario
 from steelyard.search.limits import check_limits
 from steelyard.search.loads import Load
 from steelyard.search.outcome import Outcome, observe
@@ -146,11 +146,11 @@ class _Search:
             self._tell("preparing engines", 0, 0)
             load = Load(self._base())
             self.grid = RateGrid.of(scenario, load)
-            self.space = self._space()
             tallies: dict[str, Tally] = {}
             found: dict[str, list[Choice]] = {level: [] for level in self.levels}
             everyone: dict[str, dict[str, float]] = {level: {} for level in self.levels}
-            with crew_of(partial(simulate_point, scenario), workers, ray) as self.crew:
+            with crew_of(partial(work_on, scenario), workers, ray) as self.crew:
+                self.space = self._space()
                 for architecture in spec.chosen():
                     contest = self._contest(architecture)
                     tallies[architecture] = contest.tally
@@ -184,11 +184,21 @@ class _Search:
         demands: tuple[Demand | None, Demand | None] = (None, None)
         if self.scenario.search.good is None:
             demands = first_token_demand(scenario, workload), whole_demand(scenario, workload)
-        first, whole = (Ceiling(demand, self.grid.rates, self.grid.needs(demand)) for demand in demands)
+        ceilings = tuple(Ceiling(demand, self.grid.rates, self.grid.needs(demand)) for demand in demands)
         tpots = [limit.seconds for limit in self.loosest.on_run() if limit.metric == "tpot"]
         per_token = self.loosest.per_request().get("tpot")
         tpot = min([*tpots, *([per_token] if per_token is not None else [])], default=inf)
-        return enumerate_space(self.scenario, Asked.of(workload), tpot, first, whole)
+        rater = Rater(Asked.of(workload), tpot, *demands)
+        first, whole = ceilings
+        return enumerate_space(self.scenario, partial(self._made, rater), (first, whole))
+
+    def _made(self, rater: Rater, recipes: Sequence[KindRecipe]) -> list[Kind | tuple[Fate, int]]:
+        found: list[Kind | tuple[Fate, int]] = [("refused", 0)] * len(recipes)
+        tasks = [(rater, recipe) for recipe in recipes]
+        for done, (place, made) in enumerate(self.crew.work(tasks), 1):
+            found[place] = made
+            self._tell("preparing engines", done, len(tasks))
+        return found
 
     def _contest(self, architecture: str) -> Contest:
         groups = [(i, group) for i, group in enumerate(self.space.groups) if group.architecture == architecture]
@@ -259,6 +269,14 @@ class Point:
     quantization: str | None
     rate: float
     requests: int
+
+
+def work_on(scenario: SearchScenario, task: Point | tuple[Rater, KindRecipe]) -> Outcome | Kind | tuple[Fate, int]:
+    """What a process of a search does: make and rate a kind of engine, or simulate a fleet."""
+    if isinstance(task, Point):
+        return simulate_point(scenario, task)
+    rater, recipe = task
+    return recipe.made(scenario, partial(rater, recipe.role))
 
 
 def simulate_point(scenario: SearchScenario, point: Point) -> Outcome:
