@@ -55,7 +55,9 @@ def read_runs(folder: Path) -> list[MeasuredRun]:
 def levels_of(latencies: Mapping[str, Floats], slo: SloSpec) -> Levels:
     """The percentiles that have limits."""
     return {
-        limit.name: float(np.nanpercentile(latencies[limit.metric], limit.percentile)) for limit in slo.on_run()
+        limit.name: float(np.nanpercentile(latencies[limit.metric], limit.percentile))
+        for limit in slo.on_run()
+        if limit.percentile is not None
     }
 
 

@@ -18,7 +18,7 @@ from steelyard.scenario.search import SearchScenario
 from steelyard.search.candidates import Candidates, Ceiling, Rater, Space, enumerate_space
 from steelyard.search.cheapest import cheapest
 from steelyard.search.contest import Contest, Field, Standing, Tally, Trial
-from steelyard.search.crew import crew_of
+from steelyard.search.crew import Alone, Crew, crew_of
 from steelyard.search.demand import Demand, first_token_demand, whole_demand
 from steelyard.search.estimates import Asked
 from steelyard.search.journal import SearchJournal, point_key
@@ -134,6 +134,14 @@ class _Search:
         self.levels = levels_of(scenario)
         self.loosest = next(iter(self.levels.values()))
         self.simulations = 0
+        self.grid = RateGrid.of(scenario, Load(self._base()))
+        self.crew: Crew = Alone(partial(work_on, scenario))
+        self.book: SearchJournal | None = None
+
+    def prepared(self) -> Space:
+        """All candidates, with bounds and estimates."""
+        self.space = self._space()
+        return self.space
 
     def run(self, journal: Path | None, workers: int | None, ray: str | None) -> SearchResult:
         scenario, spec = self.scenario, self.scenario.search
@@ -143,14 +151,11 @@ class _Search:
             elif not slo.per_request():
                 raise UserError(f"{scenario.source}: slo: search.good counts requests within limits; give some")
         with SearchJournal.opened(journal, journal_name(scenario)) as self.book:
-            self._tell("preparing engines", 0, 0)
-            load = Load(self._base())
-            self.grid = RateGrid.of(scenario, load)
             tallies: dict[str, Tally] = {}
             found: dict[str, list[Choice]] = {level: [] for level in self.levels}
             everyone: dict[str, dict[str, float]] = {level: {} for level in self.levels}
             with crew_of(partial(work_on, scenario), workers, ray) as self.crew:
-                self.space = self._space()
+                self.prepared()
                 for architecture in spec.chosen():
                     contest = self._contest(architecture)
                     tallies[architecture] = contest.tally
@@ -221,7 +226,7 @@ class _Search:
 
     def _simulate(self, architecture: str, trials: Sequence[Trial]) -> list[Outcome]:
         """The outcomes of trials, from the journal or simulated now."""
-        points = [self._point(trial) for trial in trials]
+        points = [self.point(trial) for trial in trials]
         keys = [point_key(self.scenario, point, "outcome") for point in points]
         found: dict[int, Outcome] = {}
         for i, key in enumerate(keys):
@@ -236,7 +241,8 @@ class _Search:
             self._tell(f"{architecture}: simulations", self.simulations, 0)
         return [found[i] for i in range(len(points))]
 
-    def _point(self, trial: Trial) -> Point:
+    def point(self, trial: Trial) -> Point:
+        """What a trial simulates."""
         group = self.space.groups[trial.entry.group]
         fleet = group.fleet(trial.entry.row, self.scenario.search)
         rate = float(self.grid.rates[trial.place])
