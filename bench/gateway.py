@@ -7,6 +7,9 @@ directly and through the gateway in turn, while others are under way:
 - trajectories: 1,000 turns of a controller's run at once, and 200 streams, which are turns, too.
 
 Given ``fleet`` or ``trajectories``, it measures only those.
+
+What is added to the time to first token is not only the way through the gateway: an engine begins a step every 50 ms,
+and a request that comes a little later may have to wait for the next one. So of turns the way itself is measured, too.
 """
 
 from __future__ import annotations
@@ -18,7 +21,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -27,11 +29,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import numpy as np
 import orjson
 from rich.console import Console
 from rich.table import Table
 
+from bench.gateway_added import Probe, added, leg_rows, legs
+from bench.gateway_engine import Stay, stays
 from steelyard.live.emulated.run import EmulatedRun
 from steelyard.live.store import log_rows
 from steelyard.scenario import posttrain_from_dict
@@ -56,17 +59,13 @@ _RUN: dict[str, Any] = {
     "steps": 1,
 }
 _RUN_SPEED = 0.75  # a step of 600 turns, with their contexts, takes about 45 ms on an H200
-_WARM_SECONDS, _SECONDS = 8.0, 40.0
-_STEP_SECONDS = 0.05
-_PROBES = 1_000  # each way: steps are so long that medians of fewer differ by chance
-_AT_ONCE = 8
+_WARM_SECONDS, _SECONDS = 8.0, 60.0
+_PAUSE_SECONDS = 0.2  # at most, before a probe: several steps, so that it comes at any moment of one
+_PROBES = 2_000  # each way: steps are so long that medians of fewer differ by chance
+_AT_ONCE = 16
 _TURNS, _STREAMS = 1_000, 200
 _TURN_TOKENS, _RETURNED = 256, 64
 _TURNS_EACH = 4  # so few that engines have room for all contexts: else turns wait for that, and not for the gateway
-
-
-Probe = tuple[int, float]
-"""The engine that was asked and the seconds to first token. Through a fleet's gateway the engine is not known: -1."""
 
 
 @dataclass
@@ -74,6 +73,7 @@ class Found:
     """What was measured each way, and what else happened meanwhile."""
 
     first: dict[str, list[Probe]] = field(default_factory=dict)
+    stays: dict[str, Stay] = field(default_factory=dict)  # of probes in engines, where these note it
     turns: int = 0
     chunks: int = 0  # parts of streams
     gateway_cpu: float = 0.0  # seconds
@@ -82,12 +82,12 @@ class Found:
 
 
 @asynccontextmanager
-async def _asked(port: int, path: str, body: Mapping[str, Any], session: str) -> AsyncIterator[asyncio.StreamReader]:
+async def _asked(port: int, path: str, body: Mapping[str, Any], *heads: str) -> AsyncIterator[asyncio.StreamReader]:
     """The answer to a request, whose connection ends with it."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     data = orjson.dumps(body)
     lines = [f"POST {path} HTTP/1.1", "Host: x", "Connection: close", "Content-Type: application/json"]
-    lines += [f"Content-Length: {len(data)}", *([f"X-Session-ID: {session}"] if session else [])]
+    lines += [f"Content-Length: {len(data)}", *heads]
     writer.write("\r\n".join([*lines, "", ""]).encode() + data)
     try:
         yield reader
@@ -95,21 +95,25 @@ async def _asked(port: int, path: str, body: Mapping[str, Any], session: str) ->
         writer.close()
 
 
-async def _stream(port: int, tokens: int, found: Found | None = None, session: str = "") -> float:
-    """Stream a completion to its end; seconds to its first token."""
+async def _stream(port: int, tokens: int, found: Found | None = None, *heads: str) -> tuple[float, float]:
+    """Stream a completion to its end; when it was asked for, and when its first token was there."""
     body = {"prompt": list(range(64)), "max_tokens": tokens, "ignore_eos": True, "stream": True}
     begun, first = time.monotonic(), 0.0
-    async with _asked(port, "/v1/completions", body, session) as reader:
+    async with _asked(port, "/v1/completions", body, *heads) as reader:
         while data := await reader.read(1 << 16):
             if b'"text"' in data:
-                first = first or time.monotonic() - begun
+                first = first or time.monotonic()
                 if found is not None:
                     found.chunks += data.count(b'"text"')
-    return first
+    return begun, first
 
 
-async def _whole(port: int, path: str, body: Mapping[str, Any], session: str = "") -> dict[str, Any]:
-    async with _asked(port, path, body, session) as reader:
+def _session(name: str) -> str:
+    return f"X-Session-ID: {name}"
+
+
+async def _whole(port: int, path: str, body: Mapping[str, Any], *heads: str) -> dict[str, Any]:
+    async with _asked(port, path, body, *heads) as reader:
         head, _, answer = (await reader.read(-1)).partition(b"\r\n\r\n")
     if b" 200 " not in head[:20]:
         raise RuntimeError(f"{path}: {head[:100]!r} {answer[:200]!r}")
@@ -123,14 +127,14 @@ async def _play(port: int, name: str, random: Random, found: Found) -> None:
         for turn in range(_TURNS_EACH):
             tokens = random.randint(1, _TURN_TOKENS) if trajectory == turn == 0 else _TURN_TOKENS
             body = {"prompt": context, "max_tokens": tokens, "ignore_eos": True}
-            answer = await _whole(port, "/v1/completions", body, session)
+            answer = await _whole(port, "/v1/completions", body, _session(session))
             found.turns += 1
             context += answer["choices"][0]["token_ids"] + list(range(_RETURNED))
         await _whole(port, f"/v1/trajectories/{session}/end", {})
 
 
 async def _probe(engines: list[int], gateway: int, sessions: bool) -> dict[str, list[Probe]]:
-    """Ask directly and through the gateway in turn, several at once. A turn has its number instead of its engine's.
+    """Ask directly and through the gateway in turn, several at once. Which engine answers a turn is not known here.
 
     Each waits for a random while first. Else it would always be sent when a step has just ended.
     """
@@ -139,14 +143,17 @@ async def _probe(engines: list[int], gateway: int, sessions: bool) -> dict[str, 
 
     async def one(number: int) -> None:
         for probe in range(number, _PROBES, _AT_ONCE):
-            await asyncio.sleep(random.random() * _STEP_SECONDS)
+            await asyncio.sleep(random.random() * _PAUSE_SECONDS)
             engine = next(turns) % len(engines)  # one after the other, as the gateway's router does
-            found["direct"].append((engine, await _stream(engines[engine], 1)))
-            session = f"probe.{probe}" if sessions else ""
-            await asyncio.sleep(random.random() * _STEP_SECONDS)
-            found["gateway"].append((probe if sessions else -1, await _stream(gateway, 1, session=session)))
+            name = f"direct.{probe}"
+            direct = Probe(engine, name, *await _stream(engines[engine], 1, None, f"X-Request-ID: {name}"))
+            name = f"probe.{probe}"
+            await asyncio.sleep(random.random() * _PAUSE_SECONDS)
+            times = await _stream(gateway, 1, None, *([_session(name)] if sessions else []))
+            found["direct"].append(direct)
+            found["gateway"].append(Probe(-1, name, *times))
             if sessions:
-                await _whole(gateway, f"/v1/trajectories/{session}/end", {})
+                await _whole(gateway, f"/v1/trajectories/{name}/end", {})
             if time.monotonic() > ends:
                 break
 
@@ -161,7 +168,7 @@ async def _probe_apart(engines: list[int], gateway: int, sessions: bool) -> dict
         *(sys.executable, "-m", "bench.gateway", "probe", str(int(sessions)), *ports), stdout=asyncio.subprocess.PIPE
     )
     output, _ = await process.communicate()
-    return dict(orjson.loads(output))
+    return {way: [Probe(*row) for row in rows] for way, rows in orjson.loads(output).items()}
 
 
 async def _measure(engines: list[int], gateway: int, pid: int, streams: int, turns: int) -> Found:
@@ -170,7 +177,7 @@ async def _measure(engines: list[int], gateway: int, pid: int, streams: int, tur
     playing: list[asyncio.Future[Any]] = [
         *(asyncio.ensure_future(_play(gateway, f"turn-{each}", random, found)) for each in range(turns)),
         *(
-            asyncio.ensure_future(_stream(gateway, 4096, found, f"stream-{each}" if turns else ""))
+            asyncio.ensure_future(_stream(gateway, 4096, found, *([_session(f"stream-{each}")] if turns else [])))
             for each in range(streams)
         ),
     ]
@@ -222,7 +229,9 @@ def _process(*arguments: str) -> Iterator[tuple[int, list[str]]]:
 @contextmanager
 def _part(folder: Path, name: str) -> Iterator[int]:
     """A part of a run until the end of the block: its process."""
-    with subprocess.Popen([sys.executable, "-m", "steelyard.live.process", str(folder), name]) as process:
+    kind, _, number = name.partition("-")
+    command = ["bench.gateway_engine", str(folder), number] if number else ["steelyard.live.process", str(folder), kind]
+    with subprocess.Popen([sys.executable, "-m", *command]) as process:
         try:
             yield process.pid
         finally:
@@ -255,7 +264,8 @@ def _trajectories(folder: Path) -> Found:
         found = asyncio.run(_measure(list(run.engines), run.gateway, pids["gateway"], _STREAMS, _TURNS))
     rows = (row for _, row in log_rows(run.store) if row.get("kind") == "Place")
     placed = {row["trajectory"]: int(row["replica"]) for row in rows}
-    found.first["gateway"] = [(placed[f"probe.{probe}"], seconds) for probe, seconds in found.first["gateway"]]
+    found.first["gateway"] = [probe._replace(engine=placed[probe.name]) for probe in found.first["gateway"]]
+    found.stays = stays(folder)
     return found
 
 
@@ -263,34 +273,29 @@ async def _ready(gateway: int) -> None:
     """Wait until a turn is answered."""
     for attempt in count():
         with suppress(OSError, RuntimeError):
-            await _whole(gateway, "/v1/completions", {"prompt": [1], "max_tokens": 1}, f"first.{attempt}")
+            await _whole(gateway, "/v1/completions", {"prompt": [1], "max_tokens": 1}, _session(f"first.{attempt}"))
             return
         await asyncio.sleep(0.2)
 
 
-def _percentiles(probes: list[Probe], like: list[Probe]) -> tuple[float, float]:
-    """Median and 99th percentile, in ms, with each engine counted as often as among other probes. One engine may be
-    busier than the other, and a controller that sees it avoids it."""
-    wanted, own = (Counter(engine for engine, _ in each) for each in (like, probes))
-    known = set(wanted) <= set(own)
-    ordered = sorted((seconds, wanted[engine] / own[engine] if known else 1.0) for engine, seconds in probes)
-    below = np.cumsum([weight for _, weight in ordered])
-    p50, p99 = (ordered[int(np.searchsorted(below, share * below[-1]))][0] * 1e3 for share in (0.5, 0.99))
-    return p50, p99
-
-
 def _add_rows(table: Table, what: str, found: Found) -> None:
-    like = found.first["gateway"]
-    direct = _percentiles(found.first["direct"], like)
-    for way, probes in found.first.items():
-        p50, p99 = _percentiles(probes, like)
-        added = "" if way == "direct" else f"{p50 - direct[0]:+.1f}, {p99 - direct[1]:+.1f}"
-        table.add_row(what, way, f"{p50:.1f}", f"{p99:.1f}", added, str(len(probes)), *_meanwhile(found, way))
+    p50, p99 = added(found.first["direct"], found.first["gateway"])
+    count = str(len(found.first["direct"]))
+    table.add_row(what, "direct", f"{p50.direct:.1f}", f"{p99.direct:.1f}", "", "", count)
+    row = "gateway", f"{p50.gateway:.1f}", f"{p99.gateway:.1f}", str(p50), str(p99), count
+    table.add_row("", *row, *_meanwhile(found))
 
 
-def _meanwhile(found: Found, way: str) -> tuple[str, str, str, str]:
-    if way == "direct":
-        return "", "", "", ""
+def _way(found: Found) -> Table:
+    """Where the time to first token of turns goes."""
+    table = Table("ms, p50 and p99", "direct", "gateway", "adds", box=None)
+    direct, gateway = (legs(found.first[way], found.stays) for way in ("direct", "gateway"))
+    for name, one, other in leg_rows(direct, gateway):
+        table.add_row(name, *(", ".join(f"{value:.1f}" for value in each) for each in (one, other, other - one)))
+    return table
+
+
+def _meanwhile(found: Found) -> tuple[str, str, str, str]:
     rates = f"{found.turns / found.seconds:.1f}", f"{found.chunks / found.seconds:,.0f}"
     return (*rates, f"{found.gateway_cpu / found.seconds:.0%}", f"{found.other_cpu / found.seconds:.0%}")
 
@@ -300,20 +305,24 @@ def main() -> None:
     wanted = sys.argv[1:] or ["fleet", "trajectories"]
     if wanted[0] == "probe":
         sessions, gateway, *engines = (int(word) for word in wanted[1:])
-        sys.stdout.buffer.write(orjson.dumps(asyncio.run(_probe(engines, gateway, bool(sessions)))))
+        sys.stdout.write(json.dumps(asyncio.run(_probe(engines, gateway, bool(sessions)))))
         return
     table = Table(
-        *("under way", "way", "p50 ms", "p99 ms", "adds ms", "requests", "turns/s", "parts/s"),
+        *("under way", "way", "p50 ms", "p99 ms", "adds (95 %) at p50", "at p99", "requests", "turns/s", "parts/s"),
         *("CPU of the gateway", "CPU of other work"),
         box=None,
     )
+    ways: list[Table] = []
     with tempfile.TemporaryDirectory() as folder:
         if "fleet" in wanted:
             for streams in (0, _STREAMS):
                 _add_rows(table, f"{streams} streams", _fleet(Path(folder), streams))
         if "trajectories" in wanted:
-            _add_rows(table, f"{_TURNS:,} turns, {_STREAMS} streams", _trajectories(Path(folder)))
-    Console(width=140).print(table)
+            found = _trajectories(Path(folder))
+            _add_rows(table, f"{_TURNS:,} turns, {_STREAMS} streams", found)
+            ways.append(_way(found))
+    for each in (table, *ways):
+        Console(width=180).print(each)
     Console().print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs", highlight=False)
 
 
