@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -34,9 +34,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.gateway_added import Probe, added, leg_rows, legs
-from bench.gateway_engine import Stay, stays
+from bench.gateway_engine import Notes, Stay
 from steelyard.live.emulated.run import EmulatedRun
-from steelyard.live.store import log_rows
 from steelyard.scenario import posttrain_from_dict
 
 _SCENARIO: dict[str, Any] = {
@@ -73,7 +72,6 @@ class Found:
     """What was measured each way, and what else happened meanwhile."""
 
     first: dict[str, list[Probe]] = field(default_factory=dict)
-    stays: dict[str, Stay] = field(default_factory=dict)  # of probes in engines, where these note it
     turns: int = 0
     chunks: int = 0  # parts of streams
     gateway_cpu: float = 0.0  # seconds
@@ -133,27 +131,34 @@ async def _play(port: int, name: str, random: Random, found: Found) -> None:
         await _whole(port, f"/v1/trajectories/{session}/end", {})
 
 
-async def _probe(engines: list[int], gateway: int, sessions: bool) -> dict[str, list[Probe]]:
-    """Ask directly and through the gateway in turn, several at once. Which engine answers a turn is not known here.
+async def _probe(engines: list[int], gateway: int, notes: Notes | None) -> dict[str, list[Probe]]:
+    """Ask through the gateway and directly in turn, several at once. With notes of engines these are turns, and the
+    engine that had one is asked directly next. One engine may be twice as fast as the other for a while.
 
     Each waits for a random while first. Else it would always be sent when a step has just ended.
     """
     found: dict[str, list[Probe]] = {"direct": [], "gateway": []}
     ends, random, turns = time.monotonic() + _SECONDS, Random(2), count()
 
+    async def through(name: str) -> Probe:
+        await asyncio.sleep(random.random() * _PAUSE_SECONDS)
+        probe = Probe(name, *await _stream(gateway, 1, None, *([] if notes is None else [_session(name)])))
+        if notes is None:
+            return probe
+        await _whole(gateway, f"/v1/trajectories/{name}/end", {})
+        return probe._replace(stay=await _noted(notes, name))
+
+    async def directly(name: str, engine: int) -> Probe:
+        await asyncio.sleep(random.random() * _PAUSE_SECONDS)
+        probe = Probe(name, *await _stream(engines[engine], 1, None, f"X-Request-ID: {name}"))
+        return probe if notes is None else probe._replace(stay=await _noted(notes, name))
+
     async def one(number: int) -> None:
         for probe in range(number, _PROBES, _AT_ONCE):
-            await asyncio.sleep(random.random() * _PAUSE_SECONDS)
-            engine = next(turns) % len(engines)  # one after the other, as the gateway's router does
-            name = f"direct.{probe}"
-            direct = Probe(engine, name, *await _stream(engines[engine], 1, None, f"X-Request-ID: {name}"))
-            name = f"probe.{probe}"
-            await asyncio.sleep(random.random() * _PAUSE_SECONDS)
-            times = await _stream(gateway, 1, None, *([_session(name)] if sessions else []))
-            found["direct"].append(direct)
-            found["gateway"].append(Probe(-1, name, *times))
-            if sessions:
-                await _whole(gateway, f"/v1/trajectories/{name}/end", {})
+            second = await through(f"probe.{probe}")
+            engine = next(turns) % len(engines) if second.stay is None else second.stay.engine
+            found["direct"].append(await directly(f"direct.{probe}", engine))
+            found["gateway"].append(second)
             if time.monotonic() > ends:
                 break
 
@@ -161,18 +166,32 @@ async def _probe(engines: list[int], gateway: int, sessions: bool) -> dict[str, 
     return found
 
 
-async def _probe_apart(engines: list[int], gateway: int, sessions: bool) -> dict[str, list[Probe]]:
+async def _noted(notes: Notes, name: str) -> Stay:
+    """What the engine of a request notes, which it does right after its answer."""
+    while (found := notes.stay(name)) is None:
+        await asyncio.sleep(1e-3)
+    return found
+
+
+async def _probe_apart(engines: list[int], gateway: int, folder: Path | None) -> dict[str, list[Probe]]:
     """The same in a process of its own, which nothing else keeps waiting."""
     ports = [str(port) for port in (gateway, *engines)]
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "bench.gateway", "probe", str(int(sessions)), *ports), stdout=asyncio.subprocess.PIPE
+        *(sys.executable, "-m", "bench.gateway", "probe", str(folder or ""), *ports), stdout=asyncio.subprocess.PIPE
     )
     output, _ = await process.communicate()
-    return {way: [Probe(*row) for row in rows] for way, rows in orjson.loads(output).items()}
+    return {way: [_probe_of(*row) for row in rows] for way, rows in orjson.loads(output).items()}
 
 
-async def _measure(engines: list[int], gateway: int, pid: int, streams: int, turns: int) -> Found:
-    """Times to first token while streams and turns are under way through the gateway."""
+def _probe_of(name: str, begun: float, got: float, stay: list[float] | None) -> Probe:
+    return Probe(name, begun, got, None if stay is None else Stay(int(stay[0]), *stay[1:]))
+
+
+async def _measure(
+    engines: list[int], gateway: int, pid: int, streams: int, turns: int = 0, folder: Path | None = None
+) -> Found:
+    """Times to first token while streams and turns are under way through the gateway. Engines of turns have notes in a
+    folder."""
     found, random = Found(), Random(1)
     playing: list[asyncio.Future[Any]] = [
         *(asyncio.ensure_future(_play(gateway, f"turn-{each}", random, found)) for each in range(turns)),
@@ -184,7 +203,7 @@ async def _measure(engines: list[int], gateway: int, pid: int, streams: int, tur
     await asyncio.sleep(_WARM_SECONDS)
     found.turns = found.chunks = 0
     begun, cpu, other = time.monotonic(), cpu_seconds(pid), _other_seconds()
-    found.first = await _probe_apart(engines, gateway, turns > 0)
+    found.first = await _probe_apart(engines, gateway, folder)
     found.seconds, found.gateway_cpu = time.monotonic() - begun, cpu_seconds(pid) - cpu
     found.other_cpu = _other_seconds() - other
     for task in playing:
@@ -250,7 +269,7 @@ def _fleet(folder: Path, streams: int) -> Found:
         engines = [_port(line) for line in lines]
         addresses = [f"http://127.0.0.1:{port}" for port in engines]
         with _process("gateway", *addresses, "--port", "0", "--router", "round-robin") as (pid, (line,)):
-            return asyncio.run(_measure(engines, _port(line), pid, streams, 0))
+            return asyncio.run(_measure(engines, _port(line), pid, streams))
 
 
 def _trajectories(folder: Path) -> Found:
@@ -261,12 +280,7 @@ def _trajectories(folder: Path) -> Found:
         names = [name for name in run.parts if name not in ("job", "gateway")] + ["gateway"]  # which ends first
         pids = {name: parts.enter_context(_part(folder, name)) for name in names}
         asyncio.run(_ready(run.gateway))
-        found = asyncio.run(_measure(list(run.engines), run.gateway, pids["gateway"], _STREAMS, _TURNS))
-    rows = (row for _, row in log_rows(run.store) if row.get("kind") == "Place")
-    placed = {row["trajectory"]: int(row["replica"]) for row in rows}
-    found.first["gateway"] = [probe._replace(engine=placed[probe.name]) for probe in found.first["gateway"]]
-    found.stays = stays(folder)
-    return found
+        return asyncio.run(_measure(list(run.engines), run.gateway, pids["gateway"], _STREAMS, _TURNS, folder))
 
 
 async def _ready(gateway: int) -> None:
@@ -289,7 +303,7 @@ def _add_rows(table: Table, what: str, found: Found) -> None:
 def _way(found: Found) -> Table:
     """Where the time to first token of turns goes."""
     table = Table("ms, p50 and p99", "direct", "gateway", "adds", box=None)
-    direct, gateway = (legs(found.first[way], found.stays) for way in ("direct", "gateway"))
+    direct, gateway = (legs(found.first[way]) for way in ("direct", "gateway"))
     for name, one, other in leg_rows(direct, gateway):
         table.add_row(name, *(", ".join(f"{value:.1f}" for value in each) for each in (one, other, other - one)))
     return table
@@ -304,8 +318,9 @@ def main() -> None:
     """Print a table. What else the machine does counts, too, so the CPU time of that is in it (100 % is a core)."""
     wanted = sys.argv[1:] or ["fleet", "trajectories"]
     if wanted[0] == "probe":
-        sessions, gateway, *engines = (int(word) for word in wanted[1:])
-        sys.stdout.write(json.dumps(asyncio.run(_probe(engines, gateway, bool(sessions)))))
+        gateway, *engines = (int(word) for word in wanted[2:])
+        with closing(Notes(Path(wanted[1]))) if wanted[1] else nullcontext() as notes:
+            sys.stdout.write(json.dumps(asyncio.run(_probe(engines, gateway, notes))))
         return
     table = Table(
         *("under way", "way", "p50 ms", "p99 ms", "adds (95 %) at p50", "at p99", "requests", "turns/s", "parts/s"),

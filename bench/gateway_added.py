@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,13 +17,13 @@ Floats = NDArray[np.float64]
 
 
 class Probe(NamedTuple):
-    """A request: its engine (-1: not known, as through a fleet's gateway), its name, when it was sent, and when its
-    first token was there."""
+    """A request: its name, when it was sent, when its first token was there, and its stay in an engine, where engines
+    note it."""
 
-    engine: int
     name: str
     begun: float
     got: float
+    stay: Stay | None = None
 
 
 class Added(NamedTuple):
@@ -53,26 +53,18 @@ class Legs(NamedTuple):
 
 
 def added(direct: Sequence[Probe], gateway: Sequence[Probe]) -> list[Added]:
-    """What the gateway adds to the median and the 99th percentile of the time to first token.
-
-    Each engine counts as often directly as through the gateway: one may be busier than the other, and a controller that
-    sees it avoids it. Resamples are of pairs, which were sent one after the other.
-    """
-    one, other = _columns(direct), _columns(gateway)
-    found = _both(*one, *other)
-    random = np.random.default_rng(1)
-    samples = []
-    for _ in range(_RESAMPLES):
-        chosen = random.integers(0, len(one[0]), len(one[0]))
-        each = _both(*(column[chosen] for column in (*one, *other)))
-        samples.append(each[1] - each[0])
-    low, high = np.percentile(np.array(samples), (2.5, 97.5), axis=0)
-    return [Added(*(float(column[place]) for column in (*found, low, high))) for place in range(len(_PERCENTS))]
+    """What the gateway adds to the median and the 99th percentile of times to first token. Resamples are of pairs."""
+    times = np.array([[(each.got - each.begun) * 1e3 for each in way] for way in (direct, gateway)])
+    found, random = _percentiles(times), np.random.default_rng(1)
+    chosen = (random.integers(0, times.shape[1], times.shape[1]) for _ in range(_RESAMPLES))
+    samples = np.array([np.diff(_percentiles(times[:, each]), axis=0)[0] for each in chosen])
+    low, high = np.percentile(samples, (2.5, 97.5), axis=0)
+    return [Added(*map(float, each)) for each in zip(*found, low, high, strict=True)]
 
 
-def legs(probes: Sequence[Probe], stays: Mapping[str, Stay]) -> Legs:
+def legs(probes: Sequence[Probe]) -> Legs:
     """Parts of the times to first token, in ms, as engines have noted them."""
-    rows = [(probe.begun, *stays[probe.name], probe.got) for probe in probes]
+    rows = [(each.begun, each.stay.read, each.stay.left, each.got) for each in probes if each.stay is not None]
     return Legs(*np.diff(np.array(rows), axis=1).T * 1e3)
 
 
@@ -88,23 +80,6 @@ def leg_rows(direct: Legs, gateway: Legs) -> Iterator[tuple[str, Floats, Floats]
         yield name, np.percentile(one, _PERCENTS), np.percentile(other, _PERCENTS)
 
 
-def _columns(probes: Sequence[Probe]) -> tuple[NDArray[np.int64], Floats]:
-    """Engines and times in ms."""
-    return np.array([each.engine for each in probes]), np.array([(each.got - each.begun) * 1e3 for each in probes])
-
-
-def _both(
-    engines: NDArray[np.int64], direct: Floats, chosen: NDArray[np.int64], gateway: Floats
-) -> tuple[Floats, Floats]:
-    """Percentiles directly, with engines weighted, and through the gateway."""
-    weights = np.ones(len(direct))
-    if (chosen >= 0).all():
-        for engine in np.unique(engines):
-            weights[engines == engine] = np.mean(chosen == engine) / np.mean(engines == engine)
-    return _percentiles(direct, weights), _percentiles(gateway, np.ones(len(gateway)))
-
-
-def _percentiles(values: Floats, weights: Floats) -> Floats:
-    order = np.argsort(values)
-    below = np.cumsum(weights[order])
-    return values[order][np.searchsorted(below, np.array(_PERCENTS) / 100.0 * below[-1])]
+def _percentiles(times: Floats) -> Floats:
+    """Of each way, in a row of its own."""
+    return np.percentile(times, _PERCENTS, axis=1).T

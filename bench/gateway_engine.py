@@ -23,8 +23,9 @@ PROBES = ("direct.", "probe.")  # how names of these requests begin; a number fo
 
 
 class Stay(NamedTuple):
-    """When an engine had read a request, and when its first token left, in seconds of the machine's clock."""
+    """Which engine a request was at, when it had been read, and when its first token left."""
 
+    engine: int
     read: float
     left: float
 
@@ -62,10 +63,25 @@ class _NotingNode(EmulatedNode):
         return _Noting(super().around(app), self.notes)
 
 
-def stays(folder: Path) -> dict[str, Stay]:
-    """What the engines of a run have noted, by the name of the request."""
-    rows = (orjson.loads(line) for path in folder.glob("engine-*.notes") for line in path.read_bytes().splitlines())
-    return {name: Stay(read, left) for name, read, left in rows}
+class Notes:
+    """What the engines of a run have noted so far. They must have started."""
+
+    def __init__(self, folder: Path) -> None:
+        paths = folder.glob("engine-*.notes")
+        self._files = {int(path.stem.partition("-")[2]): path.open("rb") for path in paths}
+        self._stays: dict[str, Stay] = {}
+
+    def stay(self, name: str) -> Stay | None:
+        """Of a request; None if its engine has not noted it yet."""
+        if name not in self._stays:
+            for engine, file in self._files.items():
+                rows = (orjson.loads(line) for line in file)
+                self._stays |= {key: Stay(engine, read, left) for key, read, left in rows}
+        return self._stays.get(name)
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
 
 
 def main(folder: Path, number: int) -> None:
