@@ -7,6 +7,9 @@ directly and through the gateway in turn, while others are under way:
 - trajectories: 1,000 turns of a controller's run at once, and 200 streams, which are turns, too.
 
 Given ``fleet`` or ``trajectories``, it measures only those.
+
+What is added to the time to first token is not only the way through the gateway: an engine begins a step every 50 ms,
+and a request that comes a little later may have to wait for the next one. So of turns the way itself is measured, too.
 """
 
 from __future__ import annotations
@@ -18,22 +21,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import numpy as np
 import orjson
 from rich.console import Console
 from rich.table import Table
 
+from bench.gateway_added import Probe, added, leg_rows, legs
+from bench.gateway_engine import Notes, Stay
 from steelyard.live.emulated.run import EmulatedRun
-from steelyard.live.store import log_rows
 from steelyard.scenario import posttrain_from_dict
 
 _SCENARIO: dict[str, Any] = {
@@ -56,17 +58,13 @@ _RUN: dict[str, Any] = {
     "steps": 1,
 }
 _RUN_SPEED = 0.75  # a step of 600 turns, with their contexts, takes about 45 ms on an H200
-_WARM_SECONDS, _SECONDS = 8.0, 40.0
-_STEP_SECONDS = 0.05
-_PROBES = 1_000  # each way: steps are so long that medians of fewer differ by chance
-_AT_ONCE = 8
+_WARM_SECONDS, _SECONDS = 8.0, 60.0
+_PAUSE_SECONDS = 0.2  # at most, before a probe: several steps, so that it comes at any moment of one
+_PROBES = 2_000  # each way: steps are so long that medians of fewer differ by chance
+_AT_ONCE = 16
 _TURNS, _STREAMS = 1_000, 200
 _TURN_TOKENS, _RETURNED = 256, 64
 _TURNS_EACH = 4  # so few that engines have room for all contexts: else turns wait for that, and not for the gateway
-
-
-Probe = tuple[int, float]
-"""The engine that was asked and the seconds to first token. Through a fleet's gateway the engine is not known: -1."""
 
 
 @dataclass
@@ -82,12 +80,12 @@ class Found:
 
 
 @asynccontextmanager
-async def _asked(port: int, path: str, body: Mapping[str, Any], session: str) -> AsyncIterator[asyncio.StreamReader]:
+async def _asked(port: int, path: str, body: Mapping[str, Any], *heads: str) -> AsyncIterator[asyncio.StreamReader]:
     """The answer to a request, whose connection ends with it."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     data = orjson.dumps(body)
     lines = [f"POST {path} HTTP/1.1", "Host: x", "Connection: close", "Content-Type: application/json"]
-    lines += [f"Content-Length: {len(data)}", *([f"X-Session-ID: {session}"] if session else [])]
+    lines += [f"Content-Length: {len(data)}", *heads]
     writer.write("\r\n".join([*lines, "", ""]).encode() + data)
     try:
         yield reader
@@ -95,21 +93,25 @@ async def _asked(port: int, path: str, body: Mapping[str, Any], session: str) ->
         writer.close()
 
 
-async def _stream(port: int, tokens: int, found: Found | None = None, session: str = "") -> float:
-    """Stream a completion to its end; seconds to its first token."""
+async def _stream(port: int, tokens: int, found: Found | None = None, *heads: str) -> tuple[float, float]:
+    """Stream a completion to its end; when it was asked for, and when its first token was there."""
     body = {"prompt": list(range(64)), "max_tokens": tokens, "ignore_eos": True, "stream": True}
     begun, first = time.monotonic(), 0.0
-    async with _asked(port, "/v1/completions", body, session) as reader:
+    async with _asked(port, "/v1/completions", body, *heads) as reader:
         while data := await reader.read(1 << 16):
             if b'"text"' in data:
-                first = first or time.monotonic() - begun
+                first = first or time.monotonic()
                 if found is not None:
                     found.chunks += data.count(b'"text"')
-    return first
+    return begun, first
 
 
-async def _whole(port: int, path: str, body: Mapping[str, Any], session: str = "") -> dict[str, Any]:
-    async with _asked(port, path, body, session) as reader:
+def _session(name: str) -> str:
+    return f"X-Session-ID: {name}"
+
+
+async def _whole(port: int, path: str, body: Mapping[str, Any], *heads: str) -> dict[str, Any]:
+    async with _asked(port, path, body, *heads) as reader:
         head, _, answer = (await reader.read(-1)).partition(b"\r\n\r\n")
     if b" 200 " not in head[:20]:
         raise RuntimeError(f"{path}: {head[:100]!r} {answer[:200]!r}")
@@ -123,30 +125,40 @@ async def _play(port: int, name: str, random: Random, found: Found) -> None:
         for turn in range(_TURNS_EACH):
             tokens = random.randint(1, _TURN_TOKENS) if trajectory == turn == 0 else _TURN_TOKENS
             body = {"prompt": context, "max_tokens": tokens, "ignore_eos": True}
-            answer = await _whole(port, "/v1/completions", body, session)
+            answer = await _whole(port, "/v1/completions", body, _session(session))
             found.turns += 1
             context += answer["choices"][0]["token_ids"] + list(range(_RETURNED))
         await _whole(port, f"/v1/trajectories/{session}/end", {})
 
 
-async def _probe(engines: list[int], gateway: int, sessions: bool) -> dict[str, list[Probe]]:
-    """Ask directly and through the gateway in turn, several at once. A turn has its number instead of its engine's.
+async def _probe(engines: list[int], gateway: int, notes: Notes | None) -> dict[str, list[Probe]]:
+    """Ask through the gateway and directly in turn, several at once. With notes of engines these are turns, and the
+    engine that had one is asked directly next. One engine may be twice as fast as the other for a while.
 
     Each waits for a random while first. Else it would always be sent when a step has just ended.
     """
     found: dict[str, list[Probe]] = {"direct": [], "gateway": []}
     ends, random, turns = time.monotonic() + _SECONDS, Random(2), count()
 
+    async def through(name: str) -> Probe:
+        await asyncio.sleep(random.random() * _PAUSE_SECONDS)
+        probe = Probe(name, *await _stream(gateway, 1, None, *([] if notes is None else [_session(name)])))
+        if notes is None:
+            return probe
+        await _whole(gateway, f"/v1/trajectories/{name}/end", {})
+        return probe._replace(stay=await _noted(notes, name))
+
+    async def directly(name: str, engine: int) -> Probe:
+        await asyncio.sleep(random.random() * _PAUSE_SECONDS)
+        probe = Probe(name, *await _stream(engines[engine], 1, None, f"X-Request-ID: {name}"))
+        return probe if notes is None else probe._replace(stay=await _noted(notes, name))
+
     async def one(number: int) -> None:
         for probe in range(number, _PROBES, _AT_ONCE):
-            await asyncio.sleep(random.random() * _STEP_SECONDS)
-            engine = next(turns) % len(engines)  # one after the other, as the gateway's router does
-            found["direct"].append((engine, await _stream(engines[engine], 1)))
-            session = f"probe.{probe}" if sessions else ""
-            await asyncio.sleep(random.random() * _STEP_SECONDS)
-            found["gateway"].append((probe if sessions else -1, await _stream(gateway, 1, session=session)))
-            if sessions:
-                await _whole(gateway, f"/v1/trajectories/{session}/end", {})
+            second = await through(f"probe.{probe}")
+            engine = next(turns) % len(engines) if second.stay is None else second.stay.engine
+            found["direct"].append(await directly(f"direct.{probe}", engine))
+            found["gateway"].append(second)
             if time.monotonic() > ends:
                 break
 
@@ -154,30 +166,44 @@ async def _probe(engines: list[int], gateway: int, sessions: bool) -> dict[str, 
     return found
 
 
-async def _probe_apart(engines: list[int], gateway: int, sessions: bool) -> dict[str, list[Probe]]:
+async def _noted(notes: Notes, name: str) -> Stay:
+    """What the engine of a request notes, which it does right after its answer."""
+    while (found := notes.stay(name)) is None:
+        await asyncio.sleep(1e-3)
+    return found
+
+
+async def _probe_apart(engines: list[int], gateway: int, folder: Path | None) -> dict[str, list[Probe]]:
     """The same in a process of its own, which nothing else keeps waiting."""
     ports = [str(port) for port in (gateway, *engines)]
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "bench.gateway", "probe", str(int(sessions)), *ports), stdout=asyncio.subprocess.PIPE
+        *(sys.executable, "-m", "bench.gateway", "probe", str(folder or ""), *ports), stdout=asyncio.subprocess.PIPE
     )
     output, _ = await process.communicate()
-    return dict(orjson.loads(output))
+    return {way: [_probe_of(*row) for row in rows] for way, rows in orjson.loads(output).items()}
 
 
-async def _measure(engines: list[int], gateway: int, pid: int, streams: int, turns: int) -> Found:
-    """Times to first token while streams and turns are under way through the gateway."""
+def _probe_of(name: str, begun: float, got: float, stay: list[float] | None) -> Probe:
+    return Probe(name, begun, got, None if stay is None else Stay(int(stay[0]), *stay[1:]))
+
+
+async def _measure(
+    engines: list[int], gateway: int, pid: int, streams: int, turns: int = 0, folder: Path | None = None
+) -> Found:
+    """Times to first token while streams and turns are under way through the gateway. Engines of turns have notes in a
+    folder."""
     found, random = Found(), Random(1)
     playing: list[asyncio.Future[Any]] = [
         *(asyncio.ensure_future(_play(gateway, f"turn-{each}", random, found)) for each in range(turns)),
         *(
-            asyncio.ensure_future(_stream(gateway, 4096, found, f"stream-{each}" if turns else ""))
+            asyncio.ensure_future(_stream(gateway, 4096, found, *([_session(f"stream-{each}")] if turns else [])))
             for each in range(streams)
         ),
     ]
     await asyncio.sleep(_WARM_SECONDS)
     found.turns = found.chunks = 0
     begun, cpu, other = time.monotonic(), cpu_seconds(pid), _other_seconds()
-    found.first = await _probe_apart(engines, gateway, turns > 0)
+    found.first = await _probe_apart(engines, gateway, folder)
     found.seconds, found.gateway_cpu = time.monotonic() - begun, cpu_seconds(pid) - cpu
     found.other_cpu = _other_seconds() - other
     for task in playing:
@@ -222,7 +248,9 @@ def _process(*arguments: str) -> Iterator[tuple[int, list[str]]]:
 @contextmanager
 def _part(folder: Path, name: str) -> Iterator[int]:
     """A part of a run until the end of the block: its process."""
-    with subprocess.Popen([sys.executable, "-m", "steelyard.live.process", str(folder), name]) as process:
+    kind, _, number = name.partition("-")
+    command = ["bench.gateway_engine", str(folder), number] if number else ["steelyard.live.process", str(folder), kind]
+    with subprocess.Popen([sys.executable, "-m", *command]) as process:
         try:
             yield process.pid
         finally:
@@ -241,7 +269,7 @@ def _fleet(folder: Path, streams: int) -> Found:
         engines = [_port(line) for line in lines]
         addresses = [f"http://127.0.0.1:{port}" for port in engines]
         with _process("gateway", *addresses, "--port", "0", "--router", "round-robin") as (pid, (line,)):
-            return asyncio.run(_measure(engines, _port(line), pid, streams, 0))
+            return asyncio.run(_measure(engines, _port(line), pid, streams))
 
 
 def _trajectories(folder: Path) -> Found:
@@ -252,45 +280,36 @@ def _trajectories(folder: Path) -> Found:
         names = [name for name in run.parts if name not in ("job", "gateway")] + ["gateway"]  # which ends first
         pids = {name: parts.enter_context(_part(folder, name)) for name in names}
         asyncio.run(_ready(run.gateway))
-        found = asyncio.run(_measure(list(run.engines), run.gateway, pids["gateway"], _STREAMS, _TURNS))
-    rows = (row for _, row in log_rows(run.store) if row.get("kind") == "Place")
-    placed = {row["trajectory"]: int(row["replica"]) for row in rows}
-    found.first["gateway"] = [(placed[f"probe.{probe}"], seconds) for probe, seconds in found.first["gateway"]]
-    return found
+        return asyncio.run(_measure(list(run.engines), run.gateway, pids["gateway"], _STREAMS, _TURNS, folder))
 
 
 async def _ready(gateway: int) -> None:
     """Wait until a turn is answered."""
     for attempt in count():
         with suppress(OSError, RuntimeError):
-            await _whole(gateway, "/v1/completions", {"prompt": [1], "max_tokens": 1}, f"first.{attempt}")
+            await _whole(gateway, "/v1/completions", {"prompt": [1], "max_tokens": 1}, _session(f"first.{attempt}"))
             return
         await asyncio.sleep(0.2)
 
 
-def _percentiles(probes: list[Probe], like: list[Probe]) -> tuple[float, float]:
-    """Median and 99th percentile, in ms, with each engine counted as often as among other probes. One engine may be
-    busier than the other, and a controller that sees it avoids it."""
-    wanted, own = (Counter(engine for engine, _ in each) for each in (like, probes))
-    known = set(wanted) <= set(own)
-    ordered = sorted((seconds, wanted[engine] / own[engine] if known else 1.0) for engine, seconds in probes)
-    below = np.cumsum([weight for _, weight in ordered])
-    p50, p99 = (ordered[int(np.searchsorted(below, share * below[-1]))][0] * 1e3 for share in (0.5, 0.99))
-    return p50, p99
-
-
 def _add_rows(table: Table, what: str, found: Found) -> None:
-    like = found.first["gateway"]
-    direct = _percentiles(found.first["direct"], like)
-    for way, probes in found.first.items():
-        p50, p99 = _percentiles(probes, like)
-        added = "" if way == "direct" else f"{p50 - direct[0]:+.1f}, {p99 - direct[1]:+.1f}"
-        table.add_row(what, way, f"{p50:.1f}", f"{p99:.1f}", added, str(len(probes)), *_meanwhile(found, way))
+    p50, p99 = added(found.first["direct"], found.first["gateway"])
+    count = str(len(found.first["direct"]))
+    table.add_row(what, "direct", f"{p50.direct:.1f}", f"{p99.direct:.1f}", "", "", count)
+    row = "gateway", f"{p50.gateway:.1f}", f"{p99.gateway:.1f}", str(p50), str(p99), count
+    table.add_row("", *row, *_meanwhile(found))
 
 
-def _meanwhile(found: Found, way: str) -> tuple[str, str, str, str]:
-    if way == "direct":
-        return "", "", "", ""
+def _way(found: Found) -> Table:
+    """Where the time to first token of turns goes."""
+    table = Table("ms, p50 and p99", "direct", "gateway", "adds", box=None)
+    direct, gateway = (legs(found.first[way]) for way in ("direct", "gateway"))
+    for name, one, other in leg_rows(direct, gateway):
+        table.add_row(name, *(", ".join(f"{value:.1f}" for value in each) for each in (one, other, other - one)))
+    return table
+
+
+def _meanwhile(found: Found) -> tuple[str, str, str, str]:
     rates = f"{found.turns / found.seconds:.1f}", f"{found.chunks / found.seconds:,.0f}"
     return (*rates, f"{found.gateway_cpu / found.seconds:.0%}", f"{found.other_cpu / found.seconds:.0%}")
 
@@ -299,21 +318,26 @@ def main() -> None:
     """Print a table. What else the machine does counts, too, so the CPU time of that is in it (100 % is a core)."""
     wanted = sys.argv[1:] or ["fleet", "trajectories"]
     if wanted[0] == "probe":
-        sessions, gateway, *engines = (int(word) for word in wanted[1:])
-        sys.stdout.buffer.write(orjson.dumps(asyncio.run(_probe(engines, gateway, bool(sessions)))))
+        gateway, *engines = (int(word) for word in wanted[2:])
+        with closing(Notes(Path(wanted[1]))) if wanted[1] else nullcontext() as notes:
+            sys.stdout.write(json.dumps(asyncio.run(_probe(engines, gateway, notes))))
         return
     table = Table(
-        *("under way", "way", "p50 ms", "p99 ms", "adds ms", "requests", "turns/s", "parts/s"),
+        *("under way", "way", "p50 ms", "p99 ms", "adds (95 %) at p50", "at p99", "requests", "turns/s", "parts/s"),
         *("CPU of the gateway", "CPU of other work"),
         box=None,
     )
+    ways: list[Table] = []
     with tempfile.TemporaryDirectory() as folder:
         if "fleet" in wanted:
             for streams in (0, _STREAMS):
                 _add_rows(table, f"{streams} streams", _fleet(Path(folder), streams))
         if "trajectories" in wanted:
-            _add_rows(table, f"{_TURNS:,} turns, {_STREAMS} streams", _trajectories(Path(folder)))
-    Console(width=140).print(table)
+            found = _trajectories(Path(folder))
+            _add_rows(table, f"{_TURNS:,} turns, {_STREAMS} streams", found)
+            ways.append(_way(found))
+    for each in (table, *ways):
+        Console(width=180).print(each)
     Console().print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs", highlight=False)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import socket
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +10,7 @@ from dataclasses import replace
 import uvicorn
 from starlette.types import ASGIApp
 
+from steelyard.collector import collector_on_new
 from steelyard.emulate.app import make_app
 from steelyard.emulate.clock import Clock
 from steelyard.emulate.content import ContentNames
@@ -88,12 +88,9 @@ async def serve(replicas: list[EmulatedReplica], host: str, port: int, ready: Ca
     servers = [server_of(replica) for replica in replicas]
     running = [asyncio.ensure_future(serve_one(*each)) for each in zip(replicas, servers, sockets, strict=True)]
     stop_on_signals(servers)
-    gc.freeze()  # as vLLM does: else every collection looks through all that was imported, for tens of milliseconds
     ready([each.getsockname()[1] for each in sockets])
-    try:
+    with collector_on_new():  # as vLLM does
         await asyncio.gather(*running)
-    finally:
-        gc.unfreeze()
     return int(all(replica.crashed.is_set() for replica in replicas))
 
 

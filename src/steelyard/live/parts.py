@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from steelyard.balance.settings import CoreSettings
+from steelyard.collector import collector_on_new
 from steelyard.emulate.servers import LocalServer, serve_at
 from steelyard.files.finding import is_there
 from steelyard.live.addresses import CONTROLLER, GATEWAY, HOST, METRICS, RunAddresses
@@ -83,7 +84,8 @@ class ControllerPart:
             pool.begin()
         try:
             parts = [asyncio.shield(serving), showing, stop.wait(), keeper.published(spec.steps)]
-            await first_of([*parts, *_checkpoints(spec.addresses, spec.store)])
+            with collector_on_new():
+                await first_of([*parts, *_checkpoints(spec.addresses, spec.store)])
             await server.release()
             if server.controller.core.published >= spec.steps:
                 server.controller.store.keep(OVER, "yes")
@@ -142,7 +144,10 @@ class GatewayPart:
         await self.member.connected.wait()
         app = Gateway(None, GatewayRules(self._places.access), self.desk)
         listener = self._places.listen(self._port, GATEWAY)
-        await serve_at(LocalServer(server_config(app, app.rules)), listener)
+        config = server_config(app, app.rules)
+        config.load()
+        with collector_on_new():
+            await serve_at(LocalServer(config), listener)
 
 
 def _checkpoints(addresses: RunAddresses, database: Path) -> list[Coroutine[Any, Any, None]]:

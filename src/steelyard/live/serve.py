@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+from steelyard.collector import collector_on_new
 from steelyard.emulate.servers import LocalServer, listen, serve_at, stop_on_signals
 from steelyard.errors import UserError
 from steelyard.files.reading import read_text
@@ -54,4 +55,5 @@ async def serve_app(
     ready(listener.getsockname()[1])
     server = LocalServer(config)
     stop_on_signals([server])
-    await serve_at(server, listener)
+    with collector_on_new():
+        await serve_at(server, listener)

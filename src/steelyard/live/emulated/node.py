@@ -7,6 +7,8 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from starlette.types import ASGIApp
+
 from steelyard.emulate.clock import Clock
 from steelyard.emulate.content import ContentNames
 from steelyard.emulate.engine import EmulatedEngine
@@ -53,11 +55,15 @@ class EmulatedNode:
         replica = self._replica(tp)
         at = self._listen(port)
         host, found = at.getsockname()[:2]
-        server = server_of(replica, lambda app: guarded(app, self._access, "engine"))
+        server = server_of(replica, self.around)
         serving = asyncio.ensure_future(serve_one(replica, server, at))
         engine = NodeEngine(replica, f"http://{host}:{found}", serving)
         self.engines[engine.url] = engine
         return engine.url
+
+    def around(self, app: ASGIApp) -> ASGIApp:
+        """What is served, around the application of an engine."""
+        return guarded(app, self._access, "engine")
 
     async def stop(self, url: str) -> None:
         """Stop an engine at once, as if its process were killed."""

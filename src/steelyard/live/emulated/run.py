@@ -10,6 +10,7 @@ from typing import Any
 
 from steelyard.balance.plan import Plan
 from steelyard.balance.settings import CoreSettings
+from steelyard.collector import collector_on_new
 from steelyard.files.jsontext import json_object
 from steelyard.files.writing import write_text
 from steelyard.live.access import Scope
@@ -281,6 +282,7 @@ class EmulatedEnginePart:
     async def run(self, stop: asyncio.Event) -> None:
         engine = self.node.start(self._tp, self._port)
         try:
-            await first_of([self.node.engines[engine].serving, stop.wait()])
+            with collector_on_new():
+                await first_of([self.node.engines[engine].serving, stop.wait()])
         finally:
             await self.node.close()
