@@ -1,0 +1,1 @@
+"""Answers to sizing questions: capacity, search, sweeps, comparisons, advice."""
