@@ -15,6 +15,7 @@ from steelyard.errors import UserError, did_you_mean, quoted
 
 COMMANDS = {
     "simulate": "Simulate a scenario and write its result folder.",
+    "advise": "Replay recorded traffic against fixed and autoscaled fleets: what each would have cost and missed.",
     "emulate": "Serve a scenario's engines over HTTP without a GPU, in real time.",
     "gateway": "Put one address in front of OpenAI-compatible engines, with the routers of a simulated fleet.",
     "parity": "Replay decisions of vLLM's own scheduler and compare every step.",
