@@ -15,9 +15,9 @@ from math import ceil
 from random import Random
 from typing import NamedTuple, Protocol
 
-from steelyard.balance.autoscale import PoolView, WatchingRule
+from steelyard.balance.autoscale import PoolView
 from steelyard.balance.scaling.forecast import upper_rate
-from steelyard.balance.scaling.history import BUCKET, SeenRequest, TrafficHistory
+from steelyard.balance.scaling.history import BUCKET, HistoryRule, SeenRequest, TrafficHistory
 
 _MOST_EXPECTED = 4000  # requests of a trial: some 0.2 s of simulation; beyond, the horizon is cut
 _NEARLY = 1.1  # sizes within this factor of the best risk are as good, where none is within the limits
@@ -61,7 +61,7 @@ class AheadSettings:
 
 
 @dataclass
-class Ahead(WatchingRule):
+class Ahead(HistoryRule):
     """The fewest replicas with which the expected requests are within the limits."""
 
     settings: AheadSettings

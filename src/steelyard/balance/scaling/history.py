@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 
+from steelyard.balance.autoscale import WatchingRule
+
 _MOST_KEPT = 200_000  # ended requests that are kept one by one; older ones are only counted
 BUCKET = 10.0  # seconds in which arrivals are counted; chosen: a tenth of a usual start-up
 
@@ -76,3 +78,21 @@ class TrafficHistory:
         if seen.first is None or not self.speed:
             return 0
         return 1 + int((now - seen.first) / self.speed)
+
+
+class HistoryRule(WatchingRule):
+    """A rule that keeps a history of what it is told."""
+
+    history: TrafficHistory
+
+    def arrived(self, request: int, at: float, prompt: int) -> None:
+        self.history.arrived(request, at, prompt)
+
+    def first_token(self, request: int, at: float, seconds: float) -> None:
+        self.history.first_token(request, at)
+
+    def ended(self, request: int, at: float, output: int, cached: int, tpot: float | None) -> None:
+        self.history.ended(request, at, output, cached, tpot)
+
+    def gave_up(self, request: int, at: float) -> None:
+        self.history.gave_up(request)

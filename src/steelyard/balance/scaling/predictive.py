@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Literal, Protocol
 
-from steelyard.balance.autoscale import PoolView, WatchingRule
+from steelyard.balance.autoscale import PoolView
 from steelyard.balance.scaling.forecast import constant, local_trend, moving_mean, seasonal
-from steelyard.balance.scaling.history import TrafficHistory
+from steelyard.balance.scaling.history import HistoryRule, TrafficHistory
 
 Predictor = Literal["constant", "mean", "trend", "seasonal"]
 _DAY = 86_400.0
@@ -37,7 +37,7 @@ class PredictiveSettings:
 
 
 @dataclass
-class Predictive(WatchingRule):
+class Predictive(HistoryRule):
     """As many replicas as the predicted requests need by the profile."""
 
     settings: PredictiveSettings
@@ -71,15 +71,3 @@ class Predictive(WatchingRule):
                 return local_trend(series)
             case "seasonal":
                 return seasonal(series, max(1, round(_DAY / self.settings.interval)))
-
-    def arrived(self, request: int, at: float, prompt: int) -> None:
-        self.history.arrived(request, at, prompt)
-
-    def first_token(self, request: int, at: float, seconds: float) -> None:
-        self.history.first_token(request, at)
-
-    def ended(self, request: int, at: float, output: int, cached: int, tpot: float | None) -> None:
-        self.history.ended(request, at, output, cached, tpot)
-
-    def gave_up(self, request: int, at: float) -> None:
-        self.history.gave_up(request)
