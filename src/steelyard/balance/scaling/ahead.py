@@ -75,6 +75,8 @@ class Ahead(HistoryRule):
     def wanted(self, pool: PoolView) -> int:
         expected = self._expected(pool.now)
         size = self._cheapest(pool, expected) if expected else pool.replicas
+        if not self._decided:  # it begins with what is there
+            self._decided.append((pool.now, pool.replicas))
         self._decided.append((pool.now, size))
         while self._decided[0][0] <= pool.now - self.settings.hold:
             self._decided.popleft()

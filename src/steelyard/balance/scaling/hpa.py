@@ -35,6 +35,8 @@ class Hpa:
     _added: deque[tuple[float, int]] = field(default_factory=deque)
 
     def wanted(self, pool: PoolView) -> int:
+        if not self._recommended:  # an autoscaler that comes to a fleet begins with what is there
+            self._recommended.append((pool.now, pool.replicas))
         recommended = desired(pool, self.settings)
         self._recommended.append((pool.now, recommended))
         while self._recommended[0][0] <= pool.now - self.settings.down_window:

@@ -22,6 +22,7 @@ _INTERVALS = (180.0, 60.0)  # Dynamo's default, and a third of it
 _SHARES = (1.0, 0.7, 0.5)  # of the limits: what a user would set lower for safety
 _QUANTILES = (0.5, 0.8, 0.95)
 _HOLDS = (60.0, 180.0)
+_MARGINS = (0.8, 2.0)  # of the misses that the limits allow; above 1: more in a peak than in the mean
 _DAY = 86_400.0
 
 
@@ -43,7 +44,12 @@ def candidates(policy: str, bounds: Bounds, tuning: float) -> list[PolicySetting
         names: tuple[Predictor, ...] = ("constant", "mean", "trend", *(("seasonal",) if tuning > _DAY else ()))
         return [PredictiveSettings(every, name, share) for every in _INTERVALS for name in names for share in _SHARES]
     assert policy == "ours"
-    return [AheadSettings(quantile, hold, startup=bounds.startup) for quantile in _QUANTILES for hold in _HOLDS]
+    return [
+        AheadSettings(quantile, hold, startup=bounds.startup, margin=margin)
+        for margin in _MARGINS
+        for quantile in _QUANTILES
+        for hold in _HOLDS
+    ]
 
 
 def described(settings: PolicySettings) -> str:
@@ -54,7 +60,7 @@ def described(settings: PolicySettings) -> str:
         case PredictiveSettings():
             return f"{settings.predictor}, every {settings.interval:g} s, at {settings.share:.0%} of the limits"
         case AheadSettings():
-            return f"quantile {settings.quantile:g}, down after {settings.hold:g} s"
+            return f"quantile {settings.quantile:g}, margin {settings.margin:g}, down after {settings.hold:g} s"
     assert_never(settings)
 
 
