@@ -76,7 +76,8 @@ def _figure(row: AdviceRow, found: Advice) -> str:
             _axis(low, _HIGH / 2, "100 %", "missed"),
             f'<text x="{_LEFT:g}" y="{height - 6:g}">0</text>'
             f'<text x="{_LEFT + _PLOT:g}" y="{height - 6:g}" text-anchor="end">{seconds(found.seconds)}</text>'
-            f'<text x="{_LEFT + found.split * scale:.1f}" y="{height - 6:g}" text-anchor="middle">judged from here</text>',
+            f'<text x="{_LEFT + found.split * scale:.1f}" y="{height - 6:g}" text-anchor="middle">judged from here'
+            "</text>",
             "</svg>",
         )
     )

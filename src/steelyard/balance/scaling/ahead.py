@@ -16,7 +16,7 @@ from random import Random
 from typing import NamedTuple, Protocol
 
 from steelyard.balance.autoscale import PoolView
-from steelyard.balance.scaling.forecast import upper_rate
+from steelyard.balance.scaling.forecast import MOST_ERRORS, upper_rate
 from steelyard.balance.scaling.history import BUCKET, HistoryRule, SeenRequest, TrafficHistory
 
 _MOST_EXPECTED = 4000  # requests of a trial: some 0.2 s of simulation; beyond, the horizon is cut
@@ -95,10 +95,9 @@ class Ahead(HistoryRule):
         window = min(settings.level, now)
         recent = self.history.between(now - window, now)
         span = settings.startup + max(settings.interval, 2 * BUCKET)
-        whole = int(now / BUCKET)  # buckets that are over
-        counts = self.history.counts[:whole]
-        counts += [0] * (whole - len(counts))
-        rate = upper_rate(counts, ceil(window / BUCKET), ceil(span / BUCKET), settings.quantile, BUCKET)
+        level, horizon = ceil(window / BUCKET), ceil(span / BUCKET)
+        counts = self.history.counts(now, level + horizon + MOST_ERRORS)
+        rate = upper_rate(counts, level, horizon, settings.quantile, BUCKET)
         return under_way + self._repeated(recent, now - window, window, rate, span, draw)
 
     def _continued(self, seen: SeenRequest, now: float, draw: _Draw) -> ExpectedRequest:

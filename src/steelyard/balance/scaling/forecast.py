@@ -7,7 +7,7 @@ from math import ceil, sqrt
 from statistics import NormalDist
 
 _ENOUGH = 12  # past errors, from which on their quantile counts; before, that of a Poisson process
-_MOST_ERRORS = 360  # of the past that count: an hour of buckets
+MOST_ERRORS = 360  # of the past that count: an hour of buckets
 
 
 def upper_rate(counts: Sequence[int], level: int, horizon: int, quantile: float, bucket: float) -> float:
@@ -32,7 +32,7 @@ def upper_rate(counts: Sequence[int], level: int, horizon: int, quantile: float,
 def past_errors(counts: Sequence[int], level: int, horizon: int) -> list[float]:
     """Actual over forecast arrivals, for each moment of the past at which both are known."""
     sums = [0]
-    for count in counts[-(_MOST_ERRORS + level + horizon) :]:
+    for count in counts[-(MOST_ERRORS + level + horizon) :]:
         sums.append(sums[-1] + count)
     found = []
     for now in range(level, len(sums) - horizon):
@@ -52,7 +52,9 @@ def moving_mean(values: Sequence[float], window: int = 5) -> float:
     return sum(last) / len(last)
 
 
-def local_trend(values: Sequence[float], level_noise: float = 1.0, trend_noise: float = 0.1, noise: float = 10.0) -> float:
+def local_trend(
+    values: Sequence[float], level_noise: float = 1.0, trend_noise: float = 0.1, noise: float = 10.0
+) -> float:
     """The next value by a Kalman filter whose state is a level and a trend. Never below 0."""
     level, trend = values[0], 0.0
     a, b, c = noise, 0.0, noise  # covariances: of the level, of both, of the trend

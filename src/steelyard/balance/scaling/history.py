@@ -28,7 +28,7 @@ class TrafficHistory:
     """Requests in order of arrival, arrivals by bucket, and what is unfinished."""
 
     def __init__(self) -> None:
-        self.counts: list[int] = []  # arrivals in each bucket since second 0
+        self._counts: dict[int, int] = {}  # arrivals, by bucket since second 0
         self.open: dict[int, SeenRequest] = {}  # by request: unfinished ones
         self.speed = 0.0  # recent mean seconds per output token; 0: unknown
         self._all: list[SeenRequest] = []
@@ -41,8 +41,7 @@ class TrafficHistory:
         seen = SeenRequest(at, prompt)
         self.open[request] = seen
         bucket = int(at / BUCKET)
-        self.counts.extend([0] * (bucket + 1 - len(self.counts)))
-        self.counts[bucket] += 1
+        self._counts[bucket] = self._counts.get(bucket, 0) + 1
         self._all.append(seen)
         self._times.append(at)
         if len(self._all) > 2 * _MOST_KEPT:
@@ -72,6 +71,11 @@ class TrafficHistory:
         """Requests that came from ``start`` on and before ``end``, but for those that gave up."""
         rows = range(bisect_left(self._times, start), bisect_left(self._times, end))
         return [self._all[row] for row in rows if not self._all[row].gone]
+
+    def counts(self, now: float, most: int) -> list[int]:
+        """Arrivals in each of the last buckets that are over."""
+        end = int(now / BUCKET)
+        return [self._counts.get(bucket, 0) for bucket in range(max(0, end - most), end)]
 
     def produced(self, seen: SeenRequest, now: float) -> int:
         """About how many tokens an unfinished request has got so far."""

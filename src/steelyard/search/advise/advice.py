@@ -67,7 +67,9 @@ class Advice:
         return f"{'; '.join(told)}. {self._recommended()}"
 
     def _recommended(self) -> str:
-        good = [row for row in self.rows if row.judged.meets and (row.kind == "policy" or row.name == self.chosen_fixed)]
+        good = [
+            row for row in self.rows if row.judged.meets and (row.kind == "policy" or row.name == self.chosen_fixed)
+        ]
         if good:
             return f"Take {good[0].name}: the cheapest of these that keeps the limits."
         larger = [row for row in self.rows if row.kind == "fixed" and row.judged.meets]

@@ -95,7 +95,7 @@ def judge(run: ServedTraffic, slo: SloSpec, start: float, end: float, gpus: int,
         changes=sum(start < at < end for at, _ in run.held),
         worst_start=worst_start,
         worst=worst,
-        hours=tuple(_hours(part, over, slo, start, end)),
+        hours=tuple(_hours(part, over, start)),
     )
 
 
@@ -125,21 +125,24 @@ def _share(over: Column) -> float:
 
 
 def _worst(arrival: Column, over: Column, start: float, end: float) -> tuple[float, float]:
-    """The ten minutes with the largest share of misses, of those that begin at a whole minute."""
+    """The ten minutes with the largest share of misses, of those that begin at a minute with a request."""
     found = (start, _share(over))
     if end - start <= WINDOW:
         return found
     order = np.argsort(arrival, kind="stable")
     at, sums = arrival[order], np.concatenate([[0], np.cumsum(over[order])])
-    begins = np.arange(start, end - WINDOW + 1e-9, 60.0)
+    minutes = np.unique(np.floor((at - start) / 60.0))
+    begins = np.minimum(start + 60.0 * minutes, end - WINDOW)
     first, last = np.searchsorted(at, begins), np.searchsorted(at, begins + WINDOW)
     shares = (sums[last] - sums[first]) / np.maximum(last - first, 1)
     return float(begins[shares.argmax()]), float(shares.max())
 
 
-def _hours(requests: dict[str, Column], over: Column, slo: SloSpec, start: float, end: float) -> list[Latencies]:
+def _hours(requests: dict[str, Column], over: Column, start: float) -> list[Latencies]:
+    """Each hour that has requests."""
     found = []
-    for begin in np.arange(start, end, _HOUR).tolist():
+    for hour in np.unique(np.floor((requests["arrival"] - start) / _HOUR)).tolist():
+        begin = start + hour * _HOUR
         inside = (requests["arrival"] >= begin) & (requests["arrival"] < begin + _HOUR)
         part = _rows(requests, inside)
         wanted = SloSpec.model_validate({f"{m}_p{p}": 1.0 for m in ("ttft", "tpot") for p in (95, 99)})

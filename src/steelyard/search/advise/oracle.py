@@ -7,9 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from steelyard.scenario.slo import PercentileLimit
-from steelyard.search.advise.judge import ServedTraffic, Steps
+from steelyard.search.advise.judge import Column, ServedTraffic, Steps
 
 _INTERVAL = 60.0  # seconds
+_MOST_INTERVALS = 100_000  # beyond which they are longer
 
 
 def oracle_schedule(
@@ -19,25 +20,26 @@ def oracle_schedule(
 
     Replicas are asked for ``startup`` before the minute that needs them, and given back at its end.
     """
-    minutes = max(1, int(np.ceil(end / _INTERVAL)))
+    interval = max(_INTERVAL, end / _MOST_INTERVALS)
+    minutes = max(1, int(np.ceil(end / interval)))
     needed = np.full(minutes, max(fixed))
     for size in sorted(fixed, reverse=True):
-        good = _good(fixed[size], limits, minutes)
+        good = _good(fixed[size], limits, minutes, interval)
         needed = np.where(good & (needed == size + 1) | good & (size == max(fixed)), size, needed)
-    ahead = int(np.ceil(startup / _INTERVAL))
+    ahead = int(np.ceil(startup / interval))
     held = [int(needed[minute : minute + ahead + 1].max()) for minute in range(minutes)]
     found: list[tuple[float, int]] = []
     for minute, size in enumerate(held):
         if not found or found[-1][1] != size:
-            found.append((minute * _INTERVAL, size))
+            found.append((minute * interval, size))
     return tuple(found)
 
 
-def _good(run: ServedTraffic, limits: list[PercentileLimit], minutes: int) -> np.ndarray:
+def _good(run: ServedTraffic, limits: list[PercentileLimit], minutes: int, interval: float) -> Column:
     """By minute: whether no limit is exceeded by more of its requests than it allows."""
     requests = run.requests
     arrived = np.isfinite(requests["arrival"])
-    minute = np.minimum((requests["arrival"][arrived] / _INTERVAL).astype(np.int64), minutes - 1)
+    minute = np.minimum((requests["arrival"][arrived] / interval).astype(np.int64), minutes - 1)
     came = np.bincount(minute, minlength=minutes)
     good = np.ones(minutes, dtype=bool)
     for limit in limits:

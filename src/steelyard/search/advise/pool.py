@@ -34,7 +34,9 @@ class AdvisedPool:
             raise UserError(f"{place}: dynamics: advise takes fleets without faults; remove it")
         limits = scenario.slo.percentiles()
         if not limits:
-            raise UserError(f"{place}: slo: advise needs limits on percentiles, such as {{ttft_p95: 1.0, tpot_p95: 0.05}}")
+            raise UserError(
+                f"{place}: slo: advise needs limits on percentiles, such as {{ttft_p95: 1.0, tpot_p95: 0.05}}"
+            )
         if any(limit.metric == "itl" for limit in limits):
             raise UserError(f"{place}: slo: advise judges whole requests, and itl is of single tokens; use tpot")
         workload = {"trace": {"file": str(trace.absolute())}, "arrivals": {"kind": "trace", "scale": speed}}
