@@ -19,7 +19,7 @@ from steelyard.balance.autoscale import PoolView
 from steelyard.balance.scaling.forecast import MOST_ERRORS, upper_rate
 from steelyard.balance.scaling.history import BUCKET, HistoryRule, SeenRequest, TrafficHistory
 
-_MOST_EXPECTED = 4000  # requests of a trial: some 0.2 s of simulation; beyond, the horizon is cut
+_MOST_EXPECTED = 2000  # requests of a trial: some 0.1 s of simulation; beyond, the horizon is cut
 _NEARLY = 1.1  # sizes within this factor of the best risk are as good, where none is within the limits
 
 

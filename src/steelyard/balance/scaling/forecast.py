@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, sqrt
+from math import ceil, inf, sqrt
 from statistics import NormalDist
 
 _ENOUGH = 12  # past errors, from which on their quantile counts; before, that of a Poisson process
@@ -15,6 +15,7 @@ def upper_rate(counts: Sequence[int], level: int, horizon: int, quantile: float,
 
     The forecast is the mean of the last ``level`` buckets. It is raised by the quantile of what such forecasts were
     wrong by in the past, as a factor, so steady traffic gets a small margin and bursty or rising traffic a large one.
+    It is not raised above what has ever come in as long a time.
     """
     if not counts:
         return 0.0
@@ -26,7 +27,18 @@ def upper_rate(counts: Sequence[int], level: int, horizon: int, quantile: float,
         factor = ordered[min(len(ordered) - 1, ceil(quantile * len(ordered)) - 1)]
     else:
         factor = 1 + NormalDist().inv_cdf(quantile) / sqrt(max(recent, 1))
-    return max(0.0, factor) * (recent + 0.5) / (level * bucket)
+    forecast = (recent + 0.5) / level
+    return min(max(0.0, factor) * forecast, max(forecast, busiest(counts, horizon))) / bucket
+
+
+def busiest(counts: Sequence[int], horizon: int) -> float:
+    """The highest mean of ``horizon`` buckets in a row; no bound if there are not as many."""
+    total = sum(counts[:horizon])
+    most = total
+    for i in range(horizon, len(counts)):
+        total += counts[i] - counts[i - horizon]
+        most = max(most, total)
+    return most / horizon if len(counts) >= horizon else inf
 
 
 def past_errors(counts: Sequence[int], level: int, horizon: int) -> list[float]:
