@@ -8,18 +8,18 @@ from rich.text import Text
 
 from steelyard.records.jsontext import readable
 from steelyard.report.words import dollars, percent, seconds, significant
-from steelyard.search.advise import Advice, AdviceRow
+from steelyard.search.advise import AdviceRow, FleetAdvice
 
 _WIDTH = 150  # of the table, also on narrower terminals: cells must not be cut
 HEADS = ("", "GPU hours", "cost", "missed", "limits", "worst 10 min", "changes", "missed in tuning", "settings")
 
 
-def advice_json(found: Advice) -> str:
+def advice_json(found: FleetAdvice) -> str:
     """All figures."""
     return readable(found.to_dict())
 
 
-def advice_cells(row: AdviceRow, found: Advice) -> list[str]:
+def advice_cells(row: AdviceRow, found: FleetAdvice) -> list[str]:
     """A row of the table, under `HEADS`."""
     judged = row.judged
     chosen = "chosen in tuning" if row.name == found.chosen_fixed else ""
@@ -36,7 +36,7 @@ def advice_cells(row: AdviceRow, found: Advice) -> list[str]:
     ]
 
 
-def introduction(found: Advice) -> list[str]:
+def introduction(found: FleetAdvice) -> list[str]:
     """What was replayed on what, and how it was judged."""
     paced = "" if found.speed == 1 else f", replayed {found.speed:g} times as fast"
     part = "" if found.seconds * found.speed > 0.999 * found.whole_seconds else f", of {seconds(found.whole_seconds)}"
@@ -49,7 +49,7 @@ def introduction(found: Advice) -> list[str]:
     ]
 
 
-def print_advice(found: Advice, console: Console) -> None:
+def print_advice(found: FleetAdvice, console: Console) -> None:
     """The table, the cheapest that keeps the limits first; then the sentence."""
     for line in introduction(found):
         console.print(Text(line), soft_wrap=True, highlight=False)

@@ -9,7 +9,7 @@ from steelyard.quoting import printable
 from steelyard.report.advise import HEADS, advice_cells, introduction
 from steelyard.report.markup import html_table
 from steelyard.report.words import percent, seconds
-from steelyard.search.advise import Advice, AdviceRow
+from steelyard.search.advise import AdviceRow, FleetAdvice
 
 _LEFT, _PLOT, _HIGH, _GAP = 60.0, 820.0, 90.0, 26.0
 _COLOURS = {"fixed": "#8592a0", "policy": "#0f7f6c", "bound": "#a9c3dc"}
@@ -21,7 +21,7 @@ _STYLE = (
 )
 
 
-def advice_page(found: Advice) -> str:
+def advice_page(found: FleetAdvice) -> str:
     """A page of its own, without scripts; equal bytes for equal figures."""
     title = escape(printable(f"{found.trace} on {found.scenario}"))
     told = "".join(f"<p>{escape(printable(line))}</p>" for line in introduction(found))
@@ -34,7 +34,7 @@ def advice_page(found: Advice) -> str:
     )
 
 
-def _hours(found: Advice) -> str:
+def _hours(found: FleetAdvice) -> str:
     """Latencies by hour of the part that was judged."""
     heads = ("", "from", "requests", "missed", "TTFT p95", "TTFT p99", "TPOT p95", "TPOT p99")
     rows = [
@@ -51,7 +51,7 @@ def _hours(found: Advice) -> str:
     return f"<h2>By hour</h2>{html_table(heads, rows)}"
 
 
-def _figure(row: AdviceRow, found: Advice) -> str:
+def _figure(row: AdviceRow, found: FleetAdvice) -> str:
     """Replicas, arrivals and misses over the whole trace; the part for tuning is shaded."""
     top, middle, low = 20.0, 20.0 + _HIGH + _GAP, 20.0 + 2 * (_HIGH + _GAP)
     height = low + _HIGH / 2 + 24

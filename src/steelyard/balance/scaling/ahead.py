@@ -37,7 +37,7 @@ class ExpectedRequest(NamedTuple):
 ExpectedRequests = Sequence[ExpectedRequest]
 
 
-class Trial(Protocol):
+class PoolTrial(Protocol):
     """A simulator of the pool."""
 
     def risk(self, expected: ExpectedRequests, sizes: Sequence[tuple[float, int]]) -> float:
@@ -65,7 +65,7 @@ class Ahead(HistoryRule):
     """The fewest replicas with which the expected requests are within the limits."""
 
     settings: AheadSettings
-    trial: Trial
+    trial: PoolTrial
     least: int
     most: int
     seed: int = 0

@@ -32,7 +32,7 @@ class AdviceRow:
 
 
 @dataclass(frozen=True)
-class Advice:
+class FleetAdvice:
     """All that was found."""
 
     trace: str

@@ -12,7 +12,7 @@ import numpy as np
 
 from steelyard.errors import UserError
 from steelyard.scenario import Scenario
-from steelyard.search.advise.advice import Advice, AdviceRow, RowKind, in_order
+from steelyard.search.advise.advice import AdviceRow, FleetAdvice, RowKind, in_order
 from steelyard.search.advise.judge import Column, Judgement, ServedTraffic, best, judge, missed
 from steelyard.search.advise.oracle import oracle_schedule
 from steelyard.search.advise.policies import Bounds, PolicySettings, RuleMaker, all_candidates, described
@@ -27,7 +27,7 @@ _AROUND = 2  # fixed sizes to show on each side of the one that tuning chose
 _BUCKETS = 240  # of the figures over time
 
 
-def advise(scenario: Scenario, trace: Path, settings: AdviseSettings, progress: Progress | None = None) -> Advice:
+def advise(scenario: Scenario, trace: Path, settings: AdviseSettings, progress: Progress | None = None) -> FleetAdvice:
     """What fixed fleets and autoscaling policies would have cost for this trace, and missed."""
     pool = AdvisedPool.of(scenario, trace, settings.speed)
     one = pool.fixed(1)
@@ -47,7 +47,7 @@ class _Study:
     price: float
     settings: AdviseSettings
 
-    def run(self, trace: Path, whole: float, progress: Progress) -> Advice:
+    def run(self, trace: Path, whole: float, progress: Progress) -> FleetAdvice:
         """Tune, judge, and put in order."""
         size = self._smallest()
         most = self.settings.most or max(2 * size, self.settings.least)
@@ -138,8 +138,8 @@ class _Study:
         place = np.minimum((arrival[came] / self.end * _BUCKETS).astype(np.int64), _BUCKETS - 1)
         return np.bincount(place, None if weights is None else weights[came], minlength=_BUCKETS)
 
-    def _advice(self, trace: Path, whole: float, bounds: Bounds, rows: list[AdviceRow]) -> Advice:
-        return Advice(
+    def _advice(self, trace: Path, whole: float, bounds: Bounds, rows: list[AdviceRow]) -> FleetAdvice:
+        return FleetAdvice(
             trace=trace.name,
             scenario=self.pool.scenario.name,
             requests=len(self.work),
