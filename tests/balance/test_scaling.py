@@ -127,6 +127,17 @@ def test_ours_takes_what_is_nearly_the_best_if_none_is_good() -> None:
     assert rule.wanted(PoolView(200.0, 2, 0)) == 3
 
 
+def test_requests_before_a_new_replica_serves_are_not_held_against_it() -> None:
+    rule = ahead()
+    tell(rule, 0.5, 200.0)
+    expected, pool = rule._expected(200.0), PoolView(200.0, 2, 0)
+    judged = [each.at >= 60.0 for each in expected]
+    assert any(judged) and not all(judged)
+    assert [each.judged for each in rule._open_to(expected, 3, pool)] == judged
+    early = [each for each in expected if each.at < 60.0]
+    assert rule._open_to(early, 3, pool) == early and rule._open_to(expected, 2, pool) == expected
+
+
 def test_ours_keeps_replicas_for_a_while() -> None:
     rule = ahead(hold=100.0)
     tell(rule, 0.1, 200.0)

@@ -19,7 +19,7 @@ from steelyard.balance.autoscale import PoolView
 from steelyard.balance.scaling.forecast import MOST_ERRORS, upper_rate
 from steelyard.balance.scaling.history import BUCKET, HistoryRule, SeenRequest, TrafficHistory
 
-_MOST_EXPECTED = 2000  # requests of a trial: some 0.1 s of simulation; beyond, the horizon is cut
+_MOST_EXPECTED = 20_000  # requests of a trial: some second of simulation; beyond, the horizon is cut
 _NEARLY = 1.1  # sizes within this factor of the best risk are as good, where none is within the limits
 
 
@@ -155,7 +155,7 @@ class Ahead(HistoryRule):
 
     def _open_to(self, expected: list[ExpectedRequest], size: int, pool: PoolView) -> list[ExpectedRequest]:
         """Requests, of which those that come before a new replica can serve are not judged if more are tried."""
-        if size <= pool.replicas:
+        if size <= pool.replicas or expected[-1].at < self.settings.startup:
             return expected
         return [each._replace(judged=each.judged and each.at >= self.settings.startup) for each in expected]
 
