@@ -36,6 +36,7 @@ NOT_RUN = {
     "steelyard gateway": "serves until it is interrupted; tests/live does",
     "steelyard control": "starts a cluster of processes; tests/live does",
     "steelyard emulate": "serves until it is interrupted; tests/emulate does",
+    f"steelyard advise {GIVEN}": "needs data that is not in the repository",
     "steelyard compare examples/posttrain/search-48.yaml examples/posttrain/math-48.yaml": "takes hours",
     f"steelyard estimator-eval {GIVEN}": "needs data that is not in the repository",
     f"steelyard fidelity {GIVEN}": "needs data that is not in the repository",
@@ -48,6 +49,7 @@ SMALL_BATCH = ["--set", "trajectories={preset: search, prompts: 8, group: 4}", "
 OURS_ALONE = "--steps 1 --no-rivals --modes asynchronous --routers sticky --estimators suffix --planners given"
 SMALLER = {
     "simulate": ["--set", "workload.requests=20"],
+    "advise": ["--policies", "none,reactive"],
     "posttrain": SMALL_BATCH,
     "plan": [*SMALL_BATCH, "--set", "planner=search"],
     "compare": ["--seeds", "2"],
@@ -59,6 +61,7 @@ STAND_INS = {
     "FOLDER": "other",
     **{f"tests/data/h200-recorded/{name}": "capture" for name in ("qwen3-30b-a3b", "qwen3-8b")},
     "tests/data/h200-recorded/moe-64-experts": "other",
+    "TRACE": "trace.csv",
     "SCENARIO": "tiny.yaml",
     "SCENARIO.yaml": "tiny.yaml",
     "GOLDEN.jsonl.gz": "tests/data/vllm-0.32-decisions.jsonl.gz",
@@ -92,6 +95,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("round-robin", "sticky"):
         simulate(load_scenario(here / "scenario.yaml", [f"fleet.router={name}"])).save(here / "runs" / name)
     (here / "tiny.yaml").write_text(json.dumps(TINY))
+    stamps = (f"2024-05-10 10:{i // 60:02}:{i % 60:02}.5,{100 + 7 * i},{10 + i % 90}\n" for i in range(300))
+    (here / "trace.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(stamps))
     with (here / "events.jsonl").open("w", encoding="utf-8") as file:
         posttrain(posttrain_from_dict({**TINY, "steps": 1}), journal=Journal(file))
     for name in ("host.json", "own.json"):

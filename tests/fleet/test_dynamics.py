@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard.balance.autoscale import ByQueue, BySlo, Scaling
+from steelyard.balance.autoscale import ByQueue, BySlo, PoolView, Scaling
 from steelyard.balance.route import RoutedRequest
 from steelyard.balance.route.serving import CountedLoads, serving_router
 from steelyard.cost.step import StepTime
@@ -290,14 +290,22 @@ def test_misses_of_a_limit_bring_a_replica_and_cool_down() -> None:
     rule = BySlo({"ttft": 1.0}, window=10.0, percentile=90, slack=0.5, step=1)
     scaling = Scaling(1, 3, startup=0.0, rule=rule, cooldown=5.0)
     rule.note("ttft", 1.0, 3.0)
-    assert [scaling.wanted(2.0, 1, 4), scaling.wanted(3.0, 2, 4), scaling.wanted(7.0, 2, 4)] == [2, 2, 3]
+    assert [
+        scaling.wanted(PoolView(2.0, 1, 4)),
+        scaling.wanted(PoolView(3.0, 2, 4)),
+        scaling.wanted(PoolView(7.0, 2, 4)),
+    ] == [2, 2, 3]
     assert scaling.bounded(4) == 3 and scaling.bounded(0) == 1
     rule.note("ttft", 11.5, 0.7)
-    assert scaling.wanted(13.0, 3, 4) == 3  # neither over the limit nor far below it
+    assert scaling.wanted(PoolView(13.0, 3, 4)) == 3  # neither over the limit nor far below it
     rule.note("ttft", 25.0, 0.1)
-    assert scaling.wanted(26.0, 3, 4) == 2
-    assert scaling.wanted(40.0, 2, 4) == 3  # nobody got anything for a whole window, and some wait
-    assert [scaling.wanted(50.0, 3, 0), scaling.wanted(60.0, 2, 0), scaling.wanted(70.0, 1, 0)] == [2, 1, 1]
+    assert scaling.wanted(PoolView(26.0, 3, 4)) == 2
+    assert scaling.wanted(PoolView(40.0, 2, 4)) == 3  # nobody got anything for a whole window, and some wait
+    assert [
+        scaling.wanted(PoolView(50.0, 3, 0)),
+        scaling.wanted(PoolView(60.0, 2, 0)),
+        scaling.wanted(PoolView(70.0, 1, 0)),
+    ] == [2, 1, 1]
 
 
 @pytest.mark.parametrize(("metric", "limit"), [("ttft", 3.0), ("tpot", 0.5)])

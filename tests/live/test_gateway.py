@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -17,10 +18,12 @@ from steelyard.balance.route.serving import serving_router
 from steelyard.emulate.replica import EmulatedReplica
 from steelyard.errors import UserError
 from steelyard.live.access import Access
+from steelyard.live.access_log import AccessLog
 from steelyard.live.fleet import EngineFleet, block_names
 from steelyard.live.rules import GatewayRules, Rates
 from steelyard.live.serve import serve_gateway
 from steelyard.live.upstream import Upstream
+from steelyard.workload.traces import read_trace
 from support.emulated import served
 
 Test = Callable[[httpx.AsyncClient, list[EmulatedReplica]], Awaitable[None]]
@@ -278,3 +281,50 @@ def test_prompts_are_named_by_how_they_begin() -> None:
     answer = [*talk, {"role": "assistant", "content": "z" * 500}]
     assert block_names({"messages": answer})[: len(block_names({"messages": talk}))] == block_names({"messages": talk})
     assert block_names({"prompt": ["a", "b"]}) == block_names({"prompt": [2**80] * 32}) == block_names({}) == []
+
+
+def test_requests_are_logged_without_contents(tmp_path: Path) -> None:
+    """Time, tokens and a hash of the session of each request; the file is a trace."""
+    file = tmp_path / "requests.jsonl"
+
+    async def run() -> None:
+        async with served(50.0, replicas=1) as (engines, _):
+            fleet = EngineFleet([Upstream.of(str(engines[0].base_url))], serving_router("round-robin", 1, 0))
+            port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            serving = asyncio.ensure_future(
+                serve_gateway(fleet, GatewayRules(), "127.0.0.1", 0, port.set_result, log=file)
+            )
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{await port}", timeout=20) as client:
+                while not any(fleet.up):
+                    await asyncio.sleep(0.02)
+                for prompt, streams in (([1, 2, 3], False), ([1] * 40, True)):
+                    usage: dict[str, Any] = {"stream_options": {"include_usage": True}} if streams else {}
+                    body = {"prompt": prompt, "max_tokens": 7, "stream": streams, **usage}
+                    answer = await client.post("/v1/completions", json=body, headers={"X-Session-ID": "secret"})
+                    assert answer.status_code == 200
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+
+    asyncio.run(run())
+    text = file.read_text()
+    assert "secret" not in text
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [(line["prompt_tokens"], line["output_tokens"]) for line in lines] == [(3, 7), (40, 7)]
+    assert lines[0]["session"] == lines[1]["session"]
+    work = read_trace(file)
+    assert work.prompt.tolist() == [3, 40] and work.at[0] == 0 < work.at[1]
+    assert work.content == [(), ((0, 10),)]  # the second turn begins with the first and its answer
+
+
+def test_a_stream_without_usage_is_counted_by_its_events(tmp_path: Path) -> None:
+    log = AccessLog(tmp_path / "requests.jsonl")
+    request = log.begin({"prompt": "text"}, None)
+    whole = b'data: {"choices": [1]}\n\ndata: {"choices": [2]}\n\ndata: [DONE]\n\n'
+    for i in range(len(whole)):
+        request.saw(whole[i : i + 1], streams=True)
+    request.ended(streams=True)
+    log.close()
+    line = json.loads((tmp_path / "requests.jsonl").read_text())
+    assert (line["prompt_tokens"], line["output_tokens"], line["session"]) == (None, 2, None)
+    with pytest.raises(UserError, match="none of its 1 requests has prompt_tokens"):
+        read_trace(tmp_path / "requests.jsonl", "gateway")

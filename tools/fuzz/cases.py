@@ -75,12 +75,24 @@ def _emulate(r: Random) -> Case:
 def _gateway(r: Random) -> Case:
     addresses = ("http://203.0.113.9:1", "https://203.0.113.9", "http://[::", "ftp://x", "http://x:99999", "//")
     engines = [r.choice(addresses) if r.random() < 0.7 else hostile_text(r) for _ in range(r.choice((0, 1, 1, 2)))]
-    options = _nowhere(r, ("--port", "--router", "--rate", "--most-mb", "--certificate", "--key"))
+    options = _nowhere(r, ("--port", "--router", "--rate", "--most-mb", "--certificate", "--key", "--log"))
     files: Files = {}
     if r.random() < 0.5:
         options += ["--tokens", "tokens"]
         files["tokens"] = mutate.content(_changed_lines(b"client abc\nengine def\noperator ghi\n", r), r)
     return Case(("gateway", *engines, *options), files, "options")
+
+
+def _advise(r: Random) -> Case:
+    """A trace and options of `advise`, each attacked at times; a few requests on a small fleet."""
+    name, seed = r.choice(list(seeds.TRACES.items()))
+    text = _changed_lines(seed, r) if r.random() < 0.5 else seed
+    said = {**small_serving(r), "slo": r.choice(({"ttft_p95": 5.0}, {"tpot_p90": 0.1, "ttft": 1.0}, {}))}
+    options = ["--policies", r.choice(("none", "none,reactive", "ours", hostile_text(r))), "--max", "2"]
+    for option in r.sample(("--min", "--max", "--speed", "--from", "--to", "--startup"), k=r.choice((0, 1, 2))):
+        options += [option, str(hostile_number(r))]
+    files = {"s.yaml": Content(to_yaml(said)), name: mutate.content(text, r)}
+    return Case(("advise", name, "--fleet", "s.yaml", *options), files, "trace")
 
 
 def _nowhere(r: Random, options: tuple[str, ...]) -> list[str]:
@@ -143,7 +155,7 @@ def _trace(r: Random) -> Case:
     written = {"model": "llama-3.1-8b", "fleet": {"gpu": "h100"}, "cost": {"source": "analytic"}}
     trace: dict[str, object] = {"file": name}
     if r.random() < 0.3:
-        trace["format"] = r.choice(("azure", "mooncake", "vllm-bench", "capture", "auto"))
+        trace["format"] = r.choice(("azure", "mooncake", "vllm-bench", "capture", "gateway", "auto"))
     workload: dict[str, object] = {"trace": trace}
     if r.random() < 0.3:
         workload["arrivals"] = r.choice(({"kind": "trace"}, {"kind": "poisson", "rate": 3}, {"kind": "burst"}))
@@ -362,6 +374,7 @@ MAKERS: Mapping[str, Maker] = {
     "simulate": _simulate,
     "posttrain": _posttrain,
     "plan": _plan,
+    "advise": _advise,
     "emulate": _emulate,
     "gateway": _gateway,
     "yaml": _yaml,
@@ -382,6 +395,7 @@ WEIGHTS: Mapping[str, float] = {
     "simulate": 24,
     "posttrain": 14,
     "plan": 3,
+    "advise": 3,
     "emulate": 1,
     "gateway": 0.5,
     "yaml": 8,

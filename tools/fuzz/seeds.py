@@ -38,6 +38,10 @@ BENCH = b"""{"arrival_time": 0.0, "prompt_len": 120, "output_len": 20}
 {"arrival_time": 0.4, "prompt_token_ids": [5, 6, 7, 8], "output_len": 3}
 {"arrival_time": 0.9, "prompt_token_ids": [5, 6, 7, 9], "output_token_ids": [1, 2]}
 """
+GATEWAY = b"""{"at": 1790000000.25, "prompt_tokens": 120, "output_tokens": 20, "session": "a1b2"}
+{"at": 1790000001.5, "prompt_tokens": 180, "output_tokens": 9, "session": "a1b2"}
+{"at": 1790000003.0, "prompt_tokens": null, "output_tokens": 4, "session": null}
+"""
 CAPTURE = json.dumps(
     {
         "requests": [
@@ -47,7 +51,7 @@ CAPTURE = json.dumps(
         ]
     }
 ).encode()
-TRACES = {"t.csv": AZURE, "t.jsonl": MOONCAKE, "b.jsonl": BENCH, "t.workload.json": CAPTURE}
+TRACES = {"t.csv": AZURE, "t.jsonl": MOONCAKE, "b.jsonl": BENCH, "g.jsonl": GATEWAY, "t.workload.json": CAPTURE}
 
 TRAJECTORIES = "".join(
     json.dumps(

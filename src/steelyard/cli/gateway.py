@@ -25,6 +25,9 @@ def command(
     most_mb: Annotated[int, typer.Option(min=1, max=1024, help="Largest body, in MB.")] = 16,
     certificate: Annotated[Path | None, typer.Option(help="TLS certificate (PEM).")] = None,
     key: Annotated[Path | None, typer.Option(help="Its private key.")] = None,
+    log: Annotated[
+        Path | None, typer.Option(help="Add a line for each request to this file: time, tokens, hash of the session.")
+    ] = None,
 ) -> None:
     """Put one address in front of OpenAI-compatible engines, with the routers of a simulated fleet.
 
@@ -51,4 +54,4 @@ def command(
         scheme = "http" if tls is None else "https"
         say(f"{len(engines)} engines at {scheme}://{host}:{found}/v1, {router}")
 
-    asyncio.run(serve_gateway(fleet, rules, host, port, ready, tls))
+    asyncio.run(serve_gateway(fleet, rules, host, port, ready, tls, log))

@@ -11,7 +11,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.balance.autoscale import BySlo
+from steelyard.balance.autoscale import WatchingRule
 from steelyard.balance.route import Router
 from steelyard.engine import Engine, Request
 from steelyard.errors import UserError
@@ -51,7 +51,7 @@ class Dynamics:
     def awaits_first_tokens(self) -> bool:
         """Whether an autoscaling rule of any pool needs times of first tokens."""
         rules = (pool.scaling.rule for pool in self.pools if pool.scaling is not None)
-        return any(isinstance(rule, BySlo) and "ttft" in rule.limits for rule in rules)
+        return any(isinstance(rule, WatchingRule) and rule.awaits_first_tokens for rule in rules)
 
 
 class DynamicFleet:
@@ -101,6 +101,7 @@ class DynamicFleet:
 
     def placed(self, r: Request, replica: int) -> None:
         self.placements.placed(r, replica)
+        self.scaler.placed(r, replica)
 
     def undone(self, replica: int) -> list[Request]:
         return self.faults.undone(replica)

@@ -34,6 +34,7 @@ class Presence:
         self.pool_of = {replica: k for k, pool in enumerate(pools) for replica in pool.replicas}
         self._open = Counter(map(self._kind, self.pool_of))  # replicas open to new requests, by kind
         self._starts = [0] * len(driver.engines)  # by replica: number of its latest start; older ones are cancelled
+        self.starts_at = [inf] * len(driver.engines)  # by replica: when it comes up, by its latest start
         self.waiting: dict[int, Request] = {}  # requests that arrived while no replica was up
         self.unplaced: dict[int, int] = {}  # prompts computed while no decode replica was up: their prefill replica
 
@@ -57,6 +58,7 @@ class Presence:
     def start_at(self, replica: int, at: float) -> None:
         """Bring a replica up at a second, unless `cancel_start` is called before."""
         self._starts[replica] += 1
+        self.starts_at[replica] = at
         number = self._starts[replica]
         self._driver.at(at, lambda now: self._come_up(replica, now) if number == self._starts[replica] else None)
 

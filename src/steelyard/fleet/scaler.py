@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from steelyard.balance.autoscale import BySlo, Scaling
+from steelyard.balance.autoscale import PoolView, Scaling, WatchingRule
 from steelyard.engine import FINISHED, Request
 from steelyard.errors import UserError
 from steelyard.fleet.driver import FleetDriver
@@ -15,14 +15,14 @@ _DECISION = 50  # looks that the rest of a decision takes as long as
 
 
 class Scaler:
-    """Starts and drains replicas. Rules by SLO get each latency when the client sees it."""
+    """Starts and drains replicas. Rules that watch are told of each request when something happens to it."""
 
     def __init__(self, driver: FleetDriver, presence: Presence, placements: Placements) -> None:
         self._driver, self._presence, self._placements = driver, presence, placements
         self._uptime = presence.uptime
         rules = [pool.scaling.rule if pool.scaling else None for pool in presence.pools]
         self._looks = 0
-        self._by_slo = {k: rule for k, rule in enumerate(rules) if isinstance(rule, BySlo)}
+        self._watching = {k: rule for k, rule in enumerate(rules) if isinstance(rule, WatchingRule)}
 
     def announce(self) -> None:
         """Schedule the first check of each pool, and all scheduled sizes."""
@@ -36,18 +36,34 @@ class Scaler:
         for at, wanted in scaling.schedule:
             self._driver.at(at, lambda now, wanted=wanted: self._scale(pool, scaling, wanted, now))  # type: ignore[misc]
 
+    def placed(self, r: Request, replica: int) -> None:
+        """A request was sent to a replica."""
+        rule = self._rule_of(replica)
+        if rule is not None:
+            rule.arrived(r.index, r.arrival, r.prompt)
+
     def first_token(self, i: int, replica: int, now: float) -> None:
         """A replica has produced a request's first token. Repeated ones after a crash do not count."""
-        rule = self._by_slo.get(self._presence.pool_of[replica])
+        rule = self._rule_of(replica)
         if rule is not None and i not in self._placements.seen:
-            rule.note("ttft", now, now - float(self._driver.desk.arrival[i]))
+            rule.first_token(i, now, now - float(self._driver.desk.arrival[i]))
 
     def ended(self, r: Request, replica: int, now: float) -> None:
         """A request has ended on a replica."""
-        rule = self._by_slo.get(self._presence.pool_of[replica])
-        if rule is not None and r.status == FINISHED and r.output > 1 and r.first >= 0:
+        rule = self._rule_of(replica)
+        if rule is None:
+            return
+        if r.status != FINISHED:
+            rule.gave_up(r.index, now)
+            return
+        tpot = None
+        if r.output > 1 and r.first >= 0:
             ends = self._driver.engines[replica].log.ends
-            rule.note("tpot", now, (ends[r.last] - ends[r.first]) / (r.output - 1))
+            tpot = (ends[r.last] - ends[r.first]) / (r.output - 1)
+        rule.ended(r.index, now, r.output, r.hit, tpot)
+
+    def _rule_of(self, replica: int) -> WatchingRule | None:
+        return self._watching.get(self._presence.pool_of[replica])
 
     def left(self, replica: int, now: float) -> None:
         """A replica has one request less. A draining replica without requests stops."""
@@ -58,13 +74,19 @@ class Scaler:
     def _check(self, pool: ReplicaPool, scaling: Scaling, now: float) -> None:
         """Compare a pool's size with what its rule wants, every ``scaling.every`` seconds."""
         self._count_looks(pool, scaling, now)
-        driver, presence = self._driver, self._presence
+        self._scale(pool, scaling, scaling.wanted(self._view(pool, now)), now)
+        self._driver.at(now + scaling.every, lambda then: self._check(pool, scaling, then))
+
+    def _view(self, pool: ReplicaPool, now: float) -> PoolView:
+        driver, presence, count = self._driver, self._presence, self._placements.count
         waiting = presence.waiting if pool.replicas[0] in driver.taking else presence.unplaced
-        unfinished = sum(self._placements.count[replica] for replica in pool.replicas)
+        unfinished = sum(count[replica] for replica in pool.replicas)
         unfinished += sum(driver.in_flight[i].model == pool.model for i in waiting)
-        here = len(self._uptime.among(pool.replicas, PRESENT_OR_COMING))
-        self._scale(pool, scaling, scaling.wanted(now, here, unfinished), now)
-        driver.at(now + scaling.every, lambda then: self._check(pool, scaling, then))
+        here = self._uptime.among(pool.replicas, PRESENT_OR_COMING)
+        starting = [replica for replica in here if self._uptime.states[replica] is not ReplicaState.UP]
+        leaving = sum(count[replica] for replica in self._uptime.among(pool.replicas, (ReplicaState.DRAINING,)))
+        times = tuple(sorted(max(0.0, presence.starts_at[replica] - now) for replica in starting))
+        return PoolView(now, len(here) - len(starting), unfinished, times, leaving)
 
     def _count_looks(self, pool: ReplicaPool, scaling: Scaling, now: float) -> None:
         """Refuse to decide again and again while requests pause for years."""

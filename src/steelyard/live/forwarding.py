@@ -11,6 +11,7 @@ from typing import Any
 
 from starlette.types import Send
 
+from steelyard.live.access_log import AccessLog, LoggedRequest
 from steelyard.live.fleet import TRIES, EngineFleet, NobodyUp, Routed
 from steelyard.live.observe import GatewayMetrics
 from steelyard.live.requests import Headers, Refused, error_body
@@ -35,11 +36,12 @@ class FleetRequest:
 class Forwarding:
     """Sends requests to engines of a fleet, and counts what became of them."""
 
-    def __init__(self, metrics: GatewayMetrics, tracing: Tracing | None) -> None:
-        self._metrics, self._tracing = metrics, tracing
+    def __init__(self, metrics: GatewayMetrics, tracing: Tracing | None, access: AccessLog | None = None) -> None:
+        self._metrics, self._tracing, self._access = metrics, tracing, access
 
     async def run(self, forward: FleetRequest, parsed: dict[str, Any], send: Send) -> None:
         """Send a request to an engine, and to another if that one is gone. Pass its answer on."""
+        logged = None if self._access is None else self._access.begin(parsed, forward.session)
         try:
             routed = forward.fleet.send(parsed, forward.session)
         except NobodyUp as nobody:
@@ -48,7 +50,7 @@ class Forwarding:
             with self._engine(routed.engine, forward.headers):
                 answer = await _ask(forward, routed)
                 if answer is not None:
-                    await self._pass_on(forward, routed, answer, send)
+                    await self._pass_on(forward, routed, answer, send, logged)
                     return
             routed = self._elsewhere(forward.fleet, routed, left)
 
@@ -66,7 +68,14 @@ class Forwarding:
         except NobodyUp as nobody:
             raise Refused(503, str(nobody)) from None
 
-    async def _pass_on(self, forward: FleetRequest, routed: Routed, answer: UpstreamAnswer, send: Send) -> None:
+    async def _pass_on(
+        self,
+        forward: FleetRequest,
+        routed: Routed,
+        answer: UpstreamAnswer,
+        send: Send,
+        logged: LoggedRequest | None = None,
+    ) -> None:
         fleet, kind = forward.fleet, answer.headers.get("content-type", "application/json").encode("latin-1")
         streams = b"event-stream" in kind
         try:
@@ -80,6 +89,8 @@ class Forwarding:
                     if streams:
                         self._metrics.first_token.observe(time.monotonic() - forward.begun)
                     fleet.token(routed)
+                if logged is not None:
+                    logged.saw(part, streams)
                 await send({"type": "http.response.body", "body": part, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except UpstreamFailure as failure:
@@ -88,6 +99,8 @@ class Forwarding:
             ending = b"data: " + error_body("the engine broke off", 502) + b"\n\n" if streams else b""
             await send({"type": "http.response.body", "body": ending, "more_body": False})
         finally:
+            if logged is not None and answer.status == 200:
+                logged.ended(streams)
             answer.abandon()  # unless it is over: then its client has left
             fleet.ended(routed, session_over=forward.session is None)
 

@@ -17,6 +17,7 @@ from starlette.types import Receive, Send
 from starlette.types import Scope as Connection
 
 from steelyard.live.access import Scope
+from steelyard.live.access_log import AccessLog
 from steelyard.live.desk import TurnDesk
 from steelyard.live.fleet import EngineFleet
 from steelyard.live.forwarding import FleetRequest, Forwarding
@@ -72,13 +73,14 @@ class Gateway:
         rules: GatewayRules,
         desk: TurnDesk | None = None,
         tracing: Tracing | None = None,
+        access: AccessLog | None = None,
     ) -> None:
         self.rules = rules
         self.metrics = GatewayMetrics()
         self._fleet_or_none = fleet
         self._desk = desk
         self._tracing = tracing_from_environment() if tracing is None else tracing
-        self._forwarding = Forwarding(self.metrics, self._tracing)
+        self._forwarding = Forwarding(self.metrics, self._tracing, access)
         self._openapi = b""
 
     @property

@@ -10,6 +10,7 @@ from steelyard.collector import collector_on_new
 from steelyard.emulate.servers import LocalServer, listen, serve_at, stop_on_signals
 from steelyard.errors import UserError
 from steelyard.files.reading import read_text
+from steelyard.live.access_log import AccessLog
 from steelyard.live.client_connection import server_config
 from steelyard.live.fleet import EngineFleet
 from steelyard.live.gateway import Gateway
@@ -25,17 +26,21 @@ async def serve_gateway(
     port: int,
     ready: Callable[[int], None],
     certificate: tuple[Path, Path] | None = None,
+    log: Path | None = None,
 ) -> None:
-    """Serve at an address; ``certificate`` are the files of a certificate and its key."""
+    """Serve at an address; ``certificate`` are the files of a certificate and its key, ``log`` that of requests."""
     if host not in _LOCAL and not rules.access.tokens:
         raise UserError(f"--host {host}: other machines can reach it, so it needs --tokens FILE")
     for path in certificate or ():
         read_text(path, wanted="a PEM file")
+    access = None if log is None else AccessLog(log)
     watching = asyncio.ensure_future(fleet.watch())
     try:
-        await serve_app(Gateway(fleet, rules), host, port, ready, certificate)
+        await serve_app(Gateway(fleet, rules, access=access), host, port, ready, certificate)
     finally:
         watching.cancel()
+        if access is not None:
+            access.close()
 
 
 async def serve_app(

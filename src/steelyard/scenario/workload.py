@@ -114,7 +114,7 @@ Accept = Annotated[
     BeforeValidator(expand_accept, json_schema_input_type=tuple[FewOrZero, ...] | tuple[Share, ...] | AcceptSpec),
 ]
 
-TraceFormat = Literal["auto", "azure", "mooncake", "vllm-bench", "capture"]
+TraceFormat = Literal["auto", "azure", "mooncake", "vllm-bench", "capture", "gateway"]
 
 
 class TraceSpec(Spec):
@@ -124,8 +124,8 @@ class TraceSpec(Spec):
     format: TraceFormat = Field(
         default="auto",
         description="azure: CSV of TIMESTAMP, ContextTokens, GeneratedTokens; mooncake: JSON lines with "
-        "hash_ids; vllm-bench: JSON lines with lengths or token ids; capture: a NAME.workload.json; auto: "
-        "look at the file.",
+        "hash_ids; vllm-bench: JSON lines with lengths or token ids; capture: a NAME.workload.json; gateway: "
+        "a log of `steelyard gateway --log`; auto: look at the file.",
     )
     limit: Requests | None = Field(default=None, description="Read only this many requests.")
     sent: str | None = Field(

@@ -15,8 +15,8 @@ from steelyard.sim import summary
 from steelyard.sim.setup import FleetSetup
 
 
-def make_dynamics(setup: FleetSetup, handover: Handover | None) -> Dynamics | None:
-    """Faults and autoscaling of a fleet; None if it has neither."""
+def make_dynamics(setup: FleetSetup, handover: Handover | None, scaling: Scaling | None = None) -> Dynamics | None:
+    """Faults and autoscaling of a fleet; None if it has neither. ``scaling`` takes the place of a pool's own."""
     scenario = setup.scenario
     wanted = {pool.name: pool for pool in scenario.fleet.pools}
     if not scenario.dynamics and not any(pool.autoscale for pool in wanted.values()):
@@ -27,7 +27,8 @@ def make_dynamics(setup: FleetSetup, handover: Handover | None) -> Dynamics | No
         spec = wanted[each.pool.name]
         begins = each.ranks if spec.autoscale is None else spec.replicas
         model = each.serves if len(setup.models) > 1 else ""
-        pools[spec.name] = ReplicaPool(range(first, first + each.ranks), begins, _scaling(spec.autoscale), model)
+        own = scaling if scaling is not None and spec.autoscale is not None else _scaling(spec.autoscale)
+        pools[spec.name] = ReplicaPool(range(first, first + each.ranks), begins, own, model)
         first += each.ranks
     changes = [found for change in scenario.dynamics for found in _changes(change, pools, handover)]
     return Dynamics(list(pools.values()), changes)
@@ -89,6 +90,7 @@ def dynamics_figures(setup: FleetSetup, dynamics: Dynamics, start: float, end: f
         summary.ServingFigures(
             name=each.pool.name,
             replicas=tuple(uptime.counts(pool.replicas, SERVES)),
+            held=tuple(uptime.counts(pool.replicas, HELD)),
             gpu_hours_up=(end - start) * each.gpus * _share(dynamics, pool, SERVES, start, end) / 3600,
         )
         for each, pool in zip(setup.pools, dynamics.pools, strict=True)

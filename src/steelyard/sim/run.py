@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
+from steelyard.balance.autoscale import Scaling
 from steelyard.balance.route import Router
 from steelyard.collector import collector_off
 from steelyard.cost import HostTerms
@@ -44,6 +45,7 @@ def simulate(
     keep: Collection[Kept] = EVERYTHING,
     host: HostTerms | None = None,
     factors: Mapping[str, float] | None = None,
+    scaling: Scaling | None = None,
     plain: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Result:
@@ -56,13 +58,14 @@ def simulate(
     ``slo``: the run ends as soon as one of them cannot be met any more. Requests that have not ended by then are
     "unfinished". ``keep`` names the parts of the result to keep.
 
-    ``host`` replaces the host's times of the scenario. ``factors`` scale the times of operator families. ``plain``
+    ``host`` replaces the host's times of the scenario. ``factors`` scale the times of operator families. ``scaling``
+    decides in place of the `autoscale` that a pool has; it keeps its own state, so each run needs a new one. ``plain``
     handles every step one request at a time: the slow reference that the fast path must equal. ``progress`` is called
     every few requests with (ended requests, all requests).
     """
     setup = _set_up(what, workload, host, factors)
     drawn = workload if isinstance(workload, Workload) else draw_workload(setup)
-    run = _Run.of(setup, drawn, plain)
+    run = _Run.of(setup, drawn, plain, scaling)
     check_steps(setup, run.desk)
     cut = inf if until is None else until
     hopeless = None if stop is None else run.hopeless(stop)
@@ -118,7 +121,7 @@ class _Run:
     parts: list[EnginePart]
 
     @classmethod
-    def of(cls, setup: FleetSetup, workload: Workload, plain: bool) -> _Run:
+    def of(cls, setup: FleetSetup, workload: Workload, plain: bool, scaling: Scaling | None = None) -> _Run:
         scenario = setup.scenario
         stages = [setup.takes_requests, setup.answers] if setup.hands_over else [setup.answers]
         limits = ([pool.limits for pool in stage] for stage in stages)
@@ -131,7 +134,7 @@ class _Run:
             make_engines(setup, desk.names, reactive=bool(desk.followers), plain=plain),
             router_before(setup, setup.takes_requests, scenario.fleet.router, scenario.seed),
             handover,
-            make_dynamics(setup, handover),
+            make_dynamics(setup, handover, scaling),
             parts_of(setup),
         )
 

@@ -247,11 +247,12 @@ class LinkUse(Record):
 
 @dataclass(frozen=True)
 class ServingFigures(Record):
-    """Serving replicas of a pool over time, as (second, replicas from then on)."""
+    """Replicas of a pool over time, as (second, replicas from then on): those that serve, and those that hold GPUs."""
 
     name: str
     replicas: tuple[tuple[float, int], ...]
     gpu_hours_up: float
+    held: tuple[tuple[float, int], ...] = ()
 
 
 @dataclass(frozen=True)

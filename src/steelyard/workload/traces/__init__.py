@@ -15,6 +15,7 @@ from steelyard.workload.columns import Workload
 from steelyard.workload.traces.azure import read_azure
 from steelyard.workload.traces.bench import read_bench
 from steelyard.workload.traces.capture import read_capture
+from steelyard.workload.traces.gateway import read_gateway
 from steelyard.workload.traces.mooncake import read_mooncake
 
 _READERS = {
@@ -22,6 +23,7 @@ _READERS = {
     "mooncake": read_mooncake,
     "vllm-bench": read_bench,
     "capture": read_capture,
+    "gateway": read_gateway,
 }
 
 
@@ -41,4 +43,6 @@ def _detected(path: Path) -> str:
         return "vllm-bench" if ".jsonl" in path.suffixes else "capture"
     if not isinstance(row, dict) or "requests" in row:
         return "capture"
+    if "session" in row and "prompt_tokens" in row:
+        return "gateway"
     return "mooncake" if "hash_ids" in row else "vllm-bench"
