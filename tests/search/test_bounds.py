@@ -14,8 +14,9 @@ import pytest
 from steelyard.errors import UserError
 from steelyard.scenario.checking import checked
 from steelyard.scenario.search import SearchScenario
+from steelyard.search.candidates import Space
 from steelyard.search.contest import Entry, Trial
-from steelyard.search.search import Space, _Search, simulate_point
+from steelyard.search.search import _Search, simulate_point
 
 FLEETS = int(os.environ.get("BOUNDS", "120"))
 AT_ONCE = 20  # fleets of a test

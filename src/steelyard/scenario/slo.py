@@ -24,6 +24,12 @@ class RunLimit(NamedTuple):
     percentile: int | None
     seconds: float
 
+    @property
+    def may_miss(self) -> float:
+        """The share of requests that may be over a limit on a percentile."""
+        assert self.percentile is not None
+        return 1 - self.percentile / 100
+
 
 class SloSpec(Spec):
     """Limits in seconds. Also METRIC_pNN (NN is 1 to 99) and METRIC_mean, of ttft, attft, tpot, itl, e2e and queue."""

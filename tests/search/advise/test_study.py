@@ -140,7 +140,7 @@ def test_the_oracle_asks_for_replicas_in_time() -> None:
     arrival = [float(second) for second in range(0, 600, 2)]
     busy = [5.0 if 300 <= second < 360 else 0.1 for second in arrival]
     fixed = {n: served(arrival, busy if n == 1 else [0.1] * 300, ["finished"] * 300, ((0.0, n),)) for n in (1, 2)}
-    limits = SLO.percentiles()
+    limits = SLO.on_run()
     assert oracle_schedule(fixed, limits, 600.0, startup=60.0) == ((0.0, 1), (240.0, 2), (360.0, 1))
 
 

@@ -102,7 +102,7 @@ def judge(run: ServedTraffic, slo: SloSpec, start: float, end: float, gpus: int,
 def missed(requests: dict[str, Column], slo: SloSpec) -> Column:
     """Requests over any limit, as their clients see it, and those that were not served."""
     over = requests["status"] != "finished"
-    limits = {limit.metric: limit.seconds for limit in slo.percentiles()} | slo.per_request()
+    limits = {limit.metric: limit.seconds for limit in slo.on_run()} | slo.per_request()
     for metric, limit in limits.items():
         over = over | (requests[metric] > limit)
     return np.asarray(over)

@@ -6,16 +6,14 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from steelyard.scenario.slo import PercentileLimit
+from steelyard.scenario.slo import RunLimit
 from steelyard.search.advise.judge import Column, ServedTraffic, Steps
 
 _INTERVAL = 60.0  # seconds
 _MOST_INTERVALS = 100_000  # beyond which they are longer
 
 
-def oracle_schedule(
-    fixed: Mapping[int, ServedTraffic], limits: list[PercentileLimit], end: float, startup: float
-) -> Steps:
+def oracle_schedule(fixed: Mapping[int, ServedTraffic], limits: list[RunLimit], end: float, startup: float) -> Steps:
     """(second, replicas): for each minute the fewest with which a fixed fleet of that size keeps the limits in it.
 
     Replicas are asked for ``startup`` before the minute that needs them, and given back at its end.
@@ -35,7 +33,7 @@ def oracle_schedule(
     return tuple(found)
 
 
-def _good(run: ServedTraffic, limits: list[PercentileLimit], minutes: int, interval: float) -> Column:
+def _good(run: ServedTraffic, limits: list[RunLimit], minutes: int, interval: float) -> Column:
     """By minute: whether no limit is exceeded by more of its requests than it allows."""
     requests = run.requests
     arrived = np.isfinite(requests["arrival"])
@@ -45,5 +43,5 @@ def _good(run: ServedTraffic, limits: list[PercentileLimit], minutes: int, inter
     for limit in limits:
         over = (requests["status"] != "finished") | (requests[limit.metric] > limit.seconds)
         late = np.bincount(minute, weights=over[arrived], minlength=minutes)
-        good &= late <= (1 - limit.percentile / 100) * came
+        good &= late <= limit.may_miss * came
     return good

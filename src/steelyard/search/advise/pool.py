@@ -9,7 +9,7 @@ import numpy as np
 
 from steelyard.errors import UserError, shown
 from steelyard.scenario import PoolSpec, Scenario
-from steelyard.scenario.slo import PercentileLimit
+from steelyard.scenario.slo import RunLimit
 from steelyard.search.advise.settings import AdviseSettings
 from steelyard.sim import FleetSetup, draw_workload, set_up
 from steelyard.workload import Workload
@@ -32,10 +32,14 @@ class AdvisedPool:
             raise UserError(f"{place}: fleet: advise takes one pool of role serve, with dp 1; give such a fleet")
         if scenario.dynamics:
             raise UserError(f"{place}: dynamics: advise takes fleets without faults; remove it")
-        limits = scenario.slo.percentiles()
+        limits = scenario.slo.on_run()
         if not limits:
             raise UserError(
                 f"{place}: slo: advise needs limits on percentiles, such as {{ttft_p95: 1.0, tpot_p95: 0.05}}"
+            )
+        if any(limit.percentile is None for limit in limits):
+            raise UserError(
+                f"{place}: slo: advise judges single requests, so it takes limits on percentiles, not means"
             )
         if any(limit.metric == "itl" for limit in limits):
             raise UserError(f"{place}: slo: advise judges whole requests, and itl is of single tokens; use tpot")
@@ -43,9 +47,9 @@ class AdvisedPool:
         return cls(scenario.replace(workload=workload), pools[0].model_copy(update={"autoscale": None}))
 
     @property
-    def limits(self) -> list[PercentileLimit]:
+    def limits(self) -> list[RunLimit]:
         """The limits to meet."""
-        return self.scenario.slo.percentiles()
+        return self.scenario.slo.on_run()
 
     def fixed(self, replicas: int) -> FleetSetup:
         """Always so many replicas."""

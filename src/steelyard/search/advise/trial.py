@@ -10,7 +10,7 @@ import numpy as np
 
 from steelyard.balance.autoscale import Scaling
 from steelyard.balance.scaling import ExpectedRequests
-from steelyard.scenario.slo import PercentileLimit
+from steelyard.scenario.slo import RunLimit
 from steelyard.sim import FleetSetup, simulate
 from steelyard.workload import Workload
 from steelyard.workload.columns import plain
@@ -23,7 +23,7 @@ class SimulatedTrial:
     """Trials on the fleet itself."""
 
     setup: FleetSetup
-    limits: Sequence[PercentileLimit]
+    limits: Sequence[RunLimit]
 
     def risk(self, expected: ExpectedRequests, sizes: Sequence[tuple[float, int]]) -> float:
         """The worst limit's share of judged requests over it, as a multiple of the share that it allows."""
@@ -40,7 +40,7 @@ class SimulatedTrial:
         for limit in self.limits:
             seconds = found[limit.metric] + (waited if limit.metric in _SINCE_ARRIVAL else 0.0)
             over = (seconds > limit.seconds) | ~finished
-            worst = max(worst, float(over[judged].mean()) / (1 - limit.percentile / 100))
+            worst = max(worst, float(over[judged].mean()) / limit.may_miss)
         return worst
 
     def _workload(self, expected: ExpectedRequests) -> Workload:
