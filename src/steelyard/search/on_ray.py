@@ -16,7 +16,11 @@ class RayCrew:
 
     def __init__(self, ray: Any, function: Callable[[Any], Any], at_once: int) -> None:
         self._ray, self._at_once = ray, at_once
-        self._remote = ray.remote(num_cpus=1, max_retries=_TRIES)(function)
+
+        def work(task: Any) -> Any:
+            return function(task)
+
+        self._remote = ray.remote(num_cpus=1, max_retries=_TRIES)(work)  # which takes functions only, not partials
 
     def work(self, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """What is found for each task, the first to end first."""

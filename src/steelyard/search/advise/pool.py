@@ -38,9 +38,7 @@ class AdvisedPool:
                 f"{place}: slo: advise needs limits on percentiles, such as {{ttft_p95: 1.0, tpot_p95: 0.05}}"
             )
         if any(limit.percentile is None for limit in limits):
-            raise UserError(
-                f"{place}: slo: advise judges single requests, so it takes limits on percentiles, not means"
-            )
+            raise UserError(f"{place}: slo: advise judges single requests: give limits on percentiles, not on means")
         if any(limit.metric == "itl" for limit in limits):
             raise UserError(f"{place}: slo: advise judges whole requests, and itl is of single tokens; use tpot")
         workload = {"trace": {"file": str(trace.absolute())}, "arrivals": {"kind": "trace", "scale": speed}}
