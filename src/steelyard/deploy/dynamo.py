@@ -45,7 +45,7 @@ def _frontend(scenario: Scenario) -> tuple[dict[str, Any], list[Note]]:
     if fleet.router in ("sticky", "sticky-spill"):
         arguments = ["--router-session-affinity-ttl-secs", str(_AFFINITY)]
     chosen, notes = policy(fleet.router, "fleet.router", DYNAMO, "Dynamo")
-    if fleet.of_role("prefill") and policy(fleet.decode_router, "", DYNAMO, "Dynamo")[0] != chosen:
+    if fleet.of_role("prefill") and DYNAMO.get(fleet.decode_router) != chosen:
         notes.append(Note("fleet.decode_router", f"Dynamo has one router; {chosen} chooses decode engines, too"))
     container = {
         "name": "main",

@@ -37,7 +37,10 @@ class Imported:
 def scenario_yaml(found: Imported) -> str:
     """The scenario file, with all remarks on top."""
     told = found.remarks
-    lines = ["Read from a deployment by steelyard import.", "The workload and its rate are a stand-in: replace them by yours."]
+    lines = [
+        "Read from a deployment by steelyard import.",
+        "The workload and its rate are a stand-in: replace them by yours.",
+    ]
     for title, each in (
         ("Not in the deployment, so the engine's own defaults", told.defaulted),
         ("Assumed", told.assumed),

@@ -47,7 +47,9 @@ def kserve(scenario: Scenario) -> Deployment:
         spec["router"] = {"route": route, "gateway": {}, **router}
         manifests[f"{name}.yaml"] = {"apiVersion": API, "kind": KIND, "metadata": {"name": name}, "spec": spec}
     if shared:
-        notes.append(Note("fleet.router", "each pool is a service of its own, and requests are split among them by weight"))
+        notes.append(
+            Note("fleet.router", "each pool is a service of its own, and requests are split among them by weight")
+        )
     unique = list(dict.fromkeys(notes))
     top = heading(f"A fleet for {VERSION} (kubectl apply -f), by steelyard emit.", unique)
     files = {name: top + dumped(manifest) for name, manifest in manifests.items()}
@@ -98,7 +100,9 @@ def _service(own: Sequence[Group]) -> tuple[dict[str, Any], list[Note]]:
     first = own[0]
     uri = first.deployed if "://" in first.deployed else f"hf://{first.deployed}"
     if first.deployed.startswith(("/", ".", "~")):
-        raise UserError(f"model: {first.deployed}: KServe needs the model's name on the hub; give one, or use another target")
+        raise UserError(
+            f"model: {first.deployed}: KServe needs the model's name on the hub; give one, or use another target"
+        )
     spec: dict[str, Any] = {"model": {"uri": uri, "name": first.model.name or first.deployed}}
     notes: list[Note] = []
     for group in own:

@@ -38,7 +38,9 @@ def decisions(scenario: PosttrainScenario, target: str) -> list[Note]:
     """What our decision core does, and the target's own loop does not."""
     notes = []
     if scenario.router != "least-outstanding":
-        told = f"{scenario.router} was simulated; {target} places turns by its own rule, or asks ours (docs/adapters.md)"
+        told = (
+            f"{scenario.router} was simulated; {target} places turns by its own rule, or asks ours (docs/adapters.md)"
+        )
         notes.append(Note("router", told))
     if scenario.planner != "given":
         notes.append(Note("planner", f"{target} does not move GPUs between rollout and training"))

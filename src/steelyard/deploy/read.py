@@ -150,7 +150,9 @@ def _scenario(found: _Found) -> dict[str, Any]:
     pools = []
     same = all(read.engine == first.engine for _, read in found.pools)
     for i, (pool, read) in enumerate(found.pools):
-        pool = {"name": f"pool-{i}", **pool} if len(found.pools) > 1 and not {"name", "role"} & set(pool) else dict(pool)
+        pool = (
+            {"name": f"pool-{i}", **pool} if len(found.pools) > 1 and not {"name", "role"} & set(pool) else dict(pool)
+        )
         if read.model != first.model:
             pool["model"] = read.model
         if not same:

@@ -49,7 +49,9 @@ def scripts(scenario: Scenario, engines: Engines) -> Deployment:
         notes += more
         files[name] = text
     unique = list(dict.fromkeys(notes))
-    top = heading(f"{scenario.name} with {engines.title}, by steelyard emit. Start every pool, then the router.", unique)
+    top = heading(
+        f"{scenario.name} with {engines.title}, by steelyard emit. Start every pool, then the router.", unique
+    )
     routers = [name for name in files if name.startswith("router")]
     if local:
         files["launch.sh"] = _launch(found, routers)
@@ -111,7 +113,9 @@ def _router_script(
         aware = engines.aware_of_ranks(max(ranks))
         told.flag(*aware)
     elif max(ranks) > 1:
-        notes.append(Note("fleet.router", "pools differ in dp, so engines choose among their own ranks, not the router"))
+        notes.append(
+            Note("fleet.router", "pools differ in dp, so engines choose among their own ranks, not the router")
+        )
     about = f"The router of {model}. Replace host names, if pools do not run on hosts of these names."
     known = facts(model=model, router=fleet.router, decode_router=fleet.decode_router)
     return "\n" + comment(about) + known + command(["exec", *engines.router], told.arguments, ['"$@"']), notes
@@ -127,6 +131,9 @@ def _launch(found: Sequence[Group], routers: Sequence[str]) -> str:
             gpu, port = gpu + group.gpus, port + 1
     lines += [f"sh ./{name} &\n" for name in routers]
     stop = "trap 'kill $(jobs -p)' INT TERM\n"
-    return "\n" + comment("The whole fleet on this machine.") + 'cd "$(dirname "$0")" || exit 1\n' + "".join(
-        [*lines, stop, "wait\n"]
+    return (
+        "\n"
+        + comment("The whole fleet on this machine.")
+        + 'cd "$(dirname "$0")" || exit 1\n'
+        + "".join([*lines, stop, "wait\n"])
     )

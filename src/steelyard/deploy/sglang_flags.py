@@ -38,6 +38,8 @@ def _layout(told: Told, pool: PoolSpec) -> None:
     told.flag("--attn-dp-size", pool.dp)
     told.flag("--dcp-size", pool.dcp)
     told.flag("--ep-size", pool.tp * pool.dp if pool.expert_parallel else 1)
+    if pool.expert_parallel and pool.tp * pool.dp == 1:
+        told.note("fleet.pools.expert_parallel", "one GPU holds all experts; there is nothing to spread")
     backend = DEEPEP.get(pool.all2all) if pool.expert_parallel else None
     told.flag("--moe-a2a-backend", "deepep" if backend else "none")
     if backend:
@@ -91,7 +93,7 @@ def _graphs(told: Told, engine: EngineSpec) -> None:
         told.flag("--cuda-graph-backend-decode", "disabled")
         told.flag("--cuda-graph-backend-prefill", "disabled")
         if not engine.enforce_eager:
-            told.note("engine.cudagraph", "without graphs SGLang runs eagerly")
+            told.note("engine.enforce_eager", "without graphs SGLang runs eagerly")
     elif engine.cudagraph not in ("full_and_piecewise", "full_decode_only"):
         told.note("engine.cudagraph", f"{engine.cudagraph} is vLLM's; SGLang captures whole decode steps")
     elif engine.cudagraph == "full_decode_only":
@@ -137,5 +139,7 @@ def _others(told: Told, engine: EngineSpec) -> None:
         told.flag("--enable-hierarchical-cache")
         told.flag("--hicache-size", max(1, round(tier.size / 1e9)))
         told.flag("--hicache-write-policy", f"write_{tier.write}")
-        told.note(f"engine.tiers[{i}]", "its size is in whole GB, for each GPU; bandwidth and latency are the host's own")
+        told.note(
+            f"engine.tiers[{i}]", "its size is in whole GB, for each GPU; bandwidth and latency are the host's own"
+        )
     note_conditions(told, engine)

@@ -160,6 +160,8 @@ def _speculation(flags: Flags, engine: dict[str, Any], told: Remarks) -> None:
     known = {name: method for method, name in ALGORITHMS.items()} | {"EAGLE3": "eagle"}
     tokens = drafts - 1 if drafts else steps
     if algorithm not in known or not tokens or wide not in (None, 1):
-        told.warnings.append(f"--speculative-algorithm {brief(algorithm)}: left out; only chains of a given length are read")
+        told.warnings.append(
+            f"--speculative-algorithm {brief(algorithm)}: left out; only chains of a given length are read"
+        )
         return
     engine["speculative"] = speculative(known[algorithm], tokens, model, told)

@@ -18,7 +18,9 @@ def slime(scenario: PosttrainScenario) -> Deployment:
     """One script that starts slime's trainer."""
     bucket = only_bucket(scenario, VERSION)
     if scenario.mode == "asynchronous":
-        raise UserError("mode: asynchronous cannot be deployed with slime, whose rollouts run one step ahead; use one-step-off")
+        raise UserError(
+            "mode: asynchronous cannot be deployed with slime, whose rollouts run one step ahead; use one-step-off"
+        )
     told = Told(notes=decisions(scenario, VERSION))
     _places(told, scenario, bucket.tp)
     _batch(told, scenario)

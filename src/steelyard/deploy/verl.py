@@ -63,7 +63,9 @@ def _set(told: Told, key: str, value: object) -> None:
 def _batch(told: Told, scenario: PosttrainScenario) -> None:
     asked, training = scenario.trajectories, scenario.training
     if asked.prompts % training.minibatches:
-        raise UserError(f"training.minibatches: {training.minibatches} do not divide {asked.prompts} prompts; verl needs it")
+        raise UserError(
+            f"training.minibatches: {training.minibatches} do not divide {asked.prompts} prompts; verl needs it"
+        )
     _set(told, "actor_rollout_ref.model.path", deployed_name(scenario.model.config))
     _set(told, "algorithm.adv_estimator", "grpo")
     _set(told, "data.train_batch_size", asked.prompts)
@@ -89,6 +91,8 @@ def _rollout(told: Told, scenario: PosttrainScenario, tp: int) -> None:
     _set(told, f"{_ROLLOUT}.enforce_eager", scenario.engine.enforce_eager)
     for name, *values in flags.arguments:
         plain = name.removeprefix("--no-").removeprefix("--")
+        if (name, *values) == ("--dtype", "auto"):
+            continue  # verl has a default of its own, the type that nearly all models have
         if name in _OWN:
             _set(told, f"{_ROLLOUT}.{_OWN[name]}", values[0])
         elif plain in _SWITCHES:
@@ -118,7 +122,9 @@ def _training(told: Told, scenario: PosttrainScenario, sharded: bool) -> None:
     _set(told, f"{actor}.ppo_max_token_len_per_gpu", training.micro_batch_tokens)
     if sharded:
         if (training.tp, training.pp, training.ep) != (1, 1, 1):
-            raise UserError("training.zero: 3 is FSDP in verl, which has no tp, pp or ep; use zero 1, or leave them at 1")
+            raise UserError(
+                "training.zero: 3 is FSDP in verl, which has no tp, pp or ep; use zero 1, or leave them at 1"
+            )
         _set(told, f"{actor}.ulysses_sequence_parallel_size", training.cp)
         _set(told, "actor_rollout_ref.model.enable_gradient_checkpointing", training.recompute != "none")
         if training.recompute == "selective":

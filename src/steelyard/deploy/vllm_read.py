@@ -26,6 +26,9 @@ SHORT = {
     "-O": "--compilation-config",
     "-n": "--nnodes",
     "-r": "--node-rank",
+    **{f"--disable-{name}": f"--no-enable-{name}" for name in ("prefix-caching", "chunked-prefill", "expert-parallel")},
+    "--disable-eplb": "--no-enable-eplb",
+    "--enable-hybrid-kv-cache-manager": "--no-disable-hybrid-kv-cache-manager",
 }
 _PLAIN = (
     *("enable-prefix-caching", "enable-chunked-prefill", "async-scheduling", "scheduler-reserve-full-isl"),
@@ -112,7 +115,9 @@ def model_of(name: str, flags: Flags, quantizations: dict[str, str], told: Remar
     """The model with its precision."""
     model: dict[str, Any] = {"config": simulated_name(name)}
     if model["config"] == name and "/" in name:
-        told.warnings.append(f"model {brief(name)}: not in the catalog (steelyard models); give the path of its config.json")
+        told.warnings.append(
+            f"model {brief(name)}: not in the catalog (steelyard models); give the path of its config.json"
+        )
     dtype = flags.text("--dtype")
     if dtype in ("half", "float16"):
         model["dtype"] = "float16"
@@ -157,7 +162,9 @@ def _role(flags: Flags, told: Remarks) -> str | None:
     roles = {kv_role: role for role, kv_role in KV_ROLES.items()}
     role = roles.get(str(config.get("kv_role")))
     if config.get("kv_connector") != "NixlConnector" or role is None:
-        told.warnings.append(f"--kv-transfer-config {brief(config)}: only NixlConnector as producer or consumer is read")
+        told.warnings.append(
+            f"--kv-transfer-config {brief(config)}: only NixlConnector as producer or consumer is read"
+        )
     return role
 
 
@@ -226,7 +233,9 @@ def _speculation(flags: Flags, engine: dict[str, Any], told: Remarks) -> None:
     given = config.get("method", "draft_model" if "model" in config else "")
     method, tokens = known.get(str(given)), config.get("num_speculative_tokens")
     if method is None or not isinstance(tokens, int):
-        told.warnings.append(f"--speculative-config {brief(config)}: neither ngram, draft_model, eagle nor mtp; left out")
+        told.warnings.append(
+            f"--speculative-config {brief(config)}: neither ngram, draft_model, eagle nor mtp; left out"
+        )
         return
     engine["speculative"] = speculative(method, tokens, config.get("model"), told)
     if method == "ngram":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -90,10 +89,11 @@ class Flags:
         for word in words:
             if word.startswith("-") and not _NUMBER.fullmatch(word) and len(word) > 1:
                 name, equals, value = word.partition("=")
-                name = short.get(name, name.replace("_", "-"))
-                name, dot, key = name.partition(".")
-                if dot:  # --compilation-config.cudagraph_mode=FULL
-                    name, equals, value = name, "=", json.dumps({word[2:].partition(".")[2].partition("=")[0]: value})
+                name = name.replace("_", "-") if name.startswith("--") else name
+                name = short.get(name, name)
+                name, dot, _ = name.partition(".")
+                if dot:
+                    raise UserError(f"{where}: {brief(word)}: dotted keys are not read; give {name} as JSON")
                 current = flags.found.setdefault(name, [])
                 current.clear()
                 if equals:
@@ -131,7 +131,7 @@ class Flags:
         text = self.text(name)
         if text is None:
             return None
-        if not re.fullmatch(r"-?(\d{1,18}(\.\d*)?|\.\d+)([eE]-?\d{1,2})?", text):
+        if not re.fullmatch(r"-?(\d{1,18}(\.\d{0,30})?|\.\d{1,30})([eE][-+]?\d{1,3})?", text):
             raise UserError(f"{self.where}: {name}: {brief(text)!r} is not a number")
         return float(text)
 
