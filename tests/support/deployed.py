@@ -66,7 +66,7 @@ def engines(scheduler: str) -> st.SearchStrategy[dict[str, Any]]:
             "scheduler_reserve_full_isl": flags,
             "watermark": st.floats(0.0, 0.5),
         }
-    eager = st.one_of(
+    eager: st.SearchStrategy[dict[str, Any]] = st.one_of(
         st.just({"enforce_eager": True}), st.sampled_from(graphs).map(lambda mode: {"cudagraph": mode}), st.just({})
     )
     return st.builds(lambda some, mode: {"scheduler": scheduler, **some, **mode}, _some(**keys), eager)
@@ -94,7 +94,7 @@ def _pool(role: str) -> st.SearchStrategy[dict[str, Any]]:
 def _fits(pool: dict[str, Any]) -> bool:
     """Engines of one node, or of whole nodes."""
     gpus = pool.get("tp", 1) * pool.get("pp", 1) * pool.get("dp", 1)
-    return gpus <= 8 or gpus % 8 == 0
+    return bool(gpus <= 8 or gpus % 8 == 0)
 
 
 @st.composite

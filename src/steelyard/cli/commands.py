@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib import import_module
-from keyword import iskeyword
 from typing import Annotated, Any
 
 import typer
@@ -29,7 +28,7 @@ COMMANDS = {
     "plan": "Recommend how to split a scenario's GPUs between rollout and training, and how to lay both out.",
     "compare": "Compare ways to run post-training: ours, bounds, other systems, and ours with one setting changed.",
     "estimator-eval": "Evaluate estimators of what a trajectory has left, on held-out tasks.",
-    "emit": "Write the commands or manifests that run a scenario's fleet with vLLM, SGLang, Dynamo, KServe, verl or slime.",
+    "emit": "Write what runs a scenario's fleet with vLLM, SGLang, Dynamo, KServe, verl or slime.",
     "import": "Read a deployment's command or manifest into a scenario file.",
     "profile": "Measure this machine's GPU, operator by operator (needs torch; vLLM's kernels where installed).",
     "schema": "Print the JSON Schema of a scenario file.",
@@ -39,11 +38,6 @@ COMMANDS = {
 """Every command, and the first sentence of its help; the command ``a-b`` is the module ``a_b``."""
 
 _PROGRAM = "steelyard"
-
-
-def _module(name: str) -> str:
-    """The module of a command: its name, unless that is a word of Python's own."""
-    return f"{name}_" if iskeyword(name) else name.replace("-", "_")
 
 
 class Deferred(TyperCommand):
@@ -59,7 +53,7 @@ class Deferred(TyperCommand):
     def _loaded(self) -> Any:
         assert self.name is not None
         with collector_off():
-            module = import_module(f"steelyard.cli.{_module(self.name)}")
+            module = import_module(f"steelyard.cli.{self.name.replace('-', '_')}")
         alone = typer.Typer(add_completion=False, rich_markup_mode=None)
         alone.command(self.name)(module.command)
         return typer.main.get_command(alone)

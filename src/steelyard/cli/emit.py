@@ -11,7 +11,7 @@ from steelyard.cli.console import err
 from steelyard.cli.options import Set
 from steelyard.cli.outputs import keep_inputs, scenario_inputs
 from steelyard.deploy import TARGETS, Deployment, emit
-from steelyard.deploy.emit import POSTTRAIN
+from steelyard.deploy.emit import POSTTRAIN, check_target_name
 from steelyard.files.writing import check_file, write_text
 from steelyard.scenario import Scenario, load_scenario
 from steelyard.scenario.posttrain import PosttrainScenario
@@ -24,11 +24,12 @@ def command(
     out: Annotated[Path | None, typer.Option(help="Folder to write the files to; printed if not given.")] = None,
     set_: Set = None,
 ) -> None:
-    """Write the commands or manifests that run a scenario's fleet with vLLM, SGLang, Dynamo, KServe, verl or slime.
+    """Write what runs a scenario's fleet with vLLM, SGLang, Dynamo, KServe, verl or slime.
 
     Every simulated setting that the target can be told is told. What it cannot be told, or does otherwise, is said in a
     comment on top of each file and on standard error (docs/deployable.md).
     """
+    check_target_name(to)
     loaded: Scenario | PosttrainScenario
     loaded = load_posttrain(scenario, set_ or []) if to in POSTTRAIN else load_scenario(scenario, set_ or [])
     made = emit(loaded, to)

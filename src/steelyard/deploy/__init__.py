@@ -3,6 +3,6 @@
 from steelyard.deploy.emit import TARGETS, emit
 from steelyard.deploy.imported import Imported, scenario_yaml
 from steelyard.deploy.parts import Deployment, Note
-from steelyard.deploy.read import KINDS, Asked, read
+from steelyard.deploy.read import KINDS, ImportOptions, read
 
-__all__ = ["KINDS", "TARGETS", "Asked", "Deployment", "Imported", "Note", "emit", "read", "scenario_yaml"]
+__all__ = ["KINDS", "TARGETS", "Deployment", "ImportOptions", "Imported", "Note", "emit", "read", "scenario_yaml"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from steelyard.deploy.fleets import Group, fleet_notes, groups
+from steelyard.deploy.fleets import EngineGroup, fleet_notes, groups
 from steelyard.deploy.manifests import dumped, pod, selector_notes
 from steelyard.deploy.parts import Deployment, Note, heading, slug
 from steelyard.deploy.routers import DYNAMO, policy
@@ -57,7 +57,7 @@ def _frontend(scenario: Scenario) -> tuple[dict[str, Any], list[Note]]:
     return {"name": "Frontend", "type": "frontend", "replicas": 1, "podTemplate": {"spec": spec}}, notes
 
 
-def _worker(group: Group) -> tuple[dict[str, Any], list[Note]]:
+def _worker(group: EngineGroup) -> tuple[dict[str, Any], list[Note]]:
     told = vllm_told(group, "Dynamo's vLLM worker")
     arguments = ["--model", group.deployed, *told.words]
     if group.pool.role != "serve":

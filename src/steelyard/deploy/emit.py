@@ -25,13 +25,18 @@ POSTTRAIN: dict[str, Callable[[PosttrainScenario], Deployment]] = {"verl": verl,
 TARGETS = (*SERVING, *POSTTRAIN)
 
 
+def check_target_name(target: str) -> None:
+    """Raise UserError unless there is such a target."""
+    if target not in TARGETS:
+        raise UserError(f"{target!r} is not a target; {did_you_mean(target, TARGETS)}")
+
+
 def emit(scenario: Scenario | PosttrainScenario, target: str) -> Deployment:
     """The files that run a scenario's fleet with a target, and notes on what they cannot say.
 
     Raises UserError for fleets that the target cannot run at all.
     """
-    if target not in TARGETS:
-        raise UserError(f"{target!r} is not a target; {did_you_mean(target, TARGETS)}")
+    check_target_name(target)
     if isinstance(scenario, Scenario):
         if target in SERVING:
             return SERVING[target](scenario)

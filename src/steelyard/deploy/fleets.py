@@ -14,7 +14,7 @@ from steelyard.scenario import EngineSpec, ModelRef, PoolSpec, Scenario
 
 
 @dataclass(frozen=True)
-class Group:
+class EngineGroup:
     """A pool with all that its engines are started with."""
 
     pool: PoolSpec
@@ -37,25 +37,27 @@ class Group:
         return -(-self.gpus // self.gpus_per_node)
 
 
-def groups(scenario: Scenario, target: str) -> list[Group]:
+def groups(scenario: Scenario, target: str) -> list[EngineGroup]:
     """The pools. Refuses what no target can run."""
     fleet = scenario.fleet
     if any(pool.role in ("attention", "ffn") for pool in fleet.pools):
         raise UserError(
-            f"fleet.pools: attention/FFN disaggregation cannot be deployed with {target}; simulate pools of role serve, "
-            "or prefill and decode"
+            f"fleet.pools: attention/FFN disaggregation cannot be deployed with {target}; simulate pools of role "
+            "serve, or prefill and decode"
         )
     found = []
     for pool, name in zip(fleet.pools, slugs([pool.name for pool in fleet.pools]), strict=True):
         gpu, model = find_gpu(pool.gpu), scenario.model_of(pool)
         per_node = (fleet.topology and fleet.topology.gpus_per_node) or gpu.gpus_per_node
         engine = scenario.engine_of(pool)
-        found.append(Group(pool, name, model, deployed_name(model.config), engine, gpu, per_node, scenario.base_dir))
+        found.append(
+            EngineGroup(pool, name, model, deployed_name(model.config), engine, gpu, per_node, scenario.base_dir)
+        )
         _check_nodes(found[-1], target)
     return found
 
 
-def by_model(found: list[Group]) -> Iterator[tuple[str, list[Group]]]:
+def by_model(found: list[EngineGroup]) -> Iterator[tuple[str, list[EngineGroup]]]:
     """The pools of each model, in the order in which models are named first."""
     names = list(dict.fromkeys(group.model.called for group in found))
     for name in names:
@@ -82,7 +84,7 @@ def fleet_notes(scenario: Scenario, first_token: str) -> list[Note]:
     return notes
 
 
-def _check_nodes(group: Group, target: str) -> None:
+def _check_nodes(group: EngineGroup, target: str) -> None:
     """Engines of several nodes fill them."""
     if group.nodes > 1 and group.gpus % group.gpus_per_node:
         raise UserError(

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from steelyard.deploy.fleets import Group, by_model, fleet_notes, groups
+from steelyard.deploy.fleets import EngineGroup, by_model, fleet_notes, groups
 from steelyard.deploy.manifests import dumped, pod, selector_notes
 from steelyard.deploy.parts import Deployment, Note, Told, heading, slug, slugs
 from steelyard.deploy.vllm import vllm_told
@@ -56,8 +56,8 @@ def kserve(scenario: Scenario) -> Deployment:
     return Deployment("kserve", files, tuple(unique))
 
 
-def _services(found: list[Group]) -> list[list[Group]]:
-    services: list[list[Group]] = []
+def _services(found: list[EngineGroup]) -> list[list[EngineGroup]]:
+    services: list[list[EngineGroup]] = []
     for model, own in by_model(found):
         if own[0].pool.role == "serve":
             services += [[group] for group in own]
@@ -95,7 +95,7 @@ def _picker(scorers: dict[str, int]) -> dict[str, Any]:
     return {**PICKER, "plugins": [{"type": name} for name in types], "schedulingProfiles": [profile]}
 
 
-def _service(own: Sequence[Group]) -> tuple[dict[str, Any], list[Note]]:
+def _service(own: Sequence[EngineGroup]) -> tuple[dict[str, Any], list[Note]]:
     """The first pool is the service itself, the second its prefill engines."""
     first = own[0]
     uri = first.deployed if "://" in first.deployed else f"hf://{first.deployed}"
@@ -112,7 +112,7 @@ def _service(own: Sequence[Group]) -> tuple[dict[str, Any], list[Note]]:
     return spec, notes
 
 
-def _workload(group: Group) -> tuple[dict[str, Any], list[Note]]:
+def _workload(group: EngineGroup) -> tuple[dict[str, Any], list[Note]]:
     told = vllm_told(group, "KServe's vLLM")
     pool = group.pool
     if group.nodes > 1 and pool.dp == 1:

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from steelyard.deploy.fleets import Group
+from steelyard.deploy.fleets import EngineGroup
 from steelyard.deploy.names import OTHER_SELECTOR, resource, selector
 from steelyard.deploy.parts import Note
 
@@ -28,7 +28,7 @@ def dumped(document: Any) -> str:
     return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=False, width=1_000_000)
 
 
-def pod(group: Group, container: dict[str, Any], env: list[dict[str, Any]]) -> dict[str, Any]:
+def pod(group: EngineGroup, container: dict[str, Any], env: list[dict[str, Any]]) -> dict[str, Any]:
     """A pod of an engine, on nodes that have its GPUs."""
     count = str(min(group.gpus, group.gpus_per_node))
     limits = {resource(group.gpu): count}
@@ -41,7 +41,7 @@ def pod(group: Group, container: dict[str, Any], env: list[dict[str, Any]]) -> d
     }
 
 
-def selector_notes(group: Group) -> list[Note]:
+def selector_notes(group: EngineGroup) -> list[Note]:
     """A note, if nodes with a GPU have no common label."""
     if OTHER_SELECTOR in selector(group.gpu):
         told = f"nodes with {group.gpu.full_name} need the label {OTHER_SELECTOR}={group.gpu.name}"

@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from steelyard.deploy.dynamo import KIND as DYNAMO_KIND
@@ -111,7 +112,7 @@ def _dynamo_router(words: list[str], main: dict[str, Any], routers: dict[str, st
     for entry in env if isinstance(env, list) else []:
         if isinstance(entry, dict) and entry.get("name") == "DYN_ROUTER_MODE":
             mode = str(entry.get("value"))
-    for word, value in zip(words, words[1:], strict=False):
+    for word, value in pairwise(words):
         mode = value if word == "--router-mode" else mode
     if mode is None:
         return

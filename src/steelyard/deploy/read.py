@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from steelyard.deploy.imported import WORKLOAD, Imported, Remarks
@@ -11,7 +12,7 @@ from steelyard.deploy.manifests_read import Worker, dynamo_workers, kserve_worke
 from steelyard.deploy.routers import SGLANG_ROUTER, VLLM_ROUTER, simulated
 from steelyard.deploy.sglang_read import read_sglang
 from steelyard.deploy.vllm_read import Read, read_vllm
-from steelyard.deploy.words import Line, after, lines_of
+from steelyard.deploy.words import ShellLine, after, lines_of
 from steelyard.errors import UserError, did_you_mean, quoted
 from steelyard.hardware import Gpu, find_gpu
 from steelyard.scenario import scenario_from_dict
@@ -23,7 +24,7 @@ _SGLANG_ROUTERS = (("-m", "sglang_router.launch_router"), ("sglang-router", "lau
 
 
 @dataclass(frozen=True)
-class Asked:
+class ImportOptions:
     """What a deployment may not say, and the user does."""
 
     gpu: str | None = None
@@ -35,7 +36,7 @@ class Asked:
 class _Found:
     """What has been read so far."""
 
-    asked: Asked
+    asked: ImportOptions
     remarks: Remarks = field(default_factory=Remarks)
     pools: list[tuple[dict[str, Any], Read]] = field(default_factory=list)
     routers: dict[str, str] = field(default_factory=dict)
@@ -57,14 +58,14 @@ class _Found:
         return self.asked.replicas or 1
 
 
-def read(kind: str, sources: str | Mapping[str, str], asked: Asked | None = None) -> Imported:
+def read(kind: str, sources: str | Mapping[str, str], asked: ImportOptions | None = None) -> Imported:
     """The scenario of a deployment: text of a command or file, or several files by name.
 
     Raises UserError for what cannot be read, and for settings that scenarios do not accept.
     """
     if kind not in KINDS:
         raise UserError(f"{kind!r} is not a kind of deployment; {did_you_mean(kind, KINDS)}")
-    found = _Found(asked or Asked())
+    found = _Found(asked or ImportOptions())
     texts = {kind: sources} if isinstance(sources, str) else sources
     for where, text in texts.items():
         KINDS[kind](text, where, found)
@@ -83,7 +84,7 @@ def _vllm(text: str, where: str, found: _Found) -> None:
             gpu = found.gpu(line.facts.get("gpu"), where)
             _add(found, line, where, gpu, read_vllm(words, where, gpu, found.remarks))
         else:
-            _router(after(line.words, *_VLLM_ROUTERS), line, VLLM_ROUTER, found)
+            _router(after(line.words, *_VLLM_ROUTERS), VLLM_ROUTER, found)
 
 
 def _sglang(text: str, where: str, found: _Found) -> None:
@@ -93,7 +94,7 @@ def _sglang(text: str, where: str, found: _Found) -> None:
             gpu = found.gpu(line.facts.get("gpu"), where)
             _add(found, line, where, gpu, read_sglang(words, where, found.remarks))
         else:
-            _router(after(line.words, *_SGLANG_ROUTERS), line, SGLANG_ROUTER, found)
+            _router(after(line.words, *_SGLANG_ROUTERS), SGLANG_ROUTER, found)
 
 
 def _dynamo(text: str, where: str, found: _Found) -> None:
@@ -113,15 +114,15 @@ def _manifests(workers: list[Worker], where: str, found: _Found) -> None:
         found.pools.append(({**name, **pool}, read))
 
 
-def _add(found: _Found, line: Line, where: str, gpu: Gpu, read: Read) -> None:
+def _add(found: _Found, line: ShellLine, where: str, gpu: Gpu, read: Read) -> None:
     told = {key: line.facts[key] for key in ("name", "role") if isinstance(line.facts.get(key), str)}
     replicas = found.replicas(line.facts.get("replicas"), where)
     found.pools.append(({**told, "gpu": gpu.name, "replicas": replicas, **read.pool}, read))
 
 
-def _router(words: list[str] | None, line: Line, policies: dict[str, str], found: _Found) -> None:
+def _router(words: list[str] | None, policies: dict[str, str], found: _Found) -> None:
     """The policies of a router's command."""
-    for word, value in zip(words or (), (words or [])[1:], strict=False):
+    for word, value in pairwise(words or ()):
         key = {"--policy": "router", "--prefill-policy": "router", "--decode-policy": "decode_router"}.get(word)
         router = simulated(value, policies)
         if key is not None and router is not None:

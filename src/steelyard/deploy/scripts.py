@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from steelyard.deploy.fleets import Group, by_model, fleet_notes, groups
+from steelyard.deploy.fleets import EngineGroup, by_model, fleet_notes, groups
 from steelyard.deploy.parts import Deployment, Note, Told, command, comment, facts, heading
 from steelyard.deploy.routers import policy
 from steelyard.scenario import Scenario
@@ -21,10 +21,10 @@ class Engines:
     target: str
     title: str
     first_token: str
-    told: Callable[[Group], Told]
-    program: Callable[[Group], list[str]]
-    raw: Callable[[Group], list[str]]
-    before: Callable[[Group], str]
+    told: Callable[[EngineGroup], Told]
+    program: Callable[[EngineGroup], list[str]]
+    raw: Callable[[EngineGroup], list[str]]
+    before: Callable[[EngineGroup], str]
     router: list[str]
     policies: dict[str, str]
     disaggregated: str
@@ -58,12 +58,12 @@ def scripts(scenario: Scenario, engines: Engines) -> Deployment:
     return Deployment(engines.target, {name: "#!/bin/sh\n" + top + text for name, text in files.items()}, tuple(unique))
 
 
-def _on_one_machine(found: Sequence[Group]) -> bool:
+def _on_one_machine(found: Sequence[EngineGroup]) -> bool:
     same = len({group.gpu.name for group in found}) == 1
     return same and sum(group.pool.replicas * group.gpus for group in found) <= found[0].gpus_per_node
 
 
-def _pool_script(group: Group, told: Told, engines: Engines) -> str:
+def _pool_script(group: EngineGroup, told: Told, engines: Engines) -> str:
     pool = group.pool
     nodes = f" on {group.nodes} nodes: NODE_RANK is 0 on the first, MASTER_ADDR its address" if group.nodes > 1 else ""
     about = (
@@ -75,7 +75,7 @@ def _pool_script(group: Group, told: Told, engines: Engines) -> str:
     return "\n" + comment(about) + engines.before(group) + known + run
 
 
-def _addresses(found: Sequence[Group], local: bool) -> dict[str, list[str]]:
+def _addresses(found: Sequence[EngineGroup], local: bool) -> dict[str, list[str]]:
     """Where each pool's replicas listen: at ports of this machine, or on hosts that are called by pool and number."""
     addresses, port = {}, _PORT
     for group in found:
@@ -89,7 +89,12 @@ def _addresses(found: Sequence[Group], local: bool) -> dict[str, list[str]]:
 
 
 def _router_script(
-    scenario: Scenario, model: str, own: Sequence[Group], addresses: dict[str, list[str]], engines: Engines, port: int
+    scenario: Scenario,
+    model: str,
+    own: Sequence[EngineGroup],
+    addresses: dict[str, list[str]],
+    engines: Engines,
+    port: int,
 ) -> tuple[str, list[Note]]:
     fleet = scenario.fleet
     chosen, notes = policy(fleet.router, "fleet.router", engines.policies, engines.title)
@@ -121,7 +126,7 @@ def _router_script(
     return "\n" + comment(about) + known + command(["exec", *engines.router], told.arguments, ['"$@"']), notes
 
 
-def _launch(found: Sequence[Group], routers: Sequence[str]) -> str:
+def _launch(found: Sequence[EngineGroup], routers: Sequence[str]) -> str:
     """All of the fleet on one machine."""
     lines, gpu, port = [], 0, _PORT
     for group in found:

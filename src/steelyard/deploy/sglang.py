@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from steelyard.deploy.fleets import Group
+from steelyard.deploy.fleets import EngineGroup
 from steelyard.deploy.parts import Deployment
 from steelyard.deploy.routers import SGLANG_ROUTER
 from steelyard.deploy.scripts import Engines, scripts
@@ -17,7 +17,7 @@ def sglang(scenario: Scenario) -> Deployment:
     return scripts(scenario, _ENGINES)
 
 
-def _raw(group: Group) -> list[str]:
+def _raw(group: EngineGroup) -> list[str]:
     port = ["--host 0.0.0.0", '--port "${PORT:-8000}"']
     if group.nodes == 1:
         return port

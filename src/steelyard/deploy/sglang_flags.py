@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from steelyard.deploy.fleets import Group
+from steelyard.deploy.fleets import EngineGroup
 from steelyard.deploy.names import deployed_name
 from steelyard.deploy.parts import Told
 from steelyard.deploy.vllm_flags import EAGLE_HEAD, check_scheduler, model_flags, note_conditions
@@ -21,7 +21,7 @@ _OWN = {  # settings of vLLM that SGLang has nothing like
 }
 
 
-def sglang_told(group: Group) -> Told:
+def sglang_told(group: EngineGroup) -> Told:
     """The flags of a pool's engines."""
     told = Told()
     check_scheduler(group.engine, "SGLang", "sglang", told)

@@ -31,10 +31,13 @@ _HARMLESS = ("trust-remote-code", "enable-metrics", "skip-server-warmup", "log-r
 SWITCHES = frozenset(f"--{name}" for name in (*_ON, *_MORE, *_HARMLESS))
 WITHOUT_EFFECT = frozenset(
     [f"--{name}" for name in _HARMLESS]
-    + """--port --host --api-key --served-model-name --tokenizer-path --chat-template --tool-call-parser
-    --reasoning-parser --random-seed --log-level --download-dir --load-format --nnodes --node-rank --dist-init-addr
-    --base-gpu-id --watchdog-timeout --disaggregation-transfer-backend --disaggregation-bootstrap-port
-    --disaggregation-ib-device --device --revision""".split()
+    + [
+        *("--port", "--host", "--api-key", "--served-model-name", "--tokenizer-path", "--chat-template"),
+        *("--tool-call-parser", "--reasoning-parser", "--random-seed", "--log-level", "--download-dir"),
+        *("--load-format", "--nnodes", "--node-rank", "--dist-init-addr", "--base-gpu-id"),
+        *("--watchdog-timeout", "--disaggregation-transfer-backend", "--disaggregation-bootstrap-port"),
+        *("--disaggregation-ib-device", "--device", "--revision"),
+    ]
 )
 
 

@@ -27,7 +27,8 @@ def slime(scenario: PosttrainScenario) -> Deployment:
     _training(told, scenario)
     _engines(told, scenario)
     unique = tuple(dict.fromkeys(told.notes))
-    about = f"{scenario.name} with {VERSION}, by steelyard emit. Source slime's script of the model first: its MODEL_ARGS are added."
+    source = "Source slime's script of the model first: its MODEL_ARGS are added."
+    about = f"{scenario.name} with {VERSION}, by steelyard emit. {source}"
     top = heading(about, unique)
     program = "train_async.py" if scenario.mode == "one-step-off" else "train.py"
     run = command(["exec", "python3", program], told.arguments, ['"${MODEL_ARGS[@]}"', '"$@"'])

@@ -10,6 +10,7 @@ from steelyard.deploy.parts import Deployment, Note, Told, command, facts, headi
 from steelyard.deploy.posttrain import decisions, gpus_per_node, only_bucket, spread
 from steelyard.deploy.vllm_flags import ONLINE, STORED, engine_flags, model_flags
 from steelyard.errors import UserError
+from steelyard.files.jsontext import parse_json
 from steelyard.scenario.posttrain import PosttrainScenario
 from steelyard.scenario.rollouts import TrajectorySpec
 
@@ -110,7 +111,7 @@ def _engine_keyword(told: Told, key: str, values: list[str], on: bool) -> None:
     if not values:
         _set(told, place, on)
     elif values[0].startswith("{"):
-        for inner, value in json.loads(values[0]).items():
+        for inner, value in parse_json(values[0], key).items():
             _set(told, f"{place}.{inner}", value)
     else:
         _set(told, place, values[0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from steelyard.deploy.fleets import Group
+from steelyard.deploy.fleets import EngineGroup
 from steelyard.deploy.parts import Deployment, Told
 from steelyard.deploy.routers import VLLM_ROUTER
 from steelyard.deploy.scripts import Engines, scripts
@@ -17,7 +17,7 @@ def vllm(scenario: Scenario) -> Deployment:
     return scripts(scenario, _ENGINES)
 
 
-def vllm_told(group: Group, target: str = "vLLM") -> Told:
+def vllm_told(group: EngineGroup, target: str = "vLLM") -> Told:
     """The flags of a pool's engines."""
     told = Told()
     check_scheduler(group.engine, target, "vllm", told)
@@ -27,7 +27,7 @@ def vllm_told(group: Group, target: str = "vLLM") -> Told:
     return told
 
 
-def _raw(group: Group) -> list[str]:
+def _raw(group: EngineGroup) -> list[str]:
     """What differs between replicas and nodes."""
     port = ['--port "${PORT:-8000}"']
     if group.nodes == 1:
@@ -45,7 +45,7 @@ def _raw(group: Group) -> list[str]:
     return [*port, f"--nnodes {group.nodes}", rank, f"--master-addr {master}", "--distributed-executor-backend mp"]
 
 
-def _before(group: Group) -> str:
+def _before(group: EngineGroup) -> str:
     text = ""
     if group.pool.role != "serve":
         text += 'export VLLM_NIXL_SIDE_CHANNEL_HOST="${VLLM_NIXL_SIDE_CHANNEL_HOST:-$(hostname -i)}"\n'

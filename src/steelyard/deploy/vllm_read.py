@@ -43,16 +43,21 @@ _OTHER_SWITCHES = (
 SWITCHES = frozenset(f"--{no}{name}" for name in (*_SWITCHES, *_OTHER_SWITCHES) for no in ("", "no-"))
 WITHOUT_EFFECT = frozenset(
     [f"--{no}{name}" for name in (*_OTHER_SWITCHES, "trust-remote-code", "headless") for no in ("", "no-")]
-    + """--port --host --uds --api-key --served-model-name --seed --download-dir --revision --code-revision
-    --tokenizer --tokenizer-mode --tokenizer-revision --chat-template --chat-template-content-format
-    --tool-call-parser --tool-parser-plugin --reasoning-parser --uvicorn-log-level --ssl-keyfile --ssl-certfile
-    --ssl-ca-certs --root-path --allowed-origins --allowed-methods --allowed-headers --load-format --hf-token
-    --generation-config --response-role --otlp-traces-endpoint --nnodes --node-rank --master-addr --master-port
-    --data-parallel-address --data-parallel-rpc-port --data-parallel-start-rank --data-parallel-rank
-    --data-parallel-size-local --data-parallel-backend --distributed-executor-backend --api-server-count
-    --disable-access-log-for-endpoints --shutdown-timeout --max-log-len --middleware --log-config-file
-    --disaggregation-mode --kv-events-config --config-format --hf-config-path --safetensors-load-strategy
-    --prefix-caching-hash-algo --show-hidden-metrics-for-version""".split()
+    + [
+        *("--port", "--host", "--uds", "--api-key", "--served-model-name", "--seed", "--download-dir"),
+        *("--revision", "--code-revision", "--tokenizer", "--tokenizer-mode", "--tokenizer-revision"),
+        *("--chat-template", "--chat-template-content-format", "--tool-call-parser", "--tool-parser-plugin"),
+        *("--reasoning-parser", "--uvicorn-log-level", "--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs"),
+        *("--root-path", "--allowed-origins", "--allowed-methods", "--allowed-headers", "--load-format"),
+        *("--hf-token", "--generation-config", "--response-role", "--otlp-traces-endpoint", "--nnodes"),
+        *("--node-rank", "--master-addr", "--master-port", "--data-parallel-address"),
+        *("--data-parallel-rpc-port", "--data-parallel-start-rank", "--data-parallel-rank"),
+        *("--data-parallel-size-local", "--data-parallel-backend", "--distributed-executor-backend"),
+        *("--api-server-count", "--disable-access-log-for-endpoints", "--shutdown-timeout", "--max-log-len"),
+        *("--middleware", "--log-config-file", "--disaggregation-mode", "--kv-events-config"),
+        *("--config-format", "--hf-config-path", "--safetensors-load-strategy", "--prefix-caching-hash-algo"),
+        *("--show-hidden-metrics-for-version",),
+    ]
 )
 _SIZES = {
     "--tensor-parallel-size": "tp",

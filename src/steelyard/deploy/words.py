@@ -19,14 +19,14 @@ _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
 
 @dataclass(frozen=True)
-class Line:
+class ShellLine:
     """One command, and what the comment before it says."""
 
     words: list[str]
     facts: dict[str, Any]
 
 
-def lines_of(text: str, where: str) -> Iterator[Line]:
+def lines_of(text: str, where: str) -> Iterator[ShellLine]:
     """The commands of a script."""
     known: dict[str, Any] = {}
     rows, at = text.replace("\\\n", " ").split("\n"), 0
@@ -45,7 +45,7 @@ def lines_of(text: str, where: str) -> Iterator[Line]:
             raise UserError(f"{where}: {brief(row.strip())!r}: has a quotation mark without its partner")
         at = extra
         if words:
-            yield Line(words, known)
+            yield ShellLine(words, known)
             known = {}
 
 

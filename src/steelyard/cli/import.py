@@ -9,7 +9,7 @@ import typer
 
 from steelyard.cli.console import err
 from steelyard.cli.outputs import keep_inputs
-from steelyard.deploy import KINDS, Asked, read, scenario_yaml
+from steelyard.deploy import KINDS, ImportOptions, read, scenario_yaml
 from steelyard.errors import UserError
 from steelyard.files.finding import files_below, is_file, is_folder
 from steelyard.files.limits import MOST_SCENARIO_BYTES
@@ -36,7 +36,7 @@ def command(
     not be read is said on top of the file; the last also on standard error (docs/deployable.md).
     """
     texts = _texts(kind, source)
-    found = read(kind, texts, Asked(gpu, replicas, name))
+    found = read(kind, texts, ImportOptions(gpu, replicas, name))
     text = scenario_yaml(found)
     for line in dict.fromkeys(found.remarks.warnings):
         err.print(f"warning: {line}", soft_wrap=True, highlight=False)
