@@ -13,7 +13,7 @@ import steelyard
 ROOMS = (
     *("files", "records", "balance", "scenario", "workload", "model", "hardware", "cost", "engine", "fleet", "sim"),
     "emulate",
-    *("posttrain", "live", "search", "validate", "profile", "report"),
+    *("posttrain", "live", "deploy", "search", "validate", "profile", "report"),
 )
 SHARED = {"errors", "quoting", "lazy", "collector"}  # open to every room, and itself without imports from any
 ABOVE_ALL = {"cli", "__init__", "__main__"}  # may import every room; no room may import them

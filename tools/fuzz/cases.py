@@ -72,6 +72,32 @@ def _emulate(r: Random) -> Case:
     return Case(("emulate", "s.yaml", *_nowhere(r, options)), {"s.yaml": Content(text)}, "scenario")
 
 
+def _emit(r: Random) -> Case:
+    after = r.random() < 0.3
+    target = r.choice(("verl", "slime") if after else ("vllm", "sglang", "dynamo", "kserve"))
+    if r.random() < 0.05:
+        target = hostile_text(r)
+    options, files = _out(r)
+    options = [word for word in options if word != "--overwrite"]
+    text = to_yaml(scenario(r, posttrain=after))
+    return Case(("emit", "s.yaml", "--to", target, *options), {"s.yaml": Content(text), **files}, "scenario")
+
+
+def _import(r: Random) -> Case:
+    """A deployment, with its text changed."""
+    kind, text = r.choice(list(seeds.DEPLOYMENTS.items()))
+    for _ in range(r.choice((0, 1, 1, 2, 3))):
+        text = r.choice((mutate.yaml_text, mutate.raw))(text, r)
+    options = ["--gpu", r.choice(("h200", "h200", "b200", hostile_text(r)))]
+    if r.random() < 0.3:
+        options += ["--replicas", str(hostile_number(r))]
+    if r.random() < 0.3:
+        options += ["--name", hostile_text(r)]
+    if r.random() < 0.5:
+        options += ["--out", r.choice(("new.yaml", "a/new.yaml", "source"))]
+    return Case(("import", kind, "source", *options), {"source": mutate.content(text, r)}, "deployment")
+
+
 def _gateway(r: Random) -> Case:
     addresses = ("http://203.0.113.9:1", "https://203.0.113.9", "http://[::", "ftp://x", "http://x:99999", "//")
     engines = [r.choice(addresses) if r.random() < 0.7 else hostile_text(r) for _ in range(r.choice((0, 1, 1, 2)))]
@@ -296,6 +322,8 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
         "--workers",
         "--page",
     ),
+    "emit": ("--to", "--out", "--set"),
+    "import": ("--gpu", "--replicas", "--name", "--out"),
     "parity": ("--plain",),
     "validate": ("--gpu", "--profile", "--trace", "--calibration", "--report", "--given-cache", "--silicon"),
     "calibrate": ("--out", "--gpu"),
@@ -376,6 +404,8 @@ MAKERS: Mapping[str, Maker] = {
     "plan": _plan,
     "advise": _advise,
     "emulate": _emulate,
+    "emit": _emit,
+    "import": _import,
     "gateway": _gateway,
     "yaml": _yaml,
     "set": _set,
@@ -397,6 +427,8 @@ WEIGHTS: Mapping[str, float] = {
     "plan": 3,
     "advise": 3,
     "emulate": 1,
+    "emit": 4,
+    "import": 4,
     "gateway": 0.5,
     "yaml": 8,
     "set": 8,

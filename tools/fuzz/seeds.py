@@ -14,9 +14,10 @@ from typing import Any
 
 from steelyard.balance.log import Journal, is_event, read_event, read_header
 from steelyard.cost import HostTerms
+from steelyard.deploy import emit
 from steelyard.live.store import Store
 from steelyard.posttrain.run import posttrain
-from steelyard.scenario import load_posttrain
+from steelyard.scenario import load_posttrain, scenario_from_dict
 from tools.fuzz.scenarios import EXAMPLES
 
 ROOT = Path(__file__).parents[2]
@@ -51,7 +52,18 @@ CAPTURE = json.dumps(
         ]
     }
 ).encode()
+_DISAGGREGATED = scenario_from_dict(
+    {
+        "model": "qwen3-8b",
+        "fleet": {"pools": [{"role": "prefill", "gpu": "h200"}, {"role": "decode", "gpu": "h100", "tp": 2}]},
+        "workload": {"arrivals": {"kind": "poisson", "rate": 1}, "requests": 10, "prompt": 10, "output": 10},
+    }
+)
 TRACES = {"t.csv": AZURE, "t.jsonl": MOONCAKE, "b.jsonl": BENCH, "g.jsonl": GATEWAY, "t.workload.json": CAPTURE}
+DEPLOYMENTS = {  # of two pools each, so that pools, routers and manifests are all read
+    kind: "\n".join(emit(_DISAGGREGATED, target).files.values()).encode()
+    for kind, target in (("vllm-serve", "vllm"), ("sglang", "sglang"), ("dynamo", "dynamo"), ("kserve", "kserve"))
+}
 
 TRAJECTORIES = "".join(
     json.dumps(

@@ -31,6 +31,8 @@ COMMANDS = {
     "plan": "Recommend how to split a scenario's GPUs between rollout and training, and how to lay both out.",
     "compare": "Compare serving scenarios or results side by side, or ways to run post-training.",
     "estimator-eval": "Evaluate estimators of what a trajectory has left, on held-out tasks.",
+    "emit": "Write what runs a scenario's fleet with vLLM, SGLang, Dynamo, KServe, verl or slime.",
+    "import": "Read a deployment's command or manifest into a scenario file.",
     "profile": "Measure this machine's GPU, operator by operator (needs torch; vLLM's kernels where installed).",
     "schema": "Print the JSON Schema of a scenario file.",
     "models": "List the models of the catalog. Any other model is given by the path of its config.json.",

@@ -1,7 +1,7 @@
 """Model architectures from a Hugging Face config.json: layers, sizes, operators."""
 
 from steelyard.model.layout import All2All, Layout, Stage, as_layout, layers_of_stages, stages
-from steelyard.model.loading import catalog_names, describe, load_model, model_names
+from steelyard.model.loading import catalog_name, catalog_names, describe, hub_name, load_model, model_names
 from steelyard.model.loads import read_loads
 from steelyard.model.operators import (
     AttentionOperator,
@@ -56,12 +56,14 @@ __all__ = [
     "Routing",
     "Stage",
     "as_layout",
+    "catalog_name",
     "catalog_names",
     "check_layout",
     "check_tp",
     "describe",
     "embedding_operators",
     "head_operators",
+    "hub_name",
     "kv_bytes_per_token",
     "kv_dtype_bytes",
     "kv_groups",

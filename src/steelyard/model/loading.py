@@ -46,6 +46,17 @@ def catalog_names() -> tuple[str, ...]:
     return tuple(sorted((path.stem for path in _CATALOG.glob("*.json")), key=_natural))
 
 
+def catalog_name(name: str) -> str | None:
+    """The catalog name of a model, by any of its spellings."""
+    return _names().get(name.lower())
+
+
+def hub_name(name: str) -> str | None:
+    """The Hugging Face id of a model of the catalog, by any of its spellings."""
+    entry = catalog_name(name)
+    return None if entry is None else str(read_json(_CATALOG / f"{entry}.json").data["_name_or_path"])
+
+
 def model_names() -> dict[str, str]:
     """Every catalog name with a one-line description."""
     return {name: describe(_catalog_model(name)) for name in catalog_names()}
