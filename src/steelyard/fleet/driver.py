@@ -18,6 +18,7 @@ from steelyard.fleet.desk import Desk
 from steelyard.fleet.environment import Environment
 from steelyard.fleet.frontend import Frontend
 from steelyard.fleet.handover import Handover, Waiting
+from steelyard.fleet.lockstep import stepping_with
 
 # Priorities of events at the same second. Engines decide after all other events.
 END, CHANGE, HAND_OVER, FETCH, FETCHED, FIRST, SEE, ARRIVE, WAKE = range(9)
@@ -79,6 +80,7 @@ class FleetDriver:
         awaits_first_tokens: bool = False,
     ) -> None:
         self.engines = engines
+        self.stepping_with = stepping_with(engines)
         self.desk = desk
         self.router = router
         self.handover = handover
@@ -233,21 +235,26 @@ class FleetDriver:
         now, _, replica, version = event
         if version != self.version[replica]:
             return
-        self.engines[replica].advance(max(self.clock.horizon, nextafter(now, inf)))
-        self._collect(replica)
+        self._advance(replica, max(self.clock.horizon, nextafter(now, inf)))
         self.sleep(replica)
 
     def run_to(self, replica: int, now: float) -> Engine:
         """Run an engine up to a second, and return it."""
-        engine = self.engines[replica]
-        engine.advance(now)
-        self._collect(replica)
-        return engine
+        self._advance(replica, now)
+        return self.engines[replica]
+
+    def _advance(self, replica: int, until: float) -> None:
+        """Ranks in lock-step all run, and pause until what each of them reports is collected."""
+        self.engines[replica].advance(until)
+        for each in self.stepping_with[replica]:
+            self._collect(each)
 
     def _collect(self, replica: int) -> None:
         engine = self.engines[replica]
         if self.unanswered[replica]:
             self._tell_first_tokens(replica)
+        if not engine.finished and not engine.to_load:
+            return
         undone = self.changes.undone(replica) if self.changes is not None else []
         done = 0
         for r in engine.finished:

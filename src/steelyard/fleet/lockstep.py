@@ -68,8 +68,6 @@ class Rank(Engine):
             clock = max(clock, self.gpu_free + _LOWER_BOUND_SHARE * steps * self.lockstep.alone(self))
         if self.aborts:
             clock = min(clock, max(self.clock, self.aborts[0][0]))
-        if not self.to_load and any(rank.to_load for rank in self.lockstep.ranks):
-            clock = nextafter(clock, inf)  # all ranks wait for this decision, so it comes first
         return nextafter(clock, inf)
 
     def decodes_ahead(self) -> int:
@@ -231,3 +229,12 @@ def step_together(engines: Sequence[Engine], dp: int, cost: LockstepCost) -> Non
     ranks = [engine for engine in engines if isinstance(engine, Rank)]
     for first in range(0, len(ranks), dp):
         LockStep(ranks[first : first + dp], cost)
+
+
+def stepping_with(engines: Sequence[Engine]) -> list[list[int]]:
+    """By engine: those that run when it runs, itself included."""
+    numbers = {engine: number for number, engine in enumerate(engines)}
+    return [
+        [numbers[rank] for rank in engine.lockstep.ranks] if isinstance(engine, Rank) else [number]
+        for number, engine in enumerate(engines)
+    ]
