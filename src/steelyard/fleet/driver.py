@@ -18,7 +18,7 @@ from steelyard.fleet.desk import Desk
 from steelyard.fleet.environment import Environment
 from steelyard.fleet.frontend import Frontend
 from steelyard.fleet.handover import Handover, Waiting
-from steelyard.fleet.lockstep import stepping_with
+from steelyard.fleet.lockstep import ranks_of
 
 # Priorities of events at the same second. Engines decide after all other events.
 END, CHANGE, HAND_OVER, FETCH, FETCHED, FIRST, SEE, ARRIVE, WAKE = range(9)
@@ -80,7 +80,7 @@ class FleetDriver:
         awaits_first_tokens: bool = False,
     ) -> None:
         self.engines = engines
-        self.stepping_with = stepping_with(engines)
+        self.ranks = ranks_of(engines)
         self.desk = desk
         self.router = router
         self.handover = handover
@@ -244,17 +244,17 @@ class FleetDriver:
         return self.engines[replica]
 
     def _advance(self, replica: int, until: float) -> None:
-        """Ranks in lock-step all run, and pause until what each of them reports is collected."""
+        """Run an engine and collect what it reports. If it is a rank, all ranks run, and any of them may pause all."""
         self.engines[replica].advance(until)
-        for each in self.stepping_with[replica]:
-            self._collect(each)
+        self._collect(replica)
+        for number, rank in self.ranks[replica]:
+            if rank.pauses_all:
+                self._collect(number)
 
     def _collect(self, replica: int) -> None:
         engine = self.engines[replica]
         if self.unanswered[replica]:
             self._tell_first_tokens(replica)
-        if not engine.finished and not engine.to_load:
-            return
         undone = self.changes.undone(replica) if self.changes is not None else []
         done = 0
         for r in engine.finished:

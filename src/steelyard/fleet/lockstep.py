@@ -117,6 +117,11 @@ class Rank(Engine):
         """Whether it has a request, or a step on the GPU."""
         return self.flight is not None or (self.outstanding > 0 and not self.stuck)
 
+    @property
+    def pauses_all(self) -> bool:
+        """Whether no rank goes on until the driver has collected what this one reports."""
+        return bool(self.to_load) or (self.reactive and bool(self.finished))
+
     def decide(self) -> Batch | None:
         """The rank's batch in the next step; None for a dummy batch."""
         if self.aborts and self.aborts[0][0] <= self.clock:
@@ -231,10 +236,10 @@ def step_together(engines: Sequence[Engine], dp: int, cost: LockstepCost) -> Non
         LockStep(ranks[first : first + dp], cost)
 
 
-def stepping_with(engines: Sequence[Engine]) -> list[list[int]]:
-    """By engine: those that run when it runs, itself included."""
+def ranks_of(engines: Sequence[Engine]) -> list[list[tuple[int, Rank]]]:
+    """By engine: the ranks that run when it runs, with their numbers; none for engines that run alone."""
     numbers = {engine: number for number, engine in enumerate(engines)}
     return [
-        [numbers[rank] for rank in engine.lockstep.ranks] if isinstance(engine, Rank) else [number]
-        for number, engine in enumerate(engines)
+        [(numbers[rank], rank) for rank in engine.lockstep.ranks] if isinstance(engine, Rank) else []
+        for engine in engines
     ]
