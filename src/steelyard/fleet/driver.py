@@ -18,6 +18,7 @@ from steelyard.fleet.desk import Desk
 from steelyard.fleet.environment import Environment
 from steelyard.fleet.frontend import Frontend
 from steelyard.fleet.handover import Handover, Waiting
+from steelyard.fleet.lockstep import ranks_of
 
 # Priorities of events at the same second. Engines decide after all other events.
 END, CHANGE, HAND_OVER, FETCH, FETCHED, FIRST, SEE, ARRIVE, WAKE = range(9)
@@ -79,6 +80,7 @@ class FleetDriver:
         awaits_first_tokens: bool = False,
     ) -> None:
         self.engines = engines
+        self.ranks = ranks_of(engines)
         self.desk = desk
         self.router = router
         self.handover = handover
@@ -233,16 +235,21 @@ class FleetDriver:
         now, _, replica, version = event
         if version != self.version[replica]:
             return
-        self.engines[replica].advance(max(self.clock.horizon, nextafter(now, inf)))
-        self._collect(replica)
+        self._advance(replica, max(self.clock.horizon, nextafter(now, inf)))
         self.sleep(replica)
 
     def run_to(self, replica: int, now: float) -> Engine:
         """Run an engine up to a second, and return it."""
-        engine = self.engines[replica]
-        engine.advance(now)
+        self._advance(replica, now)
+        return self.engines[replica]
+
+    def _advance(self, replica: int, until: float) -> None:
+        """Run an engine and collect what it reports. If it is a rank, all ranks run, and any of them may pause all."""
+        self.engines[replica].advance(until)
         self._collect(replica)
-        return engine
+        for number, rank in self.ranks[replica]:
+            if rank.pauses_all:
+                self._collect(number)
 
     def _collect(self, replica: int) -> None:
         engine = self.engines[replica]

@@ -68,8 +68,6 @@ class Rank(Engine):
             clock = max(clock, self.gpu_free + _LOWER_BOUND_SHARE * steps * self.lockstep.alone(self))
         if self.aborts:
             clock = min(clock, max(self.clock, self.aborts[0][0]))
-        if not self.to_load and any(rank.to_load for rank in self.lockstep.ranks):
-            clock = nextafter(clock, inf)  # all ranks wait for this decision, so it comes first
         return nextafter(clock, inf)
 
     def decodes_ahead(self) -> int:
@@ -118,6 +116,11 @@ class Rank(Engine):
     def active(self) -> bool:
         """Whether it has a request, or a step on the GPU."""
         return self.flight is not None or (self.outstanding > 0 and not self.stuck)
+
+    @property
+    def pauses_all(self) -> bool:
+        """Whether no rank goes on until the driver has collected what this one reports."""
+        return bool(self.to_load) or (self.reactive and bool(self.finished))
 
     def decide(self) -> Batch | None:
         """The rank's batch in the next step; None for a dummy batch."""
@@ -231,3 +234,12 @@ def step_together(engines: Sequence[Engine], dp: int, cost: LockstepCost) -> Non
     ranks = [engine for engine in engines if isinstance(engine, Rank)]
     for first in range(0, len(ranks), dp):
         LockStep(ranks[first : first + dp], cost)
+
+
+def ranks_of(engines: Sequence[Engine]) -> list[list[tuple[int, Rank]]]:
+    """By engine: the ranks that run when it runs, with their numbers; none for engines that run alone."""
+    numbers = {engine: number for number, engine in enumerate(engines)}
+    return [
+        [(numbers[rank], rank) for rank in engine.lockstep.ranks] if isinstance(engine, Rank) else []
+        for engine in engines
+    ]
