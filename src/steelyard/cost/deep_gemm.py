@@ -1,0 +1,84 @@
+"""Routed experts by DeepGEMM's grouped kernels, as vLLM calls them (`engine.moe_backend: deep_gemm`).
+
+The kernel works on blocks of 128 rows, each of one expert. The host does not know how many rows each expert gets, so
+vLLM makes room for the worst case: 127 further rows for every expert. Blocks that nothing was written to skip their
+arithmetic, but they load a tile of the activations and of some expert's weights, and write a result, like all others.
+A decode of a few tokens therefore takes as long as one that touches every expert.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from steelyard.cost.source import EXTRAPOLATED, CostSource, Estimate, FirstOf, Floats, RowOperator
+from steelyard.model import AttentionOperator, Elementwise, Gemm, GroupedGemm
+
+_BLOCK = 128  # rows
+_IN_THE_LAYER = ("experts_down", "experts_act")  # counted with experts_gate_up
+_WIDTHS = 16_384, 65_536  # columns; the second is the widest in NVIDIA's tables
+_SIZE = 2  # bytes of an activation that is not quantised
+
+
+def padded_rows(tokens: Floats, top_k: int, experts: int) -> Floats:
+    """Rows that the kernel gets for each number of tokens."""
+    return np.ceil((tokens * top_k + experts * (_BLOCK - 1)) / _BLOCK) * _BLOCK
+
+
+@dataclass(frozen=True)
+class DeepGemmExperts:
+    """Experts in blocks of padded rows; every other operator is another source's."""
+
+    others: FirstOf
+
+    @property
+    def name(self) -> str:
+        return f"DeepGEMM's padded rows by {self.others.name}"
+
+    def rows(self, operator: RowOperator, rows: Floats) -> Estimate | None:
+        if operator.name in _IN_THE_LAYER:
+            return Estimate.all_of(np.zeros_like(rows), EXTRAPOLATED)
+        if not isinstance(operator, GroupedGemm):
+            return None
+        padded = padded_rows(rows, operator.top_k, operator.experts)
+        seconds = self._matrix(operator, operator.k, operator.n, padded)
+        seconds = seconds + self._matrix(operator, operator.n // 2, operator.k, padded)
+        between = Elementwise("experts_act", _moved(operator.k, operator.n // 2), operator.per)
+        seconds = seconds + self.others.rows(between, padded).seconds
+        return Estimate.all_of(np.where(rows > 0, seconds, 0.0), EXTRAPOLATED)
+
+    def decode_attention(self, operator: AttentionOperator, kv_bytes: float) -> None:
+        return None
+
+    def prefill_attention(self, operator: AttentionOperator, kv_bytes: float) -> None:
+        return None
+
+    def _matrix(self, gemm: GroupedGemm, k: int, n: int, padded: Floats) -> Floats:
+        """As one matrix with the columns of all experts side by side, which moves as much and multiplies as much.
+
+        It is wider than any that was measured; from some width on, time grows in proportion to the columns.
+        """
+        most = float(padded.max()) / (_BLOCK * gemm.experts)
+        blocks = 2.0 ** np.arange(np.ceil(np.log2(max(most, 1.0))) + 1)  # of each expert
+
+        def timed(columns: int) -> Floats:
+            wide = Gemm(f"{gemm.name}_padded", k, columns, gemm.weight_bytes, gemm.compute, gemm.per)
+            return self.others.rows(wide, blocks * _BLOCK).seconds
+
+        narrow, wide = (timed(columns) for columns in _WIDTHS)
+        per_column = np.maximum(wide - narrow, 0.0) / (_WIDTHS[1] - _WIDTHS[0])
+        seconds = wide + per_column * (n * gemm.experts - _WIDTHS[1])
+        return np.interp(padded / (_BLOCK * gemm.experts), blocks, seconds)
+
+
+def _moved(hidden: int, width: int) -> int:
+    """Bytes per padded row beside the weights and results: the activation reads two and writes one, it is quantised,
+    and both matrices read rows of one byte."""
+    activation, quantising = 3 * width * _SIZE, width * (_SIZE + 1)
+    return activation + quantising + hidden + width
+
+
+def with_backend(sources: tuple[CostSource, ...], backend: str) -> tuple[CostSource, ...]:
+    """The sources, with the experts of a backend before them."""
+    return (DeepGemmExperts(FirstOf(sources)), *sources) if backend == "deep_gemm" else sources
