@@ -16,7 +16,7 @@ from steelyard.cost.source import EXTRAPOLATED, CostSource, Estimate, FirstOf, F
 from steelyard.model import AttentionOperator, Elementwise, Gemm, GroupedGemm
 
 _BLOCK = 128  # rows
-_IN_THE_LAYER = ("experts_down", "experts_act")  # counted with experts_gate_up
+_IN_THE_LAYER = ("experts_down", "experts_act", "experts_sum")  # counted with experts_gate_up
 _WIDTHS = 16_384, 65_536  # columns; the second is the widest in NVIDIA's tables
 _SIZE = 2  # bytes of an activation that is not quantised
 
@@ -44,8 +44,9 @@ class DeepGemmExperts:
         padded = padded_rows(rows, operator.top_k, operator.experts)
         seconds = self._matrix(operator, operator.k, operator.n, padded)
         seconds = seconds + self._matrix(operator, operator.n // 2, operator.k, padded)
-        between = Elementwise("experts_act", _moved(operator.k, operator.n // 2), operator.per)
-        seconds = seconds + self.others.rows(between, padded).seconds
+        loaded = Elementwise("experts_loaded", operator.k, operator.per)  # one byte of each activation
+        around = Elementwise("experts_around", round(_around(operator)), operator.per)
+        seconds = seconds + self.others.rows(loaded, padded).seconds + self.others.rows(around, rows).seconds
         return Estimate.all_of(np.where(rows > 0, seconds, 0.0), EXTRAPOLATED)
 
     def decode_attention(self, operator: AttentionOperator, kv_bytes: float) -> None:
@@ -72,11 +73,14 @@ class DeepGemmExperts:
         return np.interp(padded / (_BLOCK * gemm.experts), blocks, seconds)
 
 
-def _moved(hidden: int, width: int) -> int:
-    """Bytes per padded row beside the weights and results: the activation reads two and writes one, it is quantised,
-    and both matrices read rows of one byte."""
-    activation, quantising = 3 * width * _SIZE, width * (_SIZE + 1)
-    return activation + quantising + hidden + width
+def _around(gate_up: GroupedGemm) -> float:
+    """Bytes per token around the matrices: it is copied to the rows of its experts in one byte, their results are added
+    up, and between the matrices rows are activated (two read, one written) and quantised. Rows without a token are not
+    counted here: few enough of them are written at a time to be read back from the L2 cache.
+    """
+    hidden, width, choices = gate_up.k, gate_up.n / 2, gate_up.choices
+    copied, added = hidden * (1 + choices), _SIZE * hidden * (choices + 1)
+    return copied + added + choices * width * (3 * _SIZE + _SIZE + 1)
 
 
 def with_backend(sources: tuple[CostSource, ...], backend: str) -> tuple[CostSource, ...]:
