@@ -1,8 +1,7 @@
 """`python -m bench.aiconfigurator [PAGE.md]`: AIConfigurator's example question, asked of it and of us in one run.
 
 Each answer is simulated at AIConfigurator's own terms (steady concurrency, limits on means) and as a service sees it
-(Poisson arrivals, limits on p95). It needs `steelyard[silicon]`. With a path, the page docs/aiconfigurator.md is written
-there.
+(Poisson arrivals, limits on p95). It needs `steelyard[silicon]`. With a path, the page is also written there.
 """
 
 from __future__ import annotations
@@ -77,7 +76,8 @@ def main(arguments: list[str]) -> int:
     except PackageNotFoundError:
         installed = "none"
     if installed != RELEASE:
-        print(f"bench.aiconfigurator needs aiconfigurator {RELEASE} (found: {installed}); pip install 'steelyard[silicon]'")
+        needed = f"bench.aiconfigurator needs aiconfigurator {RELEASE} (found: {installed})"
+        print(f"{needed}; pip install 'steelyard[silicon]'")
         return 2
     text = page(QUESTION, measured())
     print(text)

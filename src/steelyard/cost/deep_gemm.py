@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from steelyard.cost.source import EXTRAPOLATED, CostSource, Estimate, FirstOf, Floats, RowOperator
-from steelyard.model import AttentionOperator, Elementwise, Gemm, GroupedGemm
+from steelyard.errors import UserError
+from steelyard.model import AttentionOperator, Elementwise, Gemm, GroupedGemm, ModelSpec, MoeFfn
 
 _BLOCK = 128  # rows
 _IN_THE_LAYER = ("experts_down", "experts_act", "experts_sum")  # counted with experts_gate_up
@@ -81,6 +82,17 @@ def _around(gate_up: GroupedGemm) -> float:
     hidden, width, choices = gate_up.k, gate_up.n / 2, gate_up.choices
     copied, added = hidden * (1 + choices), _SIZE * hidden * (choices + 1)
     return copied + added + choices * width * (3 * _SIZE + _SIZE + 1)
+
+
+def check_deep_gemm(model: ModelSpec) -> None:
+    """Refuse models whose experts DeepGEMM does not multiply, as vLLM does."""
+    stored = model.quantization
+    routed = any(isinstance(layer.ffn, MoeFfn) for layer in model.layers)
+    if not routed or stored is None or stored.method != "fp8" or stored.block != _BLOCK:
+        raise UserError(
+            f"engine.moe_backend: deep_gemm is for routed experts with fp8 weights in blocks of {_BLOCK}, which "
+            f"{model.name} has not; leave it out"
+        )
 
 
 def with_backend(sources: tuple[CostSource, ...], backend: str) -> tuple[CostSource, ...]:
