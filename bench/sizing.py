@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import log
 
 import numpy as np
 
@@ -14,7 +15,8 @@ from steelyard.scenario import Scenario, scenario_from_dict
 _ROUNDS = 12  # requests of each user at steady concurrency, of which those that come while users start are left out
 _REQUESTS, _FILLING = 2000, 200  # of a run with Poisson arrivals, and how many of them come while the fleet fills
 _SEEDS = (1, 2, 3)  # runs with Poisson arrivals, taken together
-_FINE = 0.02  # how finely a rate is found
+_SLOWEST, _STEP = 0.1, 1.02  # requests per second that are tried first, and from there on by what factor
+_STEPS = 32  # that are taken at once until a rate is too high
 _MOST_USERS = 512  # of a replica
 _STEP_TOKENS = (2048, 8192, 16_384)
 _SEATS = 512
@@ -118,19 +120,18 @@ def most_on_means(question: Question, fleet: Fleet, least: float = 0.0) -> Carri
 
 
 def most_on_p95(question: Question, fleet: Fleet, least: float = 0.0) -> Carried | None:
-    """The largest Poisson rate whose 95th percentiles are within the limits."""
-    found: Carried | None = None
-    low, high = 0.0, max(1.0, (1 + _FINE) * least)
-    while (tried := at_rate(question, fleet, high)).meets(question):
-        found, low, high = tried, high, high * 2
-    if least and found is None:
-        return None
-    while high - low > _FINE * high and high > _FINE:
-        tried = at_rate(question, fleet, (low + high) / 2)
+    """The largest Poisson rate, of steps of 2 %, whose 95th percentiles are within the limits."""
+    low = round(log(least / _SLOWEST, _STEP)) if least else -1
+    high, found = low + 1, None
+    while (tried := at_rate(question, fleet, _SLOWEST * _STEP**high)).meets(question):
+        low, high, found = high, high + _STEPS, tried
+    while high - low > 1 and (found or not least):
+        middle = (low + high) // 2
+        tried = at_rate(question, fleet, _SLOWEST * _STEP**middle)
         if tried.meets(question):
-            found, low = tried, tried.rate
+            low, found = middle, tried
         else:
-            high = tried.rate
+            high = middle
     return found
 
 
