@@ -417,6 +417,28 @@ def test_regret_is_what_the_choice_falls_short_of() -> None:
     assert right is not None and right.free_mean == 0.0 and right.free_worst == 0.0
 
 
+def test_a_choice_that_misses_the_limit_gives_all_away() -> None:
+    """The limit is the median of 10 and 30 ms per token; the slow one seems to keep it."""
+    slow, fast = replay(1, 8, (0.1, 0.03), (0.1, 0.01)), replay(1, 4, (0.1, 0.01), (0.1, 0.01))
+    found = regret([slow, fast], "ours")
+    assert found is not None
+    assert found.free_mean == pytest.approx(1 - (8 / 3.1) / (4 / 1.1))
+    assert found.limited_mean == 1.0 and found.kept == 0.0
+
+
+@needs_package
+@pytest.mark.parametrize(
+    ("version", "tp", "backend"),
+    [("0.12.0", 4, "deep_gemm"), ("0.14.1", 2, "deep_gemm"), ("0.16.0", 4, "auto"), ("0.12.0", 8, "auto")],
+)
+def test_experts_run_with_the_kernels_that_the_release_chose(version: str, tp: int, backend: str) -> None:
+    points = (each for each in read_points() if each.engine == "vllm" and each.aggregated)
+    point = next(each for each in points if each.model == "Qwen/Qwen3-235B-A22B-FP8")
+    layout = replace(point.layout, tp=tp, expert_tp=tp)
+    changed = replace(point, version=version, layout=layout, system="h200_sxm")
+    assert scenario_of(changed, "auto").engine.moe_backend == backend
+
+
 # -- the installed package ---------------------------------------------------------------------------------------
 
 

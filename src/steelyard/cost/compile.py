@@ -8,6 +8,7 @@ import numpy as np
 
 from steelyard.cost.compiled import AttentionLayers, CompiledCost, operator_is_per_sequence
 from steelyard.cost.context_parallel import ContextParallelSource
+from steelyard.cost.deep_gemm import with_backend
 from steelyard.cost.graphs import GraphPlan, graph_plan
 from steelyard.cost.host import HostCost, HostTerms
 from steelyard.cost.kernels import ExpertKernel
@@ -79,6 +80,7 @@ def compile_stages(
 
 
 def _first_of(sources: tuple[CostSource, ...], layout: Layout, engine: EngineSpec) -> FirstOf:
+    sources = with_backend(sources, engine.moe_backend)
     return FirstOf(sources) if layout.dcp == 1 else ContextParallelSource(sources, engine.max_num_batched_tokens)
 
 

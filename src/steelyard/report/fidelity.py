@@ -185,7 +185,11 @@ def _silicon(found: SiliconValidation) -> Iterator[str]:
             for name, some in rows
         ),
     )
-    yield "Regret: throughput per GPU given away by choosing the configuration that the predictions say is best."
+    yield (
+        "Regret: measured throughput per GPU given away by choosing the configuration that the predictions say is "
+        "best, among the measured ones of a model, GPU and pair of lengths. Under the group's median TPOT, a choice "
+        "that misses it when measured counts as all given away."
+    )
     yield ""
     regrets = found.regrets()
     yield from _table(

@@ -122,6 +122,11 @@ class EngineSpec(Spec):
     cudagraph_capture_sizes: tuple[StepTokens, ...] | None = Field(
         default=None, max_length=10_000, description="Token counts with a captured graph; by vLLM's rule if not given."
     )
+    moe_backend: Literal["auto", "deep_gemm"] = Field(
+        default="auto",
+        description="Kernels of routed experts. auto: those of the profile, which are Triton's on Hopper; deep_gemm: "
+        "DeepGEMM's for fp8 in blocks, which vLLM 0.11.1 to 0.14 chose on Hopper for fewer than 8 GPUs.",
+    )
     enforce_eager: bool = Field(default=False, description="Run without CUDA graphs.")
     fresh: bool = Field(
         default=False,

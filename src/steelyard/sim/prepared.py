@@ -25,6 +25,7 @@ from steelyard.cost import (
     work_of,
 )
 from steelyard.cost.afd import AfdCost
+from steelyard.cost.deep_gemm import check_deep_gemm
 from steelyard.cost.shared_reads import SharedReads
 from steelyard.engine import Limits
 from steelyard.errors import UserError
@@ -153,6 +154,8 @@ def check_engine(model: ModelSpec, gpu: Gpu, layout: Layout, engine: EngineSpec)
         check_pipeline(layout, engine)
     if layout.dcp > 1:
         check_context_parallel(layout, engine)
+    if engine.moe_backend == "deep_gemm":
+        check_deep_gemm(model)
 
 
 @dataclass(frozen=True)

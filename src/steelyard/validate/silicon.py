@@ -88,10 +88,12 @@ class Errors:
 
 @dataclass(frozen=True)
 class Regret:
-    """How much throughput per GPU the chosen configurations lose, over groups with a choice.
+    """How much measured throughput per GPU the chosen configurations lose, over groups with a choice.
 
-    ``free`` chooses among all of a group, ``limited`` among those predicted to meet the group's median TPOT; ``kept``
-    is the share of those choices that do meet it.
+    A group holds the measured configurations of one model, GPU, engine and pair of lengths. The one predicted to have
+    the highest throughput is chosen, and compared with the best measured one. ``free`` chooses among all of a group,
+    ``limited`` among those predicted to meet the group's median TPOT: a choice that misses it when measured is worth
+    nothing, so all is lost. ``kept`` is the share of choices that do meet it.
     """
 
     groups: int
@@ -229,9 +231,13 @@ def regret(replays: Sequence[PointReplay], who: Who) -> Regret | None:
     return Regret(len(choices), float(np.mean(free)), max(free), float(np.mean(limited)), float(np.mean(kept)))
 
 
+def _chosen(candidates: Sequence[PointReplay], who: Who) -> PointReplay:
+    return max(candidates, key=lambda each: each.throughput(each.predicted(who)))
+
+
 def _given_away(candidates: Sequence[PointReplay], allowed: Sequence[PointReplay], who: Who) -> float:
     """By which share the best predicted candidate falls short of the best allowed measured throughput."""
-    chosen = max(candidates, key=lambda each: each.throughput(each.predicted(who)))
+    chosen = _chosen(candidates, who)
     best = max(each.throughput(each.measured) for each in allowed)
     return max(0.0, 1.0 - chosen.throughput(chosen.measured) / best)
 
@@ -242,8 +248,8 @@ def _under_limit(replays: Sequence[PointReplay], who: Who) -> tuple[float, bool]
     fitting = [each for each in replays if each.predicted(who)[1] <= limit]
     candidates = fitting or [min(replays, key=lambda each: each.predicted(who)[1])]
     allowed = [each for each in replays if each.measured[1] <= limit]
-    chosen = max(candidates, key=lambda each: each.throughput(each.predicted(who)))
-    return _given_away(candidates, allowed, who), chosen.measured[1] <= limit
+    kept = _chosen(candidates, who).measured[1] <= limit
+    return _given_away(candidates, allowed, who) if kept else 1.0, kept
 
 
 def _both(replays: Sequence[PointReplay]) -> dict[str, Any]:

@@ -24,6 +24,9 @@ _SHORTEST = 0.8  # of a nominal length, in InferenceX's runs
 _PUBLISHED_ROUNDS, _OWN_ROUNDS = 10, 20  # requests per user
 _OWN_REQUESTS, _OWN_SPARE_TOKENS = 512, 1500  # NVIDIA's generator: largest batch; tokens a step beside a prompt
 _ASYNC_SINCE = (0, 14)  # vLLM releases with asynchronous scheduling by default
+_DEEP_GEMM = (0, 11), (0, 14)  # releases that multiply fp8 experts in blocks with DeepGEMM on Hopper
+_DEEP_GEMM_BELOW = 8  # GPUs; by default not with more
+_HOPPER = ("h100", "h200")
 _UTILIZATION = 0.9  # vLLM's default in all releases of the sample
 _PRECISIONS = {"fp8": "fp8", "fp4": "nvfp4", "int4": "int4", "int8": "int8"}
 _LONG_GRAPHS = (1, 2, 4, *range(8, 256, 8), *range(256, 2049, 16))
@@ -150,7 +153,7 @@ def scenario_of(point: Point, source: str) -> Scenario:
             "name": point.name,
             "model": {"config": config, "quantization": quantized},
             "fleet": {"gpu": point.gpu, "tp": point.layout.tp},
-            "engine": _engine(point),
+            "engine": _engine(point) | ({"moe_backend": "deep_gemm"} if _multiplies_in_blocks(point, model) else {}),
             "workload": {
                 "arrivals": {"kind": "closed", "users": point.concurrency},
                 "requests": point.concurrency * (_PUBLISHED_ROUNDS if point.published else _OWN_ROUNDS),
@@ -167,6 +170,16 @@ def _layout_differs(point: Point, model: ModelSpec) -> bool:
     """Whether experts use another number of GPUs than attention."""
     routed = any(isinstance(layer.ffn, MoeFfn) for layer in model.layers)
     return routed and point.layout.expert_tp not in (0, point.layout.tp)
+
+
+def _multiplies_in_blocks(point: Point, model: ModelSpec) -> bool:
+    """Whether the release chose DeepGEMM for the experts, by its own rule (`fp8.py` of those releases)."""
+    stored = model.quantization
+    first, last = _DEEP_GEMM
+    blocks = stored is not None and stored.method == "fp8" and stored.block is not None
+    routed = any(isinstance(layer.ffn, MoeFfn) for layer in model.layers)
+    chosen = point.gpu in _HOPPER and point.layout.tp < _DEEP_GEMM_BELOW and first <= _release(point.version) <= last
+    return blocks and routed and chosen
 
 
 def _engine(point: Point) -> dict[str, Any]:
