@@ -287,3 +287,17 @@ def test_a_rank_does_not_wait_for_ever_for_another_that_has_handed_over() -> Non
     run_fleet([*ranks, decode], desk, serving_router("round-robin", 3, 0), None, handover)
     assert {i: end for rank in ranks for i, (_, end) in times(rank).items()} == {0: 105.0, 1: 205.0, 2: 220.0, 3: 220.0}
     assert {i: end for i, (_, end) in times(decode).items()} == {0: 106.0, 1: 206.0, 2: 221.0, 3: 221.0}
+
+
+def test_a_client_that_gives_up_after_its_rank_has_decided_is_heard_at_its_next_decision() -> None:
+    """Rank 1 decides its next dummy batch at 2 and gets a request at 3, whose client gives up at 5. Rank 0 decides at
+    10, when its first step returns. So the next step is launched at 11, and rank 1 decides again."""
+    cost = AllKinds(decode=StepTime(10.0, 0.0, 1.0, 0.0), other=StepTime(10.0, 0.0, 1.0, 0.0))
+    room = Limits(blocks=100, max_model_len=1000, block_size=4, max_num_seqs=8)
+    world = World(room, cost, (Ask(10, 4), Ask(10, 4, at=3.0, abort=2.0), Ask(10, 4, at=7.0)))
+    desk = Desk(world.workload(), [room])
+    ranks = [Rank(room, cost, desk.names) for _ in range(2)]
+    LockStep(ranks, cost)
+    run_fleet(ranks, desk, serving_router("round-robin", 2, 0))
+    assert ranks[1].log.given_up == {1: (11.0, "the client gave up")}
+    assert {i: first for i, (first, _) in times(ranks[0]).items()} == {0: 10.0, 2: 30.0}
