@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -12,16 +15,21 @@ from hypothesis import strategies as st
 
 from steelyard.balance.route.serving import serving_router
 from steelyard.cost import RESTED, CompiledCost, HostTerms, RankBatch, Roofline, compile_cost, plan_memory
+from steelyard.cost.compiled import DecodeLine
 from steelyard.cost.profiles import open_profile
+from steelyard.cost.step import StepTime
 from steelyard.engine import Engine, Limits, Request
 from steelyard.fleet import Desk, run_fleet
 from steelyard.fleet.frontend import shown
+from steelyard.fleet.handover import Handover, Transfers
+from steelyard.fleet.links import Link, Port, Ports
 from steelyard.fleet.lockstep import LockStep, Rank
 from steelyard.hardware import find_gpu
 from steelyard.model import Layout, load_model
 from steelyard.scenario import EngineSpec, scenario_from_dict
 from steelyard.sim import simulate
 from steelyard.workload import build_workload
+from support.engine_worlds import Ask, TwoKinds, World
 from support.paths import SHARED
 
 LLMSERVINGSIM = SHARED / "llmservingsim"
@@ -248,3 +256,48 @@ def test_ranks_that_fetch_prompts_do_not_wait_for_each_other_for_ever(seed: int)
         }
     )
     assert (simulate(scenario).requests["status"] == "finished").all()
+
+
+@dataclass(frozen=True)
+class AllKinds(TwoKinds):
+    """The same times whatever the other ranks do."""
+
+    def together(self, batches: Sequence[RankBatch | None]) -> StepTime:
+        return self.other
+
+    def decodes_together(self, ranks: Sequence[tuple[int, int, int] | None]) -> DecodeLine:
+        return DecodeLine(self.decode.gpu, 0.0, 0, 0, 1 << 60)
+
+    def decodes_host(self, decodes: Sequence[int | None]) -> tuple[float, float, float]:
+        return self.decode_host(0)
+
+
+def test_a_rank_does_not_wait_for_ever_for_another_that_has_handed_over() -> None:
+    """Ranks 0, 1, 2 and 0 get a prompt each. That of rank 1 is launched at 205, after a pause; the dummy batches of
+    the others at 210. When rank 0 gets its second prompt at 208, rank 1 returns its own, and all ranks pause for it."""
+    cost = AllKinds(decode=StepTime(1.0, 0.0, 0.0, 0.0), other=StepTime(1.0, 0.0, 10.0, 0.0, hindered=5.0))
+    room = Limits(blocks=100, max_model_len=1000, block_size=4, max_num_seqs=8)
+    world = World(room, cost, tuple(Ask(10, 1, at=at) for at in (100.0, 200.0, 202.0, 208.0)))
+    desk = Desk(world.workload(), [room], [room])
+    ranks = [Rank(room, cost, desk.names, reactive=True) for _ in range(3)]
+    LockStep(ranks, cost)
+    decode = Engine(room, cost, desk.names)
+    ports = Ports(*([Port(Link(inf), Link(inf), node) for _ in range(n)] for node, n in enumerate((3, 1))))
+    handover = Handover(serving_router("round-robin", 1, 0), Transfers(1.0, 1, ports))
+    run_fleet([*ranks, decode], desk, serving_router("round-robin", 3, 0), None, handover)
+    assert {i: end for rank in ranks for i, (_, end) in times(rank).items()} == {0: 105.0, 1: 205.0, 2: 220.0, 3: 220.0}
+    assert {i: end for i, (_, end) in times(decode).items()} == {0: 106.0, 1: 206.0, 2: 221.0, 3: 221.0}
+
+
+def test_a_client_that_gives_up_after_its_rank_has_decided_is_heard_at_its_next_decision() -> None:
+    """Rank 1 decides its next dummy batch at 2 and gets a request at 3, whose client gives up at 5. Rank 0 decides at
+    10, when its first step returns. So the next step is launched at 11, and rank 1 decides again."""
+    cost = AllKinds(decode=StepTime(10.0, 0.0, 1.0, 0.0), other=StepTime(10.0, 0.0, 1.0, 0.0))
+    room = Limits(blocks=100, max_model_len=1000, block_size=4, max_num_seqs=8)
+    world = World(room, cost, (Ask(10, 4), Ask(10, 4, at=3.0, abort=2.0), Ask(10, 4, at=7.0)))
+    desk = Desk(world.workload(), [room])
+    ranks = [Rank(room, cost, desk.names) for _ in range(2)]
+    LockStep(ranks, cost)
+    run_fleet(ranks, desk, serving_router("round-robin", 2, 0))
+    assert ranks[1].log.given_up == {1: (11.0, "the client gave up")}
+    assert {i: first for i, (first, _) in times(ranks[0]).items()} == {0: 10.0, 2: 30.0}

@@ -62,12 +62,13 @@ class Rank(Engine):
         """No request of this rank ends before this second, if nothing is submitted to any."""
         if not self.outstanding or not self.lockstep.running:
             return inf
-        clock = max(rank.clock for rank in self.lockstep.ranks)
+        clock = begins = max(rank.clock for rank in self.lockstep.ranks)  # the next step
         steps = self.decodes_ahead()
         if steps > 1:
             clock = max(clock, self.gpu_free + _LOWER_BOUND_SHARE * steps * self.lockstep.alone(self))
         if self.aborts:
-            clock = min(clock, max(self.clock, self.aborts[0][0]))
+            decides = begins if self in self.lockstep.decided else self.clock
+            clock = min(clock, max(decides, self.aborts[0][0]))
         return nextafter(clock, inf)
 
     def decodes_ahead(self) -> int:
@@ -149,14 +150,14 @@ class LockStep:
     def __init__(self, ranks: Sequence[Rank], cost: LockstepCost) -> None:
         self.ranks = ranks
         self.cost = cost
-        self._decided: dict[Rank, Batch | None] = {}  # for the next step, by the ranks that have decided so far
+        self.decided: dict[Rank, Batch | None] = {}  # for the next step, by the ranks that have decided so far
         for rank in ranks:
             rank.lockstep = self
 
     @property
     def running(self) -> bool:
         """Whether any rank is active, so that all of them step."""
-        return bool(self._decided) or any(rank.active for rank in self.ranks)
+        return bool(self.decided) or any(rank.active for rank in self.ranks)
 
     def wake(self, clock: float) -> None:
         """Start all ranks after they were idle."""
@@ -165,7 +166,7 @@ class LockStep:
 
     def advance(self, until: float, pause: int) -> None:
         """Decide and run steps. Each rank decides at its own clock."""
-        ranks, decided = self.ranks, self._decided
+        ranks, decided = self.ranks, self.decided
         while self.running and not any(len(rank.finished) >= pause or rank.to_load for rank in ranks):
             for rank in ranks:
                 if rank not in decided and rank.clock < until:
@@ -182,8 +183,8 @@ class LockStep:
         return line.a + line.b * line.kv
 
     def _step(self) -> None:
-        batches = [self._decided[rank] for rank in self.ranks]
-        self._decided.clear()
+        batches = [self.decided[rank] for rank in self.ranks]
+        self.decided.clear()
         if all(batch is None for batch in batches):
             return
         ranks = [None if b is None else RankBatch(b.decodes, b.kv, b.longest, b.chunks) for b in batches]
@@ -226,7 +227,7 @@ class LockStep:
             else:
                 rank.ran_dummies(ends, launched)
                 if launched < until:
-                    self._decided[rank] = None
+                    self.decided[rank] = None
 
 
 def step_together(engines: Sequence[Engine], dp: int, cost: LockstepCost) -> None:
