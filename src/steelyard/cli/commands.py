@@ -16,6 +16,7 @@ from steelyard.errors import UserError, did_you_mean, quoted
 COMMANDS = {
     "simulate": "Simulate a scenario and write its result folder.",
     "capacity": "Find the largest rate that a fleet carries within its limits, or the smallest fleet for a rate.",
+    "sweep": "Simulate a grid of scenarios, or find the capacity of each, to a table and charts.",
     "emulate": "Serve a scenario's engines over HTTP without a GPU, in real time.",
     "gateway": "Put one address in front of OpenAI-compatible engines, with the routers of a simulated fleet.",
     "parity": "Replay decisions of vLLM's own scheduler and compare every step.",
