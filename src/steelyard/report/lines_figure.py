@@ -10,11 +10,11 @@ from math import floor, isfinite, log10
 from steelyard.report.words import significant
 
 COLOURS = ("#0f7f6c", "#c2590a", "#2b5d9b", "#8d3b72", "#6b7a12", "#b03a2e", "#4a5a6a", "#1a9ba8")
-_WIDTH, _HEIGHT = 380.0, 250.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 58.0, 14.0, 34.0, 40.0
+_WIDTH, _HEIGHT = 298.0, 220.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 48.0, 12.0, 34.0, 40.0
 _TICKS = 4  # about so many on the upright axis
 _WIDE = 8.0  # ratio of the largest to the smallest place from which on the axis has a logarithmic scale
-_MOST_NAMES = 8  # names of places that fit below a chart
+_MOST_NAMES = 7  # names of places that fit below a chart
 _STYLE = (
     "text{font:11px system-ui,-apple-system,'Segoe UI',Roboto,Helvetica,Arial,sans-serif;fill:#52606d}"
     ".h{font-size:13px;font-weight:600;fill:#17212b}.r{text-anchor:end}.m{text-anchor:middle}"

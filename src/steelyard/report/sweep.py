@@ -81,7 +81,9 @@ def sweep_lines(plan: SweepPlan, rows: Sequence[Row]) -> list[str]:
     refused = sum(REFUSED in row for row in rows)
     missed = len(rows) - len(good) - refused
     if missed:
-        lines.append(f"{plural(missed, 'point')} {'does' if missed == 1 else 'do'} not carry the load within its limits")
+        lines.append(
+            f"{plural(missed, 'point')} {'does' if missed == 1 else 'do'} not carry the load within its limits"
+        )
     if refused:
         reason = next(row[REFUSED] for row in rows if REFUSED in row)
         lines.append(f"{plural(refused, 'point')} cannot work; the first: {reason}")
@@ -92,7 +94,8 @@ def sweep_page(plan: SweepPlan, rows: Sequence[Row]) -> str:
     """The page: charts of the main figures, and a table of all."""
     title = f"{plan.name}: {'capacity' if plan.capacity else 'sweep'} over {', '.join(a.key for a in plan.axes)}"
     said = "".join(f"<p>{escape(line)}</p>" for line in sweep_lines(plan, rows))
-    note = "" if all(row.get("carried") for row in rows) else "<p>Hollow marks miss a limit, or requests pile up.</p>"
+    hollow = any(not row.get("carried") and REFUSED not in row for row in rows)
+    note = "<p>Hollow marks miss a limit, or requests pile up.</p>" if hollow else ""
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f"<style>{_STYLE}</style></head><body><h1>{escape(title)}</h1>{said}{note}{_charts(plan, rows)}"

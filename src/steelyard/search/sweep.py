@@ -76,7 +76,9 @@ def sweep(
     points = plan.points
     keys, rows = _looked_at(plan, points)
     with SearchJournal(journal, plan.subject) as kept:
-        todo = {key: point for key, point in zip(keys, points, strict=True) if key not in rows and kept.get(key) is None}
+        todo = {
+            key: point for key, point in zip(keys, points, strict=True) if key not in rows and kept.get(key) is None
+        }
         order = list(todo)
         Random(0).shuffle(order)  # points of all kinds from the start, so that the time left is estimated well
         for done, (key, row) in enumerate(_measured(plan, [(key, todo[key]) for key in order], workers), 1):
@@ -142,7 +144,9 @@ def _simulated(scenario: Scenario) -> Row:
 
 def _levels(summary: Summary) -> Row:
     metrics = {name: summary.latencies[name].levels for name in ("ttft", "tpot", "e2e")}
-    return {f"{metric}_{level}": metrics[metric][level] for metric in metrics for level in ("mean", "p50", "p95", "p99")}
+    return {
+        f"{metric}_{level}": metrics[metric][level] for metric in metrics for level in ("mean", "p50", "p95", "p99")
+    }
 
 
 def _is_carried(summary: Summary) -> bool:
