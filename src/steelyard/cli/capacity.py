@@ -39,9 +39,7 @@ def command(
     ] = False,
     break_even_: Annotated[
         str | None,
-        typer.Option(
-            "--break-even", help="POOL=GPU: the price at which this GPU type gives as many tokens per dollar."
-        ),
+        typer.Option("--break-even", help="POOL=GPU: the price at which this type gives as many tokens per dollar."),
     ] = None,
     tornado_: Annotated[
         bool, typer.Option("--tornado", help="Move each assumption down and up, and show how the answer changes.")
