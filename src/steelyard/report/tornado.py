@@ -42,7 +42,8 @@ def tornado_page(found: Tornado, name: str) -> str:
     title = f"{name}: what the largest rate depends on"
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        f"<style>body{{margin:2rem auto;max-width:760px}}</style></head><body>{tornado_svg(found, title)}</body></html>\n"
+        "<style>body{margin:2rem auto;max-width:760px}</style></head>"
+        f"<body>{tornado_svg(found, title)}</body></html>\n"
     )
 
 
@@ -54,7 +55,8 @@ def tornado_svg(found: Tornado, title: str) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" role="img">',
         f"<title>{escape(title)}</title><style>{_STYLE}</style>",
-        f'<rect width="{width:g}" height="{height:g}" fill="#fff"/><text class="h" x="12" y="22">{escape(title)}</text>',
+        f'<rect width="{width:g}" height="{height:g}" fill="#fff"/>',
+        f'<text class="h" x="12" y="22">{escape(title)}</text>',
         f'<text class="m" x="{middle:g}" y="44">{found.rate:.3g} requests/s</text>',
     ]
     for place, swing in enumerate(found.swings):
@@ -63,9 +65,9 @@ def tornado_svg(found: Tornado, title: str) -> str:
         changes = [(said, rate / found.rate - 1) for said, rate in swing.rates if abs(rate / found.rate - 1) >= _SHOWN]
         same = len({change > 0 for _, change in changes}) < len(changes)  # to one side: one below the other
         for number, (said, rate) in enumerate(swing.rates):
-            height = (_ROW - 4) / 2 if same else _ROW - 8
-            top = y + 2 + number * height if same else y + 4
-            parts += _bar(top, height, rate / found.rate - 1, most, said, _DOWN if number == 0 else _UP)
+            thick = (_ROW - 4) / 2 if same else _ROW - 8
+            top = y + 2 + number * thick if same else y + 4
+            parts += _bar(top, thick, rate / found.rate - 1, most, said, _DOWN if number == 0 else _UP)
     axis = f'<line class="a" x1="{middle:g}" x2="{middle:g}" y1="{_TOP - 10:g}" y2="{height - 8:g}"/>'
     return "\n".join([*parts, axis, "</svg>"])
 

@@ -89,8 +89,10 @@ def _by_share(
     moves = []
     for factor in (1 - _SHARE, 1 + _SHARE):
         written = scenario.workload.model_dump(exclude_unset=True)
-        pairs = zip(scenario.workload.mix, written["mix"], strict=True)
-        if any([change(spec, each, factor) for spec, each in pairs]):
+        changed = 0
+        for spec, each in zip(scenario.workload.mix, written["mix"], strict=True):
+            changed += change(spec, each, factor)
+        if changed:
             moves.append(Moved(f"{factor - 1:+.0%}", scenario.replace(workload=written)))
     if moves:
         yield Assumption(name, tuple(moves))

@@ -74,7 +74,7 @@ def points_of(axes: Sequence[GridAxis]) -> Iterator[tuple[Override, ...]]:
 
 
 def _separated(text: str, values: str) -> list[str]:
-    found, open_ = [""], []
+    found, open_ = [""], list[str]()
     for letter in values:
         if open_ and letter == open_[-1]:
             open_.pop()
