@@ -81,9 +81,7 @@ def sweep_lines(plan: SweepPlan, rows: Sequence[Row]) -> list[str]:
     refused = sum(REFUSED in row for row in rows)
     missed = len(rows) - len(good) - refused
     if missed:
-        lines.append(
-            f"{plural(missed, 'point')} {'does' if missed == 1 else 'do'} not carry the load within its limits"
-        )
+        lines.append(f"{plural(missed, 'point')} cannot carry the load within the limits")
     if refused:
         reason = next(row[REFUSED] for row in rows if REFUSED in row)
         lines.append(f"{plural(refused, 'point')} cannot work; the first: {reason}")
