@@ -13,7 +13,8 @@ def steps_lines(answer: StepsAnswer) -> list[str]:
         most = "" if less is None else f": {plural(less.gpus, 'GPU')} make {significant(less.steps)} (simulated)"
         return [f"no number of GPUs makes {wanted} steps a day{most}; the longest trajectories of a step bind"]
     found = answer.found
-    first = f"{plural(found.gpus, 'GPU')} for {wanted} steps a day: {significant(found.steps)} (simulated) with {found.plan}"
+    made = f"{significant(found.steps)} (simulated) with {found.plan}"
+    first = f"{plural(found.gpus, 'GPU')} for {wanted} steps a day: {made}"
     if less is None:
         return [first, "it is the smallest there is"]
     told = f"cannot run it: {less.refused}" if less.refused else f"make {significant(less.steps)} with {less.plan}"
