@@ -11,7 +11,9 @@ def steps_lines(answer: StepsAnswer) -> list[str]:
     wanted, less = significant(answer.wanted), answer.less
     if answer.found is None:
         most = "" if less is None else f": {plural(less.gpus, 'GPU')} make {significant(less.steps)} (simulated)"
-        return [f"no number of GPUs makes {wanted} steps a day{most}; the longest trajectories of a step bind"]
+        return [
+            f"no number of GPUs makes {wanted} steps a day{most}, and more would be no faster by the planner's model"
+        ]
     found = answer.found
     made = f"{significant(found.steps)} (simulated) with {found.plan}"
     first = f"{plural(found.gpus, 'GPU')} for {wanted} steps a day: {made}"

@@ -48,22 +48,35 @@ def gpus_for_steps(
     """
     sizes = _Sizes(scenario, watch)
     place = sizes.guess(wanted)
-    if place is None:
-        return StepsAnswer(wanted, None, sizes.simulated(sizes.last))
     first = sizes.simulated(place)
     if first.steps:
-        again = sizes.guess(wanted * sizes.modelled(place) / first.steps)  # by as much as the model was off
-        place = sizes.last if again is None else again
-    while True:
-        if sizes.simulated(place).steps < wanted:
-            if place == sizes.last:
-                return StepsAnswer(wanted, None, sizes.simulated(place))
-            place += 1
-        elif place and sizes.simulated(place - 1).steps >= wanted:
-            place -= 1
-        else:
-            less = sizes.simulated(place - 1) if place else None
-            return StepsAnswer(wanted, sizes.simulated(place), less)
+        place = sizes.guess(wanted * sizes.modelled(place) / first.steps)  # by as much as the model was off
+    less, enough = _bounds(sizes, place, wanted)
+    if enough is None:
+        return StepsAnswer(wanted, None, sizes.simulated(less))
+    while enough - less > 1:
+        middle = (enough + less) // 2
+        less, enough = (middle, enough) if sizes.simulated(middle).steps < wanted else (less, middle)
+    return StepsAnswer(wanted, sizes.simulated(enough), sizes.simulated(less) if less >= 0 else None)
+
+
+def _bounds(sizes: _Sizes, place: int, wanted: float) -> tuple[int, int | None]:
+    """A place that is too small and one that is enough, looked for from a guess in growing steps; None if none is."""
+    step = 1
+    if sizes.simulated(place).steps < wanted:
+        less = place
+        while less < sizes.last:
+            more = min(sizes.last, less + step)
+            if sizes.simulated(more).steps >= wanted:
+                return less, more
+            less, step = more, 2 * step
+        return less, None
+    while place > 0:
+        fewer = max(0, place - step)
+        if sizes.simulated(fewer).steps < wanted:
+            return fewer, place
+        place, step = fewer, 2 * step
+    return -1, place
 
 
 class _Sizes:
@@ -80,17 +93,17 @@ class _Sizes:
         self.modelled = cache(self._modelled)
         self.simulated = cache(self._simulated)
 
-    def guess(self, wanted: float) -> int | None:
-        """The first place that makes so many steps a day by the model; None if none does."""
+    def guess(self, wanted: float) -> int:
+        """The first place that makes so many steps a day by the model; the last of use if none does."""
         less, enough = -1, 0
         while self.modelled(enough) < wanted:
             less, before = enough, self.modelled(enough)
             if enough == self.last:
-                return None
+                return enough
             enough = min(self.last, 2 * enough + 1)
             if before and self.modelled(enough) < _GAIN * before:
-                self.last = min(self.last, enough)
-                return None
+                self.last = enough
+                return enough
         while enough - less > 1:
             middle = (enough + less) // 2
             less, enough = (middle, enough) if self.modelled(middle) < wanted else (less, middle)
