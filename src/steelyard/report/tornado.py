@@ -13,13 +13,13 @@ _STYLE = (
     "text{font:11px system-ui,-apple-system,'Segoe UI',Roboto,Helvetica,Arial,sans-serif;fill:#52606d}"
     ".h{font-size:15px;font-weight:600;fill:#17212b}.r{text-anchor:end}.m{text-anchor:middle}.a{stroke:#52606d}"
 )
-_SHOWN = 0.01  # below this the bisection cannot tell
+_SHOWN = 0.005  # below this the bisection cannot tell
 
 
 def tornado_lines(found: Tornado) -> list[str]:
     """The answer, and a line for each assumption, the widest swing first."""
     width = max((len(each.name) for each in found.swings), default=0)
-    first = f"{found.rate:.3g} requests/s on {plural(found.gpus, 'GPU')}; with one assumption moved (to 1 %):"
+    first = f"{found.rate:.3g} requests/s on {plural(found.gpus, 'GPU')}; with one assumption moved:"
     return [first, *(f"  {each.name:{width}}  {_moves(each, found.rate)}" for each in found.swings)]
 
 
