@@ -48,6 +48,8 @@ SMALL_BATCH = ["--set", "trajectories={preset: search, prompts: 8, group: 4}", "
 OURS_ALONE = "--steps 1 --no-rivals --modes asynchronous --routers sticky --estimators suffix --planners given"
 SMALLER = {
     "simulate": ["--set", "workload.requests=20"],
+    "capacity": ["--set", "workload.requests=30"],
+    "sweep": ["--set", "workload.requests=20"],
     "posttrain": SMALL_BATCH,
     "plan": [*SMALL_BATCH, "--set", "planner=search"],
     "compare": f"{OURS_ALONE} --tails none --pools none".split(),
