@@ -219,6 +219,12 @@ def test_what_is_shared_is_moved_where_there_is_something() -> None:
     assert "prefix-cache hits" not in moved(small_load(prefix=100).replace(engine={"enable_prefix_caching": False}))
 
 
+def test_moves_that_make_no_sense_are_left_out() -> None:
+    """Tiers need the prefix cache that one move would turn off."""
+    scenario = small_load(prefix=100).replace(engine={"tiers": [{"kind": "host", "size": "32GB", "bandwidth": "50GB"}]})
+    assert "prefix-cache hits" not in moved(scenario) and "shared prefix" in moved(scenario)
+
+
 def test_pools_with_settings_of_their_own_are_moved_too() -> None:
     pools = [{"gpu": "h100", "engine": {"gpu_memory_utilization": 0.7}}]
     low, high = moved(small(fleet={"pools": pools}))["gpu_memory_utilization"]

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from steelyard.cost import HostTerms
+from steelyard.errors import UserError
 from steelyard.scenario import ConstantArrivals, GammaArrivals, PoissonArrivals, Scenario, TokensSpec, WorkloadSpec
 from steelyard.scenario.arrivals import ArrivalsSpec
 from steelyard.scenario.distributions import EmpiricalTokens, FixedTokens, Lognormal, UniformTokens, ZipfTokens
@@ -93,7 +94,7 @@ def _by_share(
         for spec, each in zip(scenario.workload.mix, written["mix"], strict=True):
             changed += change(spec, each, factor)
         if changed:
-            moves.append(Moved(f"{factor - 1:+.0%}", scenario.replace(workload=written)))
+            moves += _moved(f"{factor - 1:+.0%}", scenario, workload=written)
     if moves:
         yield Assumption(name, tuple(moves))
 
@@ -132,7 +133,7 @@ def _burstiness(scenario: Scenario) -> Iterator[Assumption]:
                 place["arrivals"] = changed
                 said = f"cv {changed['cv']:g}"
         if said:
-            moves.append(Moved(said, scenario.replace(workload=written)))
+            moves += _moved(said, scenario, workload=written)
     if moves:
         yield Assumption("burstiness of arrivals", tuple(moves))
 
@@ -162,31 +163,42 @@ def _sharing(scenario: Scenario) -> Iterator[Assumption]:
     shares = any(spec.prefix or spec.session or spec.plan for spec in scenario.workload.mix)
     held = any(stage.kv == "held" for spec in scenario.workload.mix for stage in spec.plan or ())
     if shares and not held and all(scenario.engine_of(pool).enable_prefix_caching for pool in scenario.fleet.pools):
-        yield Assumption("prefix-cache hits", (Moved("none", _with_engine(scenario, "enable_prefix_caching", False)),))
+        moves = _with_engine("none", scenario, "enable_prefix_caching", False)
+        if moves:
+            yield Assumption("prefix-cache hits", tuple(moves))
 
 
 def _limits(scenario: Scenario) -> Iterator[Assumption]:
     written = scenario.slo.model_dump(exclude_unset=True)
     for limit in scenario.slo.on_run():
-        moves = (
-            Moved(f"{factor - 1:+.0%}", scenario.replace(slo={**written, limit.name: limit.seconds * factor}))
-            for factor in (1 - _SHARE, 1 + _SHARE)
-        )
+        moves = []
+        for factor in (1 - _SHARE, 1 + _SHARE):
+            moves += _moved(f"{factor - 1:+.0%}", scenario, slo={**written, limit.name: limit.seconds * factor})
         yield Assumption(f"limit {limit.name}", tuple(moves))
 
 
 def _memory(scenario: Scenario) -> Iterator[Assumption]:
     own = scenario.engine.gpu_memory_utilization
     values = [value for value in (own - _MEMORY, min(_MOST_MEMORY, own + _MEMORY)) if 0 < value != own]
-    moves = (Moved(f"{value:.2f}", _with_engine(scenario, "gpu_memory_utilization", value)) for value in values)
+    moves = [
+        each for value in values for each in _with_engine(f"{value:.2f}", scenario, "gpu_memory_utilization", value)
+    ]
     yield Assumption("gpu_memory_utilization", tuple(moves))
 
 
-def _with_engine(scenario: Scenario, key: str, value: object) -> Scenario:
+def _with_engine(said: str, scenario: Scenario, key: str, value: object) -> list[Moved]:
     """A setting of the scenario's engines, and of those pools that have their own."""
     engine = {**scenario.engine.model_dump(exclude_unset=True), key: value}
     fleet = scenario.fleet.model_dump(exclude_unset=True)
     for pool in fleet["pools"]:
         if key in (pool.get("engine") or {}):
             pool["engine"][key] = value
-    return scenario.replace(engine=engine, fleet=fleet)
+    return _moved(said, scenario, engine=engine, fleet=fleet)
+
+
+def _moved(said: str, scenario: Scenario, **changes: Any) -> list[Moved]:
+    """The scenario with some keys replaced; nothing if that makes no sense, such as cache tiers without a cache."""
+    try:
+        return [Moved(said, scenario.replace(**changes))]
+    except UserError:
+        return []

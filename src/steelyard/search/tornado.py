@@ -43,7 +43,7 @@ def tornado(scenario: Scenario, workers: int = 0, progress: Callable[[int, int],
     rate = largest_rate(setup, Load(scenario)).rate
     if not rate:
         raise UserError(f"{scenario.source}: the fleet carries no rate within its limits, so nothing can be compared")
-    known = list(assumptions(scenario, setup))
+    known = [each for each in assumptions(scenario, setup) if each.moves]
     tasks = [move for each in known for move in each.moves]
     found: dict[int, float] = {}
     ends = as_completed(_moved, tasks, workers) if workers else enumerate(map(_moved, tasks))
