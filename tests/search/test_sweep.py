@@ -160,6 +160,26 @@ def test_kill_9_and_the_same_command_again(file: Path, workers: str) -> None:
     assert len(keys) == len(set(keys)) == 21, "no point was run twice"
 
 
+def test_a_killed_worker_loses_nothing_of_the_others(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, flag = module.measured, file.parent / "killed"
+
+    def once(plan: SweepPlan, point: Any) -> Row:
+        if not flag.exists() and lines_of(file.parent / "out" / "journal.jsonl")[2:]:
+            flag.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return own(plan, point)
+
+    monkeypatch.setattr(module, "measured", once)
+    done = run(file, "out", "--workers", "2")
+    assert isinstance(done.exception, UserError) and "a worker process was ended from outside" in str(done.exception)
+    before = lines_of(file.parent / "out" / "journal.jsonl")
+    assert len(before) >= 3
+    assert run(file, "out", "--workers", "2").exit_code == 0
+    assert lines_of(file.parent / "out" / "journal.jsonl")[: len(before)] == before
+    assert run(file, "whole").exit_code == 0
+    assert (file.parent / "out" / "sweep.json").read_bytes() == (file.parent / "whole" / "sweep.json").read_bytes()
+
+
 def test_the_journal_of_another_scenario_is_refused(file: Path) -> None:
     assert run(file, "out").exit_code == 0
     file.write_text(yaml.safe_dump({**SMALL, "seed": 5}))

@@ -23,7 +23,7 @@ _STYLE = (
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartLine:
     """Named values at the chart's places; None where there is none. ``hollow`` places miss a limit."""
 
     name: str
@@ -38,7 +38,7 @@ class Chart:
     title: str
     along: str  # what places are
     places: Sequence[str]
-    lines: Sequence[Line]
+    lines: Sequence[ChartLine]
 
 
 def chart_svg(chart: Chart) -> str:
@@ -76,9 +76,9 @@ def legend(names: Sequence[str], title: str) -> str:
     return f'<ul class="legend"><li>{escape(title)}:</li>{keys}</ul>'
 
 
-def _drawn(line: Line, across: Sequence[float], top: float, colour: str) -> list[str]:
+def _drawn(line: ChartLine, across: Sequence[float], top: float, colour: str) -> list[str]:
     """A line, broken where values are missing, and its marks."""
-    parts, run = [], []
+    parts, run = list[str](), list[str]()
     for x, value in zip(across, line.values, strict=True):
         if value is None:
             parts += _path(run, colour)

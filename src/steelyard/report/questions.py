@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from steelyard.quoting import shortened
 from steelyard.report.words import plural
 from steelyard.search.breakeven import BreakEven
-from steelyard.search.ratio import Ratio, Split
+from steelyard.search.ratio import PoolSplit, Ratio
 
 _MOST_SHOWN = 20  # splits on the console
 
@@ -38,7 +38,7 @@ def _all_splits(found: Ratio) -> Iterator[str]:
         yield f"  the best {len(shown)} of {len(found.splits)} splits; --json has all"
 
 
-def _named(found: Ratio, split: Split) -> str:
+def _named(found: Ratio, split: PoolSplit) -> str:
     return " + ".join(f"{count} x {name}" for name, count in zip(found.pools, split.replicas, strict=True))
 
 

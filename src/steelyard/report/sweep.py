@@ -14,7 +14,7 @@ import numpy as np
 from steelyard.files.writing import write_text
 from steelyard.records.jsontext import compact, readable
 from steelyard.records.tables import replace_table
-from steelyard.report.lines_figure import COLOURS, Chart, Line, chart_svg, legend
+from steelyard.report.lines_figure import COLOURS, Chart, ChartLine, chart_svg, legend
 from steelyard.report.markup import cut_note, text_table
 from steelyard.report.words import plural, significant
 from steelyard.search.grid import GridAxis
@@ -132,7 +132,7 @@ def _chart(
         places = [{**fixed, along: place, **({} if by is None else {by: value})} for place in order]
         own = [rows[_number(plan, place)] for place in places]
         label = "" if by is None else plan.axes[by].labels[value]
-        lines.append(Line(label, [row.get(name) for row in own], [not row.get("carried") for row in own]))
+        lines.append(ChartLine(label, [row.get(name) for row in own], [not row.get("carried") for row in own]))
     title = (_CARRIED if plan.capacity else _SIMULATED)[name]
     return chart_svg(Chart(title, axis.key, [axis.labels[place] for place in order], lines))
 

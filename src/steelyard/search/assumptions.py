@@ -26,7 +26,7 @@ _SCALED: Mapping[type, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class Moved:
+class Variant:
     """A scenario with one assumption moved, and how far in words."""
 
     said: str
@@ -40,7 +40,7 @@ class Assumption:
     """One assumption and its moves, the lower first. There is only one where the other makes no sense."""
 
     name: str
-    moves: tuple[Moved, ...]
+    moves: tuple[Variant, ...]
 
 
 def assumptions(scenario: Scenario, setup: FleetSetup) -> Iterator[Assumption]:
@@ -60,14 +60,14 @@ def _costs(scenario: Scenario, setup: FleetSetup) -> Iterator[Assumption]:
             own, more = asdict(setup.host), asdict(change.host)
             less = replace(setup.host, **{name: own[name] ** 2 / more[name] if more[name] else 0.0 for name in own})
             share = max(more[name] / own[name] - 1 for name in own if own[name])
-            moves = Moved(f"{-share:+.0%}", scenario, host=less), Moved(f"{share:+.0%}", scenario, host=change.host)
+            moves = Variant(f"{-share:+.0%}", scenario, host=less), Variant(f"{share:+.0%}", scenario, host=change.host)
             yield Assumption("host times", moves)
             continue
         inverse = {name: 1 / factor for name, factor in change.factors.items()}
         share = max(change.factors.values()) - 1
         lower, higher = f"{-share:+.0%}", f"{share:+.0%}"
         name = "step times" if change.name == "step" else f"{change.name} times"
-        yield Assumption(name, (Moved(lower, scenario, inverse), Moved(higher, scenario, change.factors)))
+        yield Assumption(name, (Variant(lower, scenario, inverse), Variant(higher, scenario, change.factors)))
 
 
 def _lengths(scenario: Scenario) -> Iterator[Assumption]:
@@ -186,7 +186,7 @@ def _memory(scenario: Scenario) -> Iterator[Assumption]:
     yield Assumption("gpu_memory_utilization", tuple(moves))
 
 
-def _with_engine(said: str, scenario: Scenario, key: str, value: object) -> list[Moved]:
+def _with_engine(said: str, scenario: Scenario, key: str, value: object) -> list[Variant]:
     """A setting of the scenario's engines, and of those pools that have their own."""
     engine = {**scenario.engine.model_dump(exclude_unset=True), key: value}
     fleet = scenario.fleet.model_dump(exclude_unset=True)
@@ -196,9 +196,9 @@ def _with_engine(said: str, scenario: Scenario, key: str, value: object) -> list
     return _moved(said, scenario, engine=engine, fleet=fleet)
 
 
-def _moved(said: str, scenario: Scenario, **changes: Any) -> list[Moved]:
+def _moved(said: str, scenario: Scenario, **changes: Any) -> list[Variant]:
     """The scenario with some keys replaced; nothing if that makes no sense, such as cache tiers without a cache."""
     try:
-        return [Moved(said, scenario.replace(**changes))]
+        return [Variant(said, scenario.replace(**changes))]
     except UserError:
         return []

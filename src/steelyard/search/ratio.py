@@ -18,7 +18,7 @@ _MOST_SPLITS = 500  # a second or so each
 
 
 @dataclass(frozen=True)
-class Split:
+class PoolSplit:
     """Replicas of each pool, and the largest rate that they carry; or why they cannot work."""
 
     replicas: tuple[int, ...]  # in the order of the scenario's pools
@@ -33,10 +33,10 @@ class Ratio:
 
     pools: tuple[str, ...]
     gpus: int
-    splits: tuple[Split, ...]
+    splits: tuple[PoolSplit, ...]
 
     @property
-    def best(self) -> Split:
+    def best(self) -> PoolSplit:
         """The split that carries most."""
         return self.splits[0]
 
@@ -53,7 +53,7 @@ def best_ratio(scenario: Scenario, workers: int = 0, progress: Callable[[int, in
             f"{scenario.source}: fleet.pools: {len(splits):,} splits of the same GPUs; at most {_MOST_SPLITS} are "
             "tried: give larger engines, or fewer GPUs"
         )
-    found: dict[int, Split] = {}
+    found: dict[int, PoolSplit] = {}
     measure = partial(_measured, scenario)
     ends = as_completed(measure, splits, workers) if workers else enumerate(map(measure, splits))
     for done, (place, split) in enumerate(ends, 1):
@@ -105,7 +105,7 @@ def _sums(total: int, sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
             yield (count, *others)
 
 
-def _measured(scenario: Scenario, replicas: tuple[int, ...]) -> Split:
+def _measured(scenario: Scenario, replicas: tuple[int, ...]) -> PoolSplit:
     written = scenario.fleet.model_dump(exclude_unset=True)
     for pool, count in zip(written["pools"], replicas, strict=True):
         pool["replicas"] = count
@@ -113,6 +113,6 @@ def _measured(scenario: Scenario, replicas: tuple[int, ...]) -> Split:
         changed = scenario.replace(fleet=written)
         found = largest_rate(set_up(changed), Load(changed))
     except UserError as error:
-        return Split(replicas, refused="; ".join(error.args))
+        return PoolSplit(replicas, refused="; ".join(error.args))
     tokens = 0 if found.outcome is None else found.outcome.output_tokens
-    return Split(replicas, found.rate, found.rate * tokens)
+    return PoolSplit(replicas, found.rate, found.rate * tokens)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from steelyard.errors import UserError
 from steelyard.scenario import Scenario
-from steelyard.search.assumptions import Moved, assumptions
+from steelyard.search.assumptions import Variant, assumptions
 from steelyard.search.capacity import largest_rate
 from steelyard.search.limits import check_limits
 from steelyard.search.loads import Load
@@ -56,7 +56,7 @@ def tornado(scenario: Scenario, workers: int = 0, progress: Callable[[int, int],
     return Tornado(rate, setup.gpus, tuple(sorted(swings, key=lambda each: -each.effect(rate))))
 
 
-def _moved(move: Moved) -> float:
+def _moved(move: Variant) -> float:
     """The largest rate with one assumption moved, by the same search, so that what changes nothing shows nothing."""
     try:
         setup = set_up(move.scenario, move.host, move.factors)
