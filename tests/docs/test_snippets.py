@@ -50,6 +50,8 @@ OURS_ALONE = "--steps 1 --no-rivals --modes asynchronous --routers sticky --esti
 SMALLER = {
     "simulate": ["--set", "workload.requests=20"],
     "advise": ["--policies", "none,reactive"],
+    "capacity": ["--set", "workload.requests=30"],
+    "sweep": ["--set", "workload.requests=20"],
     "posttrain": SMALL_BATCH,
     "plan": [*SMALL_BATCH, "--set", "planner=search"],
     "compare": ["--seeds", "2"],

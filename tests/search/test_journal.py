@@ -52,6 +52,9 @@ def test_that_of_another_search_is_refused_and_unchanged(tmp_path: Path) -> None
         ('{"a": 1}\n', "not the journal of a search"),
         ('{"journal": 5}\n', "not the journal of a search"),
         ("nonsense\n", "not valid JSON"),
+        ("nonsense", "not valid JSON"),
+        (" \n", "not the journal of a search, but blank"),
+        ('{"journal": "sweep of other"}\n{"half', "a journal of 'sweep of other'"),
         ('{"journal": "sweep of tiny (abc)"}\n{"key": "a"}\n', "must have a key and a row"),
         ('{"journal": "sweep of tiny (abc)"}\nnonsense\n{"key": "a", "row": {}}\n', ":2: not valid JSON"),
     ],
@@ -76,6 +79,26 @@ def test_half_a_line_is_removed(tmp_path: Path, cut: int) -> None:
         journal.put("b", {"rate": 2.0})
     with SearchJournal(path, WHAT) as journal:
         assert journal.get("b") == {"rate": 2.0}
+
+
+@pytest.mark.parametrize("left", [0, 1, 9, 33, 34, 35])
+def test_a_first_line_that_was_cut_short(tmp_path: Path, left: int) -> None:
+    """The process may be killed at any byte of it."""
+    path, header = tmp_path / "journal.jsonl", b'{"journal":"sweep of tiny (abc)"}\n'
+    path.write_bytes(header[:left])
+    with SearchJournal(path, WHAT) as journal:
+        journal.put("a", {"rate": 1.0})
+    assert path.read_bytes() == header + b'{"key":"a","row":{"rate":1.0}}\n'
+
+
+def test_a_last_line_without_its_end_is_put_again(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    with SearchJournal(path, WHAT) as journal:
+        journal.put("a", {"rate": 1.0})
+        journal.put("b", {"rate": 2.0})
+    path.write_bytes(path.read_bytes()[:-1])
+    with SearchJournal(path, WHAT) as journal:
+        assert len(journal) == 1 and journal.get("b") is None
 
 
 def test_two_searches_do_not_write_to_one_journal(tmp_path: Path) -> None:

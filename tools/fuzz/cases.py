@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from random import Random
+from typing import Any
 
 from tools.fuzz import mutate, seeds
 from tools.fuzz.case import Case, Content
@@ -53,6 +54,44 @@ def _simulate(r: Random) -> Case:
     return _scenario_case("simulate", "scenario", text, r, [*options, "--no-intervals", "--check"], files)
 
 
+def _capacity(r: Random) -> Case:
+    text = to_yaml(_limited(scenario(r, False, _limited(small_serving(r)))))
+    questions: tuple[list[str], ...] = (
+        [],
+        ["--rate", str(hostile_number(r)) if r.random() < 0.5 else "20"],
+        ["--ratio"],
+        ["--break-even", r.choice(("serve=h200", "serve=h20", "decode=h20", "serve", "=", hostile_text(r)))],
+        ["--tornado"],
+    )
+    return _scenario_case("capacity", "scenario", text, r, [*r.choice(questions), "--seeds", "0", "--no-costs"], {})
+
+
+def _limited(written: Any) -> Any:
+    """A scenario with a limit, where it may have one."""
+    if isinstance(written, dict) and not written.get("slo"):
+        written = {**written, "slo": {"ttft_p95": 1.0}}
+    return written
+
+
+def _sweep(r: Random) -> Case:
+    written = small_serving(r)
+    options, files = _out(r)
+    options = [word for word in options if word != "--overwrite"]
+    for _ in range(r.choice((1, 1, 2))):
+        chance = r.random()
+        if chance < 0.5:
+            axis = r.choice(("fleet.tp=1,2", "seed=1:3:3", "engine.max_num_seqs=8:64:3:log", "fleet.gpu=h100,h200"))
+        else:
+            key, equals, value = setting(written, r, False).partition("=")
+            other = hostile_text(r) if r.random() < 0.5 else str(hostile_number(r))
+            axis = f"{key}{equals}{value}{r.choice((',', ':', ',,', ':2:', '', '=[,'))}{other}"
+        options += ["--over", axis]
+    if r.random() < 0.3:
+        lines = b'{"journal":"sweep of s (000000000000)"}\n{"key":"a","row":{"gpus":1}}\n'
+        files["out/journal.jsonl"] = mutate.content(_changed_lines(lines, r), r)
+    return Case(("sweep", "s.yaml", *options), {"s.yaml": Content(to_yaml(written)), **files}, "options")
+
+
 def _posttrain(r: Random) -> Case:
     options, files = _out(r)
     text = to_yaml(scenario(r, posttrain=True))
@@ -63,7 +102,10 @@ def _posttrain(r: Random) -> Case:
 def _plan(r: Random) -> Case:
     text = to_yaml(scenario(r, posttrain=True))
     model = r.choice(("search", "libra", "proportional", "one-at-a-time"))
-    return _scenario_case("plan", "scenario", text, r, ["--set", f"planner={model}"], {})
+    options = ["--set", f"planner={model}"]
+    if r.random() < 0.2:
+        options += ["--steps-per-day", str(hostile_number(r)) if r.random() < 0.5 else "50"]
+    return _scenario_case("plan", "scenario", text, r, options, {})
 
 
 def _emulate(r: Random) -> Case:
@@ -304,8 +346,10 @@ def _compare_serving(r: Random) -> Case:
 
 _OPTIONS: Mapping[str, tuple[str, ...]] = {
     "simulate": ("--out", "--set", "--workers", "--trace", "--json", "--overwrite", "--intervals"),
+    "capacity": ("--set", "--rate", "--ratio", "--break-even", "--tornado", "--page", "--seeds", "--workers", "--json"),
+    "sweep": ("--over", "--set", "--out", "--workers", "--capacity", "--json"),
     "posttrain": ("--out", "--set", "--log", "--json", "--overwrite"),
-    "plan": ("--set", "--json"),
+    "plan": ("--set", "--steps-per-day", "--json"),
     "compare": (
         "--out",
         "--set",
@@ -379,6 +423,9 @@ def _options(r: Random) -> Case:
             "--silicon",
             "--intervals",
             "--costs",
+            "--ratio",
+            "--tornado",
+            "--capacity",
         ):
             words.append(hostile_text(r))
     if r.random() < 0.1:
@@ -400,6 +447,8 @@ def _options(r: Random) -> Case:
 
 MAKERS: Mapping[str, Maker] = {
     "simulate": _simulate,
+    "capacity": _capacity,
+    "sweep": _sweep,
     "posttrain": _posttrain,
     "plan": _plan,
     "advise": _advise,
@@ -423,6 +472,8 @@ MAKERS: Mapping[str, Maker] = {
 }
 WEIGHTS: Mapping[str, float] = {
     "simulate": 24,
+    "capacity": 3,
+    "sweep": 3,
     "posttrain": 14,
     "plan": 3,
     "advise": 3,

@@ -18,6 +18,7 @@ COMMANDS = {
     "search": "Find the fleet to buy: the best candidate within the limits, the next best, and how sure that is.",
     "capacity": "Find the largest rate that a fleet carries within its limits, or the smallest fleet for a rate.",
     "advise": "Replay recorded traffic against fixed and autoscaled fleets: what each would have cost and missed.",
+    "sweep": "Simulate a grid of scenarios, or find the capacity of each, to a table and charts.",
     "emulate": "Serve a scenario's engines over HTTP without a GPU, in real time.",
     "gateway": "Put one address in front of OpenAI-compatible engines, with the routers of a simulated fleet.",
     "parity": "Replay decisions of vLLM's own scheduler and compare every step.",

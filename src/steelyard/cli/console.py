@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 _QUIET_SECONDS = 2.0  # commands that take longer show a progress bar
+_AVERAGED_SECONDS = 600.0  # over which the speed is averaged, for the time left
 
 
 class PlainConsole(Console):
@@ -93,7 +94,7 @@ def _bar(console: Console) -> Progress:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    return Progress(*columns, console=console, transient=True)
+    return Progress(*columns, console=console, transient=True, speed_estimate_period=_AVERAGED_SECONDS)
 
 
 def say(line: str) -> None:

@@ -15,7 +15,7 @@ from steelyard.balance.plan import Plan, PlannerState
 from steelyard.balance.plan.by_name import MODEL_PLANNERS
 from steelyard.errors import UserError, blaming
 from steelyard.posttrain.plan_simulator import PlanSimulator, best_plan
-from steelyard.posttrain.planning import option_of
+from steelyard.posttrain.planning import as_written, option_of
 from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
 from steelyard.records import Trajectory
 from steelyard.scenario.posttrain import PosttrainScenario
@@ -60,11 +60,12 @@ def scaled(scenario: PosttrainScenario, share: float) -> PosttrainScenario:
 
 @dataclass(frozen=True)
 class Advice:
-    """A plan, whether it was simulated or comes from a model, and the sources of its times."""
+    """A plan, whether it was simulated or comes from a model, the sources of its times, and the scenario with it."""
 
     plan: Plan
     simulated: bool
     times_from: Mapping[str, Any]
+    scenario: PosttrainScenario
 
 
 def recommended(
@@ -79,8 +80,9 @@ def recommended(
     simulator = PlanSimulator(setup, watch)
     with blaming(scenario.source):
         plan = _best(simulator, enough, watch)
-    cost = simulator.training.job(plan.training, plan.buckets).cost
-    return Advice(plan, scenario.planner not in MODEL_PLANNERS, setup.times_from(cost))
+    planned = as_written(setup, simulator.training, plan)
+    times_from = setup.times_from(planned.training)
+    return Advice(plan, scenario.planner not in MODEL_PLANNERS, times_from, planned.scenario)
 
 
 def _best(all_of_it: PlanSimulator, enough: int, watch: Callable[[int], None]) -> Plan:

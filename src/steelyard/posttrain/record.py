@@ -109,7 +109,16 @@ class LoopRecord:
         """Tokens trained on per second in steady state: the second half of the steps, when plans have settled, without
         the last ones, when no new batches load the engines. Counted in whole rounds if possible: of batches that begin
         together, the step of the first waits for all."""
+        steps = self._settled_steps()
+        return sum(self.steps[step].tokens for step in steps) / sum(map(self.seconds, steps))
+
+    @property
+    def settled_step(self) -> float:
+        """Mean seconds of a step in steady state."""
+        steps = self._settled_steps()
+        return sum(map(self.seconds, steps)) / len(steps)
+
+    def _settled_steps(self) -> range:
         last = max(len(self.steps) // 2 + 1, len(self.steps) - _ENDING)
         count = last - len(self.steps) // 2
-        steps = range(last - (count - count % _ROUND or count), last)
-        return sum(self.steps[step].tokens for step in steps) / sum(map(self.seconds, steps))
+        return range(last - (count - count % _ROUND or count), last)

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from steelyard.errors import UserError
-from steelyard.files.writing import written
+from steelyard.files.writing import replacing, written
 from steelyard.records.columns import in_parts
 
 ROWS_PER_GROUP = 1 << 20
@@ -28,27 +28,35 @@ def write_table(columns: Mapping[str, np.ndarray], path: Path) -> None:
     write_tables([columns], path)
 
 
+def replace_table(columns: Mapping[str, np.ndarray], path: Path) -> None:
+    """Write a file of the columns, in place of one that may be there."""
+    with replacing(path) as file:
+        _write([columns], file)
+
+
 def write_tables(tables: Iterable[Mapping[str, np.ndarray]], path: Path) -> None:
     """Write a new file of the rows of all tables, which have the same columns.
 
     Rows are written group by group, so that memory stays bounded however many there are. The bytes do not depend on how
     rows are divided into tables.
     """
+    with written(path) as file:
+        _write(tables, file)
+
+
+def _write(tables: Iterable[Mapping[str, np.ndarray]], file: BinaryIO) -> None:
     parts = in_parts(tables, ROWS_PER_GROUP)
     columns = next(parts)
     schema = pa.schema([pa.field(name, _arrow_type(column)) for name, column in columns.items()])
     numeric = {name: _ENCODING[c.dtype.kind] for name, c in columns.items() if c.dtype.kind in _ENCODING}
-    with (
-        written(path) as file,
-        pq.ParquetWriter(
-            file,
-            schema,
-            compression="zstd",
-            compression_level=1,
-            use_dictionary=[name for name in columns if name not in numeric],  # type: ignore[arg-type]
-            column_encoding=numeric,
-        ) as writer,
-    ):
+    with pq.ParquetWriter(
+        file,
+        schema,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=[name for name in columns if name not in numeric],  # type: ignore[arg-type]
+        column_encoding=numeric,
+    ) as writer:
         for part in chain([columns], parts):
             arrays = [pa.array(part[field.name], type=field.type) for field in schema]
             writer.write_table(pa.Table.from_arrays(arrays, schema=schema), row_group_size=ROWS_PER_GROUP)

@@ -23,17 +23,27 @@ def load_scenario(path: str | PathLike[str], overrides: Sequence[str] = ()) -> S
 
 def load(kind: type[_Kind], path: str | PathLike[str], overrides: Sequence[str]) -> _Kind:
     """A scenario of either kind."""
-    file = Path(path)
     changes = [parse_override(text) for text in overrides]
-    written, line_of = read_mapping(file)
-    data = apply_overrides(written, changes)
-    data.setdefault("name", file.stem)
+    return ScenarioFile(Path(path)).scenario(kind, changes)
 
-    def place(key: tuple[str | int, ...]) -> str:
-        line = line_of(key)
-        return (f"{file}:{line}" if line else str(file)) + _override_at(key, changes)
 
-    return checked(kind, data, place).based_in(file.parent, str(file))
+class ScenarioFile:
+    """A scenario file, read once, for many scenarios that differ in their overrides."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.written, self._line_of = read_mapping(path)
+
+    def scenario(self, kind: type[_Kind], changes: Sequence[Override]) -> _Kind:
+        """The scenario with these changes. Its name defaults to the file's."""
+        data = apply_overrides(self.written, changes)
+        data.setdefault("name", self.path.stem)
+
+        def place(key: tuple[str | int, ...]) -> str:
+            line = self._line_of(key)
+            return (f"{self.path}:{line}" if line else str(self.path)) + _override_at(key, changes)
+
+        return checked(kind, data, place).based_in(self.path.parent, str(self.path))
 
 
 def scenario_from_dict(
@@ -63,5 +73,5 @@ def _override_at(path: tuple[str | int, ...], overrides: Sequence[Override]) -> 
     """The ``--set`` that a mistake came from, if any."""
     for override in reversed(overrides):
         if path[: len(override.path)] == override.path or (path and path == override.path[: len(path)]):
-            return f" with --set {override.text}"
+            return f" with {override.text}"
     return ""

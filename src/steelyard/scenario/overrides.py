@@ -40,22 +40,23 @@ _EXPANSIONS: dict[str, Callable[[Any], Any]] = {
 
 
 class Override(NamedTuple):
-    """One ``--set``: its text, and its meaning."""
+    """One ``--set``: the option as it was written, and its meaning."""
 
     text: str
     path: tuple[str | int, ...]
     value: Any
 
 
-def parse_override(text: str) -> Override:
+def parse_override(text: str, option: str = "--set") -> Override:
     """``engine.max_num_seqs=64`` or ``workload.mix[0].share=0.5``; the value is read as YAML."""
+    written = f"{option} {shortened(text)}"
     key, equals, value = text.partition("=")
     key = key.strip()
     parts = _PART.findall(key)
     if not equals or not parts or len(parts) > MOST_DEPTH or _joined(parts) != key.replace(" ", ""):
-        raise UserError(f"--set {shortened(text)}: must read KEY.PATH=VALUE, such as engine.max_num_seqs=64")
+        raise UserError(f"{written}: must read KEY.PATH=VALUE, such as engine.max_num_seqs=64")
     path = tuple(int(part.strip("[]")) if _INDEX.fullmatch(part) else part for part in parts)
-    return Override(shortened(text), path, parse_yaml(value, f"--set {shortened(text)}"))
+    return Override(written, path, parse_yaml(value, written))
 
 
 def apply_overrides(data: dict[str, Any], overrides: Sequence[Override]) -> dict[str, Any]:
@@ -75,7 +76,7 @@ def _apply(data: dict[str, Any], override: Override) -> None:
                 place[part] = _expanded(str(part), place.get(part), override.path[i + 1])
             except PydanticCustomError as wrong:
                 where = dotted((*override.path[: i + 1], *(wrong.context or {})["path"]))
-                raise UserError(f"--set {override.text}: {where}: {wrong.message()}") from None
+                raise UserError(f"{override.text}: {where}: {wrong.message()}") from None
         place = place[part]
     _enter(place, override.path[-1], override, len(override.path) - 1)
     place[override.path[-1]] = override.value
@@ -86,13 +87,13 @@ def _enter(place: Any, part: str | int, override: Override, depth: int) -> None:
     here = dotted(override.path[:depth])
     if isinstance(place, list):
         if not isinstance(part, int):
-            raise UserError(f"--set {override.text}: {here} is a list; follow it by an index, such as {here}[0]")
+            raise UserError(f"{override.text}: {here} is a list; follow it by an index, such as {here}[0]")
         if part >= len(place):
-            raise UserError(f"--set {override.text}: {here} has {len(place)} entries, so [{part}] does not exist")
+            raise UserError(f"{override.text}: {here} has {len(place)} entries, so [{part}] does not exist")
     elif not isinstance(place, dict):
-        raise UserError(f"--set {override.text}: {here} is {brief(place)}, so it has no key {part!r}")
+        raise UserError(f"{override.text}: {here} is {brief(place)}, so it has no key {part!r}")
     elif isinstance(part, int):
-        raise UserError(f"--set {override.text}: {here or 'a scenario'} is not a list, so [{part}] does not exist")
+        raise UserError(f"{override.text}: {here or 'a scenario'} is not a list, so [{part}] does not exist")
 
 
 def _expanded(key: str, value: Any, following: str | int) -> Any:

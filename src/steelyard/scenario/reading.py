@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ def read_mapping(path: Path) -> tuple[dict[str, Any], LineOf]:
     text, where = read_text(path, MOST_SCENARIO_BYTES, "a scenario file (YAML or JSON)"), shown(path)
     if path.suffix.lower() == ".json":
         data = parse_json(text, where) if text.strip() else None
-        line_of: LineOf = lambda key: _line_in_json(text, key)  # noqa: E731
+        line_of: LineOf = partial(_line_in_json, text)  # which can be pickled, for worker processes
     else:
         document = Document(text, where)
         data, line_of = document.data, document.line_of

@@ -12,6 +12,7 @@ from steelyard.errors import UserError, quoted, shown
 from steelyard.files.finding import is_there
 from steelyard.files.jsontext import json_lines
 from steelyard.files.lines import LineFile
+from steelyard.files.reading import opened
 from steelyard.records.jsontext import compact, plain
 from steelyard.scenario.base import Written
 from steelyard.sim.content import digest, files_under, package_fingerprint
@@ -29,9 +30,12 @@ class SearchJournal:
     def __init__(self, path: Path, what: str) -> None:
         """``what`` names the search, in words and with a digest. The journal of another one is refused."""
         self._what = what
-        self._file = LineFile(path)
+        self._header = compact({"journal": what})
         self._rows: dict[str, dict[str, Any]] = {}
-        self._named = False
+        self._named = False  # whether the file has its first line
+        if is_there(path):
+            self._read(path)  # before anything is changed: the file may be another's
+        self._file = LineFile(path)
         try:
             self._read(path)
         except BaseException:
@@ -64,7 +68,7 @@ class SearchJournal:
     def put(self, key: str, row: Mapping[str, Any]) -> dict[str, Any]:
         """Keep a row, as JSON has it: what is not finite is None. Returns it as `get` does."""
         if not self._named:
-            self._file.add(compact({"journal": self._what}))
+            self._file.add(self._header)
             self._named = True
         kept: dict[str, Any] = plain(row)
         self._file.add(compact({"key": key, "row": kept}))
@@ -76,7 +80,11 @@ class SearchJournal:
         self._file.close()
 
     def _read(self, path: Path) -> None:
-        for where, line in json_lines(path):
+        self._named = False
+        self._rows.clear()
+        if self._is_begun(path):
+            return
+        for where, line in json_lines(path, torn=True):
             if not self._named:
                 self._check_name(path, line)
                 self._named = True
@@ -85,6 +93,14 @@ class SearchJournal:
             if not isinstance(key, str) or not isinstance(row, dict):
                 raise UserError(f"{where}: must have a key and a row (found {quoted(line)}); remove this line")
             self._rows[key] = row
+        if not self._named:
+            raise UserError(f"{shown(path)}: not the journal of a search, but blank; give another place")
+
+    def _is_begun(self, path: Path) -> bool:
+        """Whether the file is empty, or has no more than a part of the first line: its writer was killed."""
+        header = self._header.encode()
+        with opened(path) as file:
+            return header.startswith(file.read(len(header) + 1))
 
     def _check_name(self, path: Path, line: Mapping[str, Any]) -> None:
         theirs = line.get("journal")
