@@ -51,6 +51,7 @@ SMALLER = {
     "simulate": ["--set", "workload.requests=20"],
     "advise": ["--policies", "none,reactive"],
     "capacity": ["--set", "workload.requests=30"],
+    "search": ["--set", "search.seconds=1", "--set", "search.requests=30", "--no-sure"],
     "sweep": ["--set", "workload.requests=20"],
     "posttrain": SMALL_BATCH,
     "plan": [*SMALL_BATCH, "--set", "planner=search"],

@@ -15,7 +15,7 @@ from steelyard.errors import UserError
 from steelyard.scenario.checking import checked
 from steelyard.scenario.search import SearchScenario
 from steelyard.search.candidates import Space
-from steelyard.search.contest import Entry, Trial
+from steelyard.search.contest import CandidateKey, RateTrial
 from steelyard.search.search import _Search, simulate_point
 
 FLEETS = int(os.environ.get("BOUNDS", "120"))
@@ -100,6 +100,6 @@ def test_no_fleet_carries_more_than_its_bound(first: int) -> None:
             if place >= len(search.grid.rates) or search.grid.requests(place) > 20_000:
                 continue
             tried += 1
-            outcome = simulate_point(scenario, search.point(Trial(Entry(number, row), place, False)))
+            outcome = simulate_point(scenario, search.point(RateTrial(CandidateKey(number, row), place, False)))
             assert not outcome.meets(search.loosest), f"seed {seed}: {group.name(row)} carries more than its bound"
     assert tried > AT_ONCE // 4

@@ -92,6 +92,22 @@ def _sweep(r: Random) -> Case:
     return Case(("sweep", "s.yaml", *options), {"s.yaml": Content(to_yaml(written)), **files}, "options")
 
 
+def _search(r: Random) -> Case:
+    written = small_serving(r)
+    written.pop("fleet", None)
+    written["search"] = {
+        "gpus": r.choice((1, 2, 4, hostile_number(r))),
+        "seconds": r.choice((0.1, 0.5, 1)),
+        "requests": r.choice((1, 5, 10)),
+        "serve": {"gpu": r.choice((["h100"], "a100", "h20")), "tp": r.choice(([1, 2], 1, 3))},
+    }
+    if r.random() < 0.3:
+        written["search"]["objective"] = r.choice(("cost", "per-gpu", "per-dollar", "nothing"))
+    changed = written if r.random() < 0.4 else mutate.json_value(written, r)
+    options = ["--out", "out", "--workers", "1", *(["--no-sure"] if r.random() < 0.7 else [])]
+    return Case(("search", "s.yaml", *options), {"s.yaml": Content(to_yaml(changed))}, "scenario")
+
+
 def _posttrain(r: Random) -> Case:
     options, files = _out(r)
     text = to_yaml(scenario(r, posttrain=True))
@@ -448,6 +464,7 @@ def _options(r: Random) -> Case:
 MAKERS: Mapping[str, Maker] = {
     "simulate": _simulate,
     "capacity": _capacity,
+    "search": _search,
     "sweep": _sweep,
     "posttrain": _posttrain,
     "plan": _plan,
@@ -473,6 +490,7 @@ MAKERS: Mapping[str, Maker] = {
 WEIGHTS: Mapping[str, float] = {
     "simulate": 24,
     "capacity": 3,
+    "search": 2,
     "sweep": 3,
     "posttrain": 14,
     "plan": 3,

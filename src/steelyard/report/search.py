@@ -8,7 +8,7 @@ from typing import Any
 
 from steelyard.report.words import count, dollars, percent, plural, seconds, significant
 from steelyard.search.answer import Answer, LevelAnswer
-from steelyard.search.search import Choice
+from steelyard.search.search import FleetChoice
 
 _UNITS = {
     "throughput": "requests/s",
@@ -61,7 +61,7 @@ def level_lines(answer: Answer, level: LevelAnswer) -> Iterator[str]:
             yield f"  best {each.architecture}: {each.name}; {_carries(answer, each)}"
 
 
-def _carries(answer: Answer, choice: Choice) -> str:
+def _carries(answer: Answer, choice: FleetChoice) -> str:
     latencies = ", ".join(f"{name} {seconds(value)}" for name, value in choice.outcome.values.items())
     return (
         f"{significant(choice.rate)} requests/s, {count(choice.output_tokens_per_s)} output tokens/s on "
@@ -70,7 +70,7 @@ def _carries(answer: Answer, choice: Choice) -> str:
     )
 
 
-def _per_million(choice: Choice) -> str:
+def _per_million(choice: FleetChoice) -> str:
     tokens = choice.output_tokens_per_s * 3600 / 1e6
     return dollars(choice.usd_per_hour / tokens) if tokens else "–"
 
@@ -119,7 +119,7 @@ def _level_figures(level: LevelAnswer) -> dict[str, Any]:
     }
 
 
-def _choice_figures(choice: Choice) -> dict[str, Any]:
+def _choice_figures(choice: FleetChoice) -> dict[str, Any]:
     return {
         "architecture": choice.architecture,
         "name": choice.name,

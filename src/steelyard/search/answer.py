@@ -11,7 +11,7 @@ from steelyard.search.confidence import Sureness, sureness
 from steelyard.search.journal import SearchJournal
 from steelyard.search.outcome import observe
 from steelyard.search.rates import RATIO
-from steelyard.search.search import Choice, Level, SearchResult, journal_name, search
+from steelyard.search.search import FleetChoice, Level, SearchResult, journal_name, search
 from steelyard.sim.setup import set_up
 
 Progress = Callable[[str, int, int], None]
@@ -23,20 +23,20 @@ class LevelAnswer:
 
     level: Level
     binds: str  # what is missed at the next higher rate
-    other: Choice | None  # the next best
+    other: FleetChoice | None  # the next best
     sure: Sureness | None
 
-    def by_architecture(self) -> list[Choice]:
+    def by_architecture(self) -> list[FleetChoice]:
         """The best of each architecture, the best first."""
-        found: dict[str, Choice] = {}
+        found: dict[str, FleetChoice] = {}
         for each in self.level.choices:
             found.setdefault(each.architecture, each)
         return list(found.values())
 
-    def frontier(self) -> list[Choice]:
+    def frontier(self) -> list[FleetChoice]:
         """Choices that no other beats in both price and rate, the cheapest first."""
         ranked = sorted(self.level.choices, key=lambda each: (each.usd_per_hour, -each.rate, each.name))
-        kept: list[Choice] = []
+        kept: list[FleetChoice] = []
         for each in ranked:
             if not kept or each.rate > kept[-1].rate:
                 kept.append(each)
@@ -79,7 +79,7 @@ def answer_search(
     return Answer(found, tuple(levels))
 
 
-def _binds(found: SearchResult, best: Choice) -> str:
+def _binds(found: SearchResult, best: FleetChoice) -> str:
     """The limit that is missed first above the rate that is carried."""
     scenario = found.scenario_of(best, rate=best.rate * RATIO)
     outcome = observe(set_up(scenario), scenario)

@@ -26,7 +26,7 @@ import numpy as np
 from steelyard.cost import RESTED, CompiledCost, SpeculativeCost
 from steelyard.records import Floats, Ints
 from steelyard.scenario.fleet import Role
-from steelyard.search.demand import Demand
+from steelyard.search.demand import ServiceDemand
 from steelyard.sim.setup import Setup
 
 _RATIO = 1.06  # of neighbouring numbers of decodes, and of prompt tokens, that are looked at
@@ -41,20 +41,20 @@ class EngineBound:
     setup: Setup
     role: Role
 
-    def requests_per_second(self, demand: Demand) -> float:
+    def requests_per_second(self, demand: ServiceDemand) -> float:
         """Of requests as ``demand`` has them that keep to its limit per token."""
         if self.role == "prefill":
             return self._prompts(demand)
         prompt = demand.prompt if self.role in ("serve", "attention") else 0.0
         return self._answers(demand, prompt)
 
-    def _prompts(self, demand: Demand) -> float:
+    def _prompts(self, demand: ServiceDemand) -> float:
         sizes = _sizes(self._most_tokens)[1:]
         least = self._without_attention[sizes[:-1]]
         per_token = float(np.min(least / np.maximum(sizes[1:] - 1, 1)))
         return inf if per_token <= 0 or demand.prompt <= 0 else 1 / (per_token * demand.prompt)
 
-    def _answers(self, demand: Demand, prompt: float) -> float:
+    def _answers(self, demand: ServiceDemand, prompt: float) -> float:
         drafts = 1 + self.setup.engine.drafts
         decodes = demand.output / drafts
         if decodes <= 0:
@@ -85,7 +85,7 @@ class EngineBound:
                 found = min(found, float(value.max()))
         return found
 
-    def _most_decodes(self, demand: Demand) -> int:
+    def _most_decodes(self, demand: ServiceDemand) -> int:
         limits, ranks = self.setup.limits, self.setup.layout.dp
         cached = limits.blocks * limits.block_size
         return ranks * max(1, min(limits.max_num_seqs, cached // max(1, demand.shortest)))
@@ -108,7 +108,7 @@ class EngineBound:
         slowest: Floats = np.max(np.array([table[: self._most_tokens + 1] for table in tables]), axis=0)
         return slowest
 
-    def _attention(self, counts: Ints, demand: Demand) -> Floats:
+    def _attention(self, counts: Ints, demand: ServiceDemand) -> Floats:
         """The least seconds of attention of so many decodes, none of which has a shorter context than the shortest."""
         setup, ranks = self.setup, self.setup.layout.dp
         if demand.shared or setup.stages or setup.unit is not None:
@@ -118,7 +118,7 @@ class EngineBound:
         found = np.array([cost.least_decode_attention(int(n), int(n) * demand.shortest) if n else 0.0 for n in on_one])
         return np.asarray(np.minimum.accumulate(found[::-1])[::-1])
 
-    def _unit_decodes(self, counts: Ints, demand: Demand) -> Floats:
+    def _unit_decodes(self, counts: Ints, demand: ServiceDemand) -> Floats:
         """The least seconds of a unit's step with so many decodes or more."""
         unit = self.setup.unit
         assert unit is not None

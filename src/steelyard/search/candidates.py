@@ -16,8 +16,8 @@ from steelyard.errors import UserError
 from steelyard.records import Floats, Ints
 from steelyard.scenario.search import ROLES, Architecture, SearchScenario
 from steelyard.search.bounds import EngineBound
-from steelyard.search.demand import Demand
-from steelyard.search.estimates import Asked, answers_per_second, prompts_per_second
+from steelyard.search.demand import ServiceDemand
+from steelyard.search.estimates import MeanRequest, answers_per_second, prompts_per_second
 from steelyard.search.kinds import MOST_KINDS, Fate, Kind, KindRecipe, Kinds, Ratings, count_kinds, recipes
 from steelyard.sim.setup import Setup
 
@@ -89,7 +89,7 @@ class Space:
 class Ceiling:
     """Turns what a pool can serve into the highest rate of the grid at which its limits may be met."""
 
-    demand: Demand | None
+    demand: ServiceDemand | None
     rates: Floats
     needs: Floats  # requests per second to be served at each of these rates, at least
 
@@ -106,10 +106,10 @@ class Ceiling:
 class Rater:
     """Rates engines for the part of requests that they serve."""
 
-    asked: Asked
+    asked: MeanRequest
     tpot: float
-    first: Demand | None
-    whole: Demand | None
+    first: ServiceDemand | None
+    whole: ServiceDemand | None
 
     def __call__(self, role: str, pool: Setup) -> Ratings:
         """Bounds and estimates by part: prefill, serve or decode; a unit may serve or decode."""

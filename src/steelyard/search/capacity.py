@@ -14,7 +14,7 @@ from steelyard.scenario import PoolSpec, Scenario
 from steelyard.scenario.numbers import MOST_REQUESTS
 from steelyard.search.limits import check_limits
 from steelyard.search.loads import Load
-from steelyard.search.outcome import Outcome, observe
+from steelyard.search.outcome import LoadOutcome, observe
 from steelyard.sim.intervals import Perturbation, perturbations
 from steelyard.sim.setup import FleetSetup, set_up
 from steelyard.sim.workers import run_all
@@ -34,8 +34,8 @@ class Rate:
     """The largest rate that is carried, and what happens just above it."""
 
     rate: float  # 0 if none is
-    outcome: Outcome | None  # at this rate
-    above: Outcome | None  # at the lowest rate that was tried and is not carried
+    outcome: LoadOutcome | None  # at this rate
+    above: LoadOutcome | None  # at the lowest rate that was tried and is not carried
     tried: int
 
 
@@ -70,13 +70,13 @@ def largest_rate(
     slo = load.scenario.slo
     tried = 0
 
-    def outcome(rate: float) -> Outcome:
+    def outcome(rate: float) -> LoadOutcome:
         nonlocal tried
         tried += 1
         return observe(setup, load.at(rate, requests), seed=seed, stop=None if good is not None else slo)
 
-    carried: tuple[float, Outcome] | None = None
-    missed: tuple[float, Outcome] | None = None
+    carried: tuple[float, LoadOutcome] | None = None
+    missed: tuple[float, LoadOutcome] | None = None
     rate, step = near or load.own, 2.0 if near is None else _NEAR
     while carried is None or missed is None:
         found = outcome(rate)
@@ -194,7 +194,7 @@ def smallest_fleet(scenario: Scenario, rate: float | None = None) -> FleetSize:
     setup = set_up(scenario)
     unit = reduce(gcd, (pool.replicas for pool in scenario.fleet.pools))
 
-    def outcome(copies: int) -> Outcome:
+    def outcome(copies: int) -> LoadOutcome:
         sized = resized(wanted, copies, unit)
         return observe(_resized_setup(setup, sized), sized, stop=wanted.slo)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from steelyard.search.contest import KEPT, Contest, Entry, Field, Standing, Trial
-from steelyard.search.outcome import Outcome
+from steelyard.search.contest import KEPT, CandidateKey, Contest, Field, RateTrial, Standing
+from steelyard.search.outcome import LoadOutcome
 
 _AT_ONCE = 16
 _MARGIN = 1.3  # as in `contest`
 
-Simulate = Callable[[str, Sequence[Trial]], Sequence[Outcome]]
+Simulate = Callable[[str, Sequence[RateTrial]], Sequence[LoadOutcome]]
 
 
 def cheapest(contest: Contest, entrants: Field, place: int, simulate: Simulate) -> None:
@@ -18,14 +18,14 @@ def cheapest(contest: Contest, entrants: Field, place: int, simulate: Simulate) 
     rate = float(contest.grid.rates[place])
     contest.best = {level: [] for level in contest.levels}
     contest.everyone = {level: {} for level in contest.levels}
-    waiting: list[tuple[float, float, Entry]] = []
+    waiting: list[tuple[float, float, CandidateKey]] = []
     for number, group in zip(entrants.numbers, entrants.groups, strict=True):
         sound = group.bound >= rate
         likely = sound & (group.estimate * _MARGIN >= rate)
         contest.tally.by_bound += int((~sound).sum())
         contest.tally.by_estimate += int((sound & ~likely).sum())
         for row in (likely if not contest.exhaustive else sound).nonzero()[0].tolist():
-            waiting.append((float(group.usd_per_hour[row]), -float(group.estimate[row]), Entry(number, row)))
+            waiting.append((float(group.usd_per_hour[row]), -float(group.estimate[row]), CandidateKey(number, row)))
     waiting.sort(key=lambda each: (each[0], each[1], each[2].group, each[2].row))
     for start in range(0, len(waiting), _AT_ONCE):
         if not contest.exhaustive and all(len(found) >= KEPT for found in contest.best.values()):
@@ -34,12 +34,12 @@ def cheapest(contest: Contest, entrants: Field, place: int, simulate: Simulate) 
         contest.tally.simulated += len(some)
         passed = some
         if not contest.exhaustive:
-            shorts = simulate("", [Trial(entry, place, True) for _, _, entry in some])
+            shorts = simulate("", [RateTrial(entry, place, True) for _, _, entry in some])
             loosest = next(iter(contest.levels.values()))
             passed = [each for each, short in zip(some, shorts, strict=True) if short.meets(loosest, contest.good)]
             contest.tally.by_short += len(some) - len(passed)
         contest.tally.whole += len(passed)
-        outcomes = simulate("", [Trial(entry, place, False) for _, _, entry in passed])
+        outcomes = simulate("", [RateTrial(entry, place, False) for _, _, entry in passed])
         for (price, _, entry), outcome in zip(passed, outcomes, strict=True):
             for level, slo in contest.levels.items():
                 if outcome.meets(slo, contest.good):

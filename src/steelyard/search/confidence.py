@@ -19,7 +19,7 @@ from steelyard.search.crew import crew_of
 from steelyard.search.journal import SearchJournal, point_key
 from steelyard.search.kinds import as_scenario
 from steelyard.search.loads import Load
-from steelyard.search.search import Choice, levels_of
+from steelyard.search.search import FleetChoice, levels_of
 from steelyard.sim.intervals import perturbations
 from steelyard.sim.setup import set_up
 
@@ -57,8 +57,8 @@ class Sureness:
 
 def sureness(
     scenario: SearchScenario,
-    best: Choice,
-    other: Choice,
+    best: FleetChoice,
+    other: FleetChoice,
     requests: int,
     *,
     book: SearchJournal | None = None,

@@ -18,7 +18,7 @@ import numpy as np
 from steelyard.records import Floats
 from steelyard.scenario import SloSpec
 from steelyard.search.candidates import Candidates
-from steelyard.search.outcome import Outcome
+from steelyard.search.outcome import LoadOutcome
 from steelyard.search.rates import RateGrid
 
 _AT_ONCE = 8  # candidates that advance together
@@ -27,7 +27,7 @@ KEPT = 2  # best candidates that must be right: the answer and the next best
 
 
 @dataclass(frozen=True)
-class Entry:
+class CandidateKey:
     """A candidate: its group of candidates, and its place there."""
 
     group: int
@@ -35,10 +35,10 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Trial:
+class RateTrial:
     """One simulation: a candidate at a rate of the grid, short or whole."""
 
-    entry: Entry
+    entry: CandidateKey
     place: int
     short: bool
 
@@ -47,10 +47,10 @@ class Trial:
 class Standing:
     """How far a candidate got at a level: the place of the highest rate it carries, and what happened there."""
 
-    entry: Entry
+    entry: CandidateKey
     place: int
     score: float
-    outcome: Outcome
+    outcome: LoadOutcome
 
 
 @dataclass
@@ -61,7 +61,7 @@ class Field:
     numbers: Sequence[int]  # of the groups, in the space
     weight: Callable[[Candidates], Floats]
 
-    def rows(self) -> Iterator[tuple[Entry, float, float, float]]:
+    def rows(self) -> Iterator[tuple[CandidateKey, float, float, float]]:
         """(candidate, estimate, bound, weight), the highest estimates first."""
         parts = [(number, group, self.weight(group)) for number, group in zip(self.numbers, self.groups, strict=True)]
         estimate = np.concatenate([group.estimate * weight for _, group, weight in parts])
@@ -70,7 +70,7 @@ class Field:
         for at in np.argsort(-estimate, kind="stable").tolist():
             number, group, weight = parts[where[at]]
             row = int(place[at])
-            yield Entry(number, row), float(group.estimate[row]), float(group.bound[row]), float(weight[row])
+            yield CandidateKey(number, row), float(group.estimate[row]), float(group.bound[row]), float(weight[row])
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Tally:
     whole: int = 0  # by a whole simulation
 
 
-Climb = Generator[Trial, Outcome, dict[str, tuple[int, Outcome]]]
+Climb = Generator[RateTrial, LoadOutcome, dict[str, tuple[int, LoadOutcome]]]
 
 
 @dataclass
@@ -97,14 +97,14 @@ class Contest:
     exhaustive: bool = False
     tally: Tally = field(default_factory=Tally)
     best: dict[str, list[Standing]] = field(default_factory=dict)
-    everyone: dict[str, dict[Entry, float]] = field(default_factory=dict)  # of an exhaustive contest
+    everyone: dict[str, dict[CandidateKey, float]] = field(default_factory=dict)  # of an exhaustive contest
 
-    def run(self, entrants: Field, simulate: Callable[[Sequence[Trial]], Sequence[Outcome]]) -> None:
+    def run(self, entrants: Field, simulate: Callable[[Sequence[RateTrial]], Sequence[LoadOutcome]]) -> None:
         """Let all candidates compete. ``simulate`` answers trials, in their order."""
         self.best = {level: [] for level in self.levels}
         self.everyone = {level: {} for level in self.levels}
         rows = entrants.rows()
-        climbing: list[tuple[Entry, float, Climb, Trial]] = []
+        climbing: list[tuple[CandidateKey, float, Climb, RateTrial]] = []
         while True:
             while len(climbing) < _AT_ONCE:
                 fresh = next(rows, None)
@@ -116,7 +116,7 @@ class Contest:
             if not climbing:
                 return
             outcomes = simulate([trial for _, _, _, trial in climbing])
-            going: list[tuple[Entry, float, Climb, Trial]] = []
+            going: list[tuple[CandidateKey, float, Climb, RateTrial]] = []
             for (entry, weight, climb, _), outcome in zip(climbing, outcomes, strict=True):
                 try:
                     going.append((entry, weight, climb, climb.send(outcome)))
@@ -125,8 +125,8 @@ class Contest:
             climbing = going
 
     def _start(
-        self, entry: Entry, estimate: float, bound: float, weight: float
-    ) -> tuple[Entry, float, Climb, Trial] | None:
+        self, entry: CandidateKey, estimate: float, bound: float, weight: float
+    ) -> tuple[CandidateKey, float, Climb, RateTrial] | None:
         """The first trial of a candidate; None if it cannot win, or should not be able to."""
         wanted: dict[str, int | None] = {}
         highest = self.grid.at_most(min(bound, float(self.grid.rates[-1])))
@@ -152,7 +152,7 @@ class Contest:
         found = self.best[level]
         return found[KEPT - 1].score if len(found) >= KEPT else None
 
-    def _finish(self, entry: Entry, weight: float, found: dict[str, tuple[int, Outcome]]) -> None:
+    def _finish(self, entry: CandidateKey, weight: float, found: dict[str, tuple[int, LoadOutcome]]) -> None:
         for level, (place, outcome) in found.items():
             score = float(self.grid.rates[place]) * weight
             standing = Standing(entry, place, score, outcome)
@@ -162,23 +162,23 @@ class Contest:
             self.best[level] = ranked[:KEPT]
             self.everyone[level][entry] = score
 
-    def _climb(self, entry: Entry, guess: int, highest: int, wanted: dict[str, int | None]) -> Climb:
+    def _climb(self, entry: CandidateKey, guess: int, highest: int, wanted: dict[str, int | None]) -> Climb:
         """Trials of one candidate. ``wanted`` are the places it must carry, by level; None: whatever it can."""
-        whole: dict[int, Outcome] = {}
-        found: dict[str, tuple[int, Outcome]] = {}
+        whole: dict[int, LoadOutcome] = {}
+        found: dict[str, tuple[int, LoadOutcome]] = {}
 
-        def carries(place: int, level: str) -> Generator[Trial, Outcome, bool]:
+        def carries(place: int, level: str) -> Generator[RateTrial, LoadOutcome, bool]:
             if place not in whole:
                 self.tally.whole += 1
-                whole[place] = yield Trial(entry, place, False)
+                whole[place] = yield RateTrial(entry, place, False)
             return whole[place].meets(self.levels[level], self.good)
 
-        short: dict[int, Outcome] = {}
+        short: dict[int, LoadOutcome] = {}
         passed = False
         for level, place in wanted.items():
             if place is not None:
                 if place not in whole and place not in short:
-                    short[place] = yield Trial(entry, place, True)
+                    short[place] = yield RateTrial(entry, place, True)
                 if place in short and not short[place].meets(self.levels[level], self.good):
                     continue
                 passed = True
@@ -198,8 +198,8 @@ class Contest:
 
     @staticmethod
     def _descend(
-        carries: Callable[[int, str], Generator[Trial, Outcome, bool]], place: int, level: str
-    ) -> Generator[Trial, Outcome, int | None]:
+        carries: Callable[[int, str], Generator[RateTrial, LoadOutcome, bool]], place: int, level: str
+    ) -> Generator[RateTrial, LoadOutcome, int | None]:
         """The first place that is carried on the way down, in ever longer steps."""
         step = 2
         while place >= 0:
@@ -210,8 +210,8 @@ class Contest:
 
     @staticmethod
     def _ascend(
-        carries: Callable[[int, str], Generator[Trial, Outcome, bool]], low: int, highest: int, level: str
-    ) -> Generator[Trial, Outcome, int]:
+        carries: Callable[[int, str], Generator[RateTrial, LoadOutcome, bool]], low: int, highest: int, level: str
+    ) -> Generator[RateTrial, LoadOutcome, int]:
         """The highest place that is carried, from one that is."""
         step, high = 1, highest + 1
         while low + step < high:

@@ -15,7 +15,7 @@ _MARKOV = 5.0  # at most a fifth of requests take longer than five times a limit
 
 
 @dataclass(frozen=True)
-class Demand:
+class ServiceDemand:
     """Requests that must meet their limits, in tokens: the shortest ones that make up their share of the run."""
 
     share: float  # of all requests that must meet the limits
@@ -32,14 +32,14 @@ class Demand:
         return (self.share * requests - 1) / (span + self.within)
 
 
-def first_token_demand(scenario: Scenario, workload: Workload) -> Demand | None:
+def first_token_demand(scenario: Scenario, workload: Workload) -> ServiceDemand | None:
     """What limits on first tokens ask of engines that compute prompts. None if no bound can be given."""
     if not _single(workload):
         return None
     return _least(scenario, workload, _by_first_token(scenario.slo), inf, 0.0)
 
 
-def whole_demand(scenario: Scenario, workload: Workload) -> Demand | None:
+def whole_demand(scenario: Scenario, workload: Workload) -> ServiceDemand | None:
     """What limits ask of engines that requests end on. None if no bound can be given."""
     if not _single(workload):
         return None
@@ -79,14 +79,16 @@ def _by_first_token(slo: SloSpec) -> list[Promise]:
     return found
 
 
-def _least(scenario: Scenario, workload: Workload, promises: list[Promise], tpot: float, late: float) -> Demand | None:
+def _least(
+    scenario: Scenario, workload: Workload, promises: list[Promise], tpot: float, late: float
+) -> ServiceDemand | None:
     if not promises:
         return None
     share, within, _ = max(promises)
     count = max(1, int(share * len(workload)))
     prompt, output = np.sort(workload.prompt)[:count], np.sort(workload.output)[:count]
     shared = workload.content is not None or workload.given is not None
-    return Demand(
+    return ServiceDemand(
         share=share,
         within=within,
         prompt=1.0 if shared else float(prompt.mean()),

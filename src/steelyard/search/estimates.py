@@ -16,14 +16,14 @@ _MOST_PROMPTS = 64  # in a step; more do not make steps better
 
 
 @dataclass(frozen=True)
-class Asked:
+class MeanRequest:
     """Requests of one kind, in tokens."""
 
     prompt: int
     output: int
 
     @classmethod
-    def of(cls, workload: Workload) -> Asked:
+    def of(cls, workload: Workload) -> MeanRequest:
         """The mean request of a workload."""
         return cls(max(1, round(float(workload.prompt.mean()))), max(1, round(float(workload.output.mean()))))
 
@@ -33,17 +33,17 @@ class Asked:
         return self.prompt + self.output // 2
 
 
-def prompts_per_second(pool: Setup, asked: Asked) -> float:
+def prompts_per_second(pool: Setup, asked: MeanRequest) -> float:
     """Prompts per second of one engine of a prefill pool, with full steps."""
     return pool.pool.dp * max(count / _prompts(pool, asked, count) for count in _counts(pool, asked))
 
 
-def prompt_seconds(pool: Setup, asked: Asked) -> float:
+def prompt_seconds(pool: Setup, asked: MeanRequest) -> float:
     """Seconds of a single prompt."""
     return _prompts(pool, asked, 1)
 
 
-def answers_per_second(pool: Setup, asked: Asked, tpot: float, prompts_too: bool) -> float:
+def answers_per_second(pool: Setup, asked: MeanRequest, tpot: float, prompts_too: bool) -> float:
     """Requests per second that one engine (or unit) decodes within a TPOT, with their prompts if ``prompts_too``."""
     cost, limits = pool.step_cost, pool.limits
     most = min(limits.max_num_seqs, limits.blocks * limits.block_size // asked.cached)
@@ -62,12 +62,12 @@ def answers_per_second(pool: Setup, asked: Asked, tpot: float, prompts_too: bool
     return pool.pool.dp * stages * low / (takes(low) * asked.output) if low else 0.0
 
 
-def _counts(pool: Setup, asked: Asked) -> range:
+def _counts(pool: Setup, asked: MeanRequest) -> range:
     most = min(_MOST_PROMPTS, pool.limits.max_num_seqs, pool.limits.max_num_batched_tokens // asked.prompt)
     return range(1, max(1, most) + 1)
 
 
-def _prompts(pool: Setup, asked: Asked, count: int) -> float:
+def _prompts(pool: Setup, asked: MeanRequest, count: int) -> float:
     """Seconds of ``count`` prompts on every rank."""
     budget, seconds, before = pool.limits.max_num_batched_tokens, 0.0, 0
     while before < asked.prompt:
@@ -78,7 +78,7 @@ def _prompts(pool: Setup, asked: Asked, count: int) -> float:
     return seconds
 
 
-def _prompt_beside(pool: Setup, asked: Asked, n: int, decode: float) -> float:
+def _prompt_beside(pool: Setup, asked: MeanRequest, n: int, decode: float) -> float:
     """The least that a prompt adds to steps of an engine with n decodes: with full steps, on all instances."""
     on_each = pool.limits.long_prefill_token_threshold or pool.limits.max_num_batched_tokens
     room = on_each - -(-n // pool.spread)

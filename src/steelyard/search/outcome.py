@@ -19,7 +19,7 @@ from steelyard.sim.summary import Unsteady
 
 
 @dataclass(frozen=True)
-class Outcome:
+class LoadOutcome:
     """The figures of a run that sizing looks at.
 
     ``values`` are the run's values of its limits, by name; infinite if too few requests were served, or if the run was
@@ -36,7 +36,7 @@ class Outcome:
         return asdict(self)
 
     @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Outcome:
+    def from_row(cls, row: Mapping[str, Any]) -> LoadOutcome:
         """What `to_row` told, from a journal."""
         values = {name: inf if value is None else value for name, value in row["values"].items()}
         return cls(values, row["overloaded"], row["good"], row["output_tokens"])
@@ -60,7 +60,9 @@ class Outcome:
         return max(limits, key=lambda limit: self.values[limit.name] / limit.seconds).name if limits else ""
 
 
-def observe(setup: FleetSetup, scenario: Scenario, *, seed: int | None = None, stop: SloSpec | None = None) -> Outcome:
+def observe(
+    setup: FleetSetup, scenario: Scenario, *, seed: int | None = None, stop: SloSpec | None = None
+) -> LoadOutcome:
     """Simulate a prepared fleet under a scenario's workload.
 
     ``setup`` is that of a scenario with the same fleet. ``stop`` ends the run when one of its limits cannot be met.
@@ -73,7 +75,7 @@ def observe(setup: FleetSetup, scenario: Scenario, *, seed: int | None = None, s
     window = steady_window(scenario, workload, requests, logs)
     gaps = TokenGaps.of(logs if any(limit.metric == "itl" for limit in slo.on_run()) else [])
     found = {name: inf if each.value is None else each.value for name, each in verdicts(slo, requests, gaps).items()}
-    return Outcome(
+    return LoadOutcome(
         values=found,
         overloaded=isinstance(window, Unsteady) and window.arrive_per_s is not None,
         good=goodput_of(slo, requests, 1.0).share or (1.0 if not slo.per_request() else 0.0),

@@ -9,7 +9,7 @@ import numpy as np
 
 from steelyard.records import Floats
 from steelyard.scenario.search import SearchScenario
-from steelyard.search.demand import Demand
+from steelyard.search.demand import ServiceDemand
 from steelyard.search.loads import Load
 
 RATIO = 1.02  # of neighbouring rates
@@ -49,7 +49,7 @@ class RateGrid:
         whole = max(self.fewest, round(float(self.rates[place]) * self.seconds))
         return max(min(_FEWEST, whole), whole // _SHORT) if short else whole
 
-    def needs(self, demand: Demand | None) -> Floats:
+    def needs(self, demand: ServiceDemand | None) -> Floats:
         """Requests per second that must be served at each rate, at least; rising.
 
         The span of arrivals is that of the requests as they are drawn, which keep their order and proportions.

@@ -17,15 +17,15 @@ from steelyard.scenario import Scenario, SloSpec
 from steelyard.scenario.search import SearchScenario
 from steelyard.search.candidates import Candidates, Ceiling, Rater, Space, enumerate_space
 from steelyard.search.cheapest import cheapest
-from steelyard.search.contest import Contest, Field, Standing, Tally, Trial
+from steelyard.search.contest import Contest, Field, RateTrial, Standing, Tally
 from steelyard.search.crew import Alone, Crew, crew_of
-from steelyard.search.demand import Demand, first_token_demand, whole_demand
-from steelyard.search.estimates import Asked
+from steelyard.search.demand import ServiceDemand, first_token_demand, whole_demand
+from steelyard.search.estimates import MeanRequest
 from steelyard.search.journal import SearchJournal, point_key
 from steelyard.search.kinds import Fate, Kind, KindRecipe, as_scenario
 from steelyard.search.limits import check_limits
 from steelyard.search.loads import Load
-from steelyard.search.outcome import Outcome, observe
+from steelyard.search.outcome import LoadOutcome, observe
 from steelyard.search.rates import RateGrid
 from steelyard.sim.setup import set_up
 from steelyard.workload import build_workload
@@ -34,7 +34,7 @@ Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
-class Choice:
+class FleetChoice:
     """A fleet that was found, at a level of the limits."""
 
     architecture: str
@@ -49,7 +49,7 @@ class Choice:
     watts: float
     bound: float
     estimate: float
-    outcome: Outcome
+    outcome: LoadOutcome
 
     @property
     def output_tokens_per_s(self) -> float:
@@ -63,10 +63,10 @@ class Level:
 
     name: str
     slo: SloSpec
-    choices: tuple[Choice, ...]
+    choices: tuple[FleetChoice, ...]
 
     @property
-    def best(self) -> Choice | None:
+    def best(self) -> FleetChoice | None:
         """The best of all architectures."""
         return self.choices[0] if self.choices else None
 
@@ -89,13 +89,13 @@ class SearchResult:
         """Candidates, with those that cannot work."""
         return self.space.considered
 
-    def scenario_of(self, choice: Choice, rate: float | None = None) -> Scenario:
+    def scenario_of(self, choice: FleetChoice, rate: float | None = None) -> Scenario:
         """The serving scenario of a choice, at the rate that it carries or another."""
         level = next(each for each in self.levels if each.name == choice.level)
         scenario = as_scenario(self.scenario, choice.fleet, choice.quantization).replace(slo=level.slo)
         return Load(scenario).at(choice.rate if rate is None else rate, self.requests_of(choice))
 
-    def requests_of(self, choice: Choice) -> int:
+    def requests_of(self, choice: FleetChoice) -> int:
         """Requests of a whole simulation of a choice."""
         return max(self.scenario.search.requests, round(choice.rate * self.scenario.search.seconds))
 
@@ -152,7 +152,7 @@ class _Search:
                 raise UserError(f"{scenario.source}: slo: search.good counts requests within limits; give some")
         with SearchJournal.opened(journal, journal_name(scenario)) as self.book:
             tallies: dict[str, Tally] = {}
-            found: dict[str, list[Choice]] = {level: [] for level in self.levels}
+            found: dict[str, list[FleetChoice]] = {level: [] for level in self.levels}
             everyone: dict[str, dict[str, float]] = {level: {} for level in self.levels}
             with crew_of(partial(work_on, scenario), workers, ray) as self.crew:
                 self.prepared()
@@ -186,14 +186,14 @@ class _Search:
     def _space(self) -> Space:
         scenario = self.grid.load.scenario
         workload = build_workload(scenario.workload, scenario.seed, scenario.base_dir)
-        demands: tuple[Demand | None, Demand | None] = (None, None)
+        demands: tuple[ServiceDemand | None, ServiceDemand | None] = (None, None)
         if self.scenario.search.good is None:
             demands = first_token_demand(scenario, workload), whole_demand(scenario, workload)
         ceilings = tuple(Ceiling(demand, self.grid.rates, self.grid.needs(demand)) for demand in demands)
         tpots = [limit.seconds for limit in self.loosest.on_run() if limit.metric == "tpot"]
         per_token = self.loosest.per_request().get("tpot")
         tpot = min([*tpots, *([per_token] if per_token is not None else [])], default=inf)
-        rater = Rater(Asked.of(workload), tpot, *demands)
+        rater = Rater(MeanRequest.of(workload), tpot, *demands)
         first, whole = ceilings
         return enumerate_space(self.scenario, partial(self._made, rater), (first, whole))
 
@@ -224,33 +224,33 @@ class _Search:
         divisor = {"per-gpu": group.gpus, "per-dollar": group.usd_per_hour, "per-watt": group.watts}.get(objective)
         return np.ones(len(group)) if divisor is None else 1 / np.maximum(divisor, 1e-9)
 
-    def _simulate(self, architecture: str, trials: Sequence[Trial]) -> list[Outcome]:
+    def _simulate(self, architecture: str, trials: Sequence[RateTrial]) -> list[LoadOutcome]:
         """The outcomes of trials, from the journal or simulated now."""
         points = [self.point(trial) for trial in trials]
         keys = [point_key(self.scenario, point, "outcome") for point in points]
-        found: dict[int, Outcome] = {}
+        found: dict[int, LoadOutcome] = {}
         for i, key in enumerate(keys):
             row = None if self.book is None else self.book.get(key)
             if row is not None:
-                found[i] = Outcome.from_row(row)
+                found[i] = LoadOutcome.from_row(row)
         missing = [i for i in range(len(points)) if i not in found]
         for place, outcome in self.crew.work([points[i] for i in missing]):
             i = missing[place]
-            found[i] = outcome if self.book is None else Outcome.from_row(self.book.put(keys[i], outcome.to_row()))
+            found[i] = outcome if self.book is None else LoadOutcome.from_row(self.book.put(keys[i], outcome.to_row()))
             self.simulations += 1
             self._tell(f"{architecture}: simulations", self.simulations, 0)
         return [found[i] for i in range(len(points))]
 
-    def point(self, trial: Trial) -> Point:
+    def point(self, trial: RateTrial) -> FleetPoint:
         """What a trial simulates."""
         group = self.space.groups[trial.entry.group]
         fleet = group.fleet(trial.entry.row, self.scenario.search)
         rate = float(self.grid.rates[trial.place])
-        return Point(fleet, group.quantization, rate, self.grid.requests(trial.place, trial.short))
+        return FleetPoint(fleet, group.quantization, rate, self.grid.requests(trial.place, trial.short))
 
-    def _choice(self, architecture: str, level: str, standing: Standing) -> Choice:
+    def _choice(self, architecture: str, level: str, standing: Standing) -> FleetChoice:
         group, row = self.space.groups[standing.entry.group], standing.entry.row
-        return Choice(
+        return FleetChoice(
             architecture=architecture,
             level=level,
             name=group.name(row),
@@ -268,7 +268,7 @@ class _Search:
 
 
 @dataclass(frozen=True)
-class Point:
+class FleetPoint:
     """What one simulation of a search is about."""
 
     fleet: dict[str, Any]
@@ -277,15 +277,17 @@ class Point:
     requests: int
 
 
-def work_on(scenario: SearchScenario, task: Point | tuple[Rater, KindRecipe]) -> Outcome | Kind | tuple[Fate, int]:
+def work_on(
+    scenario: SearchScenario, task: FleetPoint | tuple[Rater, KindRecipe]
+) -> LoadOutcome | Kind | tuple[Fate, int]:
     """What a process of a search does: make and rate a kind of engine, or simulate a fleet."""
-    if isinstance(task, Point):
+    if isinstance(task, FleetPoint):
         return simulate_point(scenario, task)
     rater, recipe = task
     return recipe.made(scenario, partial(rater, recipe.role))
 
 
-def simulate_point(scenario: SearchScenario, point: Point) -> Outcome:
+def simulate_point(scenario: SearchScenario, point: FleetPoint) -> LoadOutcome:
     """The outcome of a fleet at a rate. The run ends when the loosest level is out of reach."""
     loosest = next(iter(levels_of(scenario).values()))
     base = as_scenario(scenario, point.fleet, point.quantization).replace(slo=loosest)

@@ -71,7 +71,7 @@ def as_completed(
                 yield place, found
 
 
-class Workers:
+class KeptWorkers:
     """Processes that are kept for many rounds of tasks. One that is ended from outside is replaced."""
 
     def __init__(self, function: Callable[[Any], Any], ends: list[Connection], more: ExitStack) -> None:
@@ -117,11 +117,11 @@ class Workers:
 
 
 @contextmanager
-def keep_working(function: Callable[[Any], Any], workers: int) -> Iterator[Workers]:
+def keep_working(function: Callable[[Any], Any], workers: int) -> Iterator[KeptWorkers]:
     """Worker processes until the end of the block."""
     with ExitStack() as more:
         ends = more.enter_context(_started(function, [()] * workers))
-        yield Workers(function, list(ends), more)
+        yield KeptWorkers(function, list(ends), more)
 
 
 def _hand_out(end: Connection, todo: Iterator[tuple[int, Any]], under_way: dict[Connection, int]) -> None:
@@ -134,7 +134,7 @@ def _hand_out(end: Connection, todo: Iterator[tuple[int, Any]], under_way: dict[
 
 @contextmanager
 def _started(function: Callable[[Any], Any], tasks: Sequence[Sequence[Any]]) -> Iterator[list[Connection]]:
-    """Workers, each with tasks to begin with, as connections for further tasks and for what is found."""
+    """KeptWorkers, each with tasks to begin with, as connections for further tasks and for what is found."""
     # A forked process shares what has been computed. Forking is not safe on other systems.
     context: ForkContext | SpawnContext = get_context("fork") if sys.platform == "linux" else get_context("spawn")
     with _starting(1, len(tasks)):
