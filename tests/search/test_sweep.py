@@ -213,3 +213,18 @@ def test_the_page_has_a_chart_for_each_combination(file: Path, tmp_path: Path, o
     assert page.count("<svg") == 4 * groups and page.count("<h2>") == (groups if groups > 1 else 0) + 1
     assert page.count("<circle") == 4 * len(rows) and "http" not in page.replace("http://www.w3.org/2000/svg", "")
     assert sweep_lines(plan, rows)[0].startswith(f"best of {len(rows)} points: fleet.tp=1")
+
+
+def test_fleets_of_different_sizes_are_compared_per_gpu(file: Path) -> None:
+    """Four replicas carry more than one, but not on each GPU behind a router that does not look at load."""
+    rows = [
+        {"gpus": gpus, "rate": rate, "output_tokens_per_s_per_gpu": each, "carried": True}
+        for gpus, rate, each in ((1, 10.0, 300.0), (4, 36.0, 270.0))
+    ]
+    plan = planned(file, "fleet.replicas=1,4", capacity=True)
+    told = "fleet.replicas=1: 10 requests/s, 300 output tokens/s per GPU"
+    assert sweep_lines(plan, rows) == [f"best of 2 points: {told}"]
+    rows[1]["gpus"] = 1
+    assert "fleet.replicas=4: 36 requests/s" in sweep_lines(plan, rows)[0]
+    rows = [{**row, "carried": False} for row in rows]
+    assert sweep_lines(plan, rows)[0] == "no point of 2 meets the limits"

@@ -69,15 +69,16 @@ def sweep_figures(plan: SweepPlan, rows: Sequence[Row]) -> dict[str, Any]:
 
 def sweep_lines(plan: SweepPlan, rows: Sequence[Row]) -> list[str]:
     """What was found, in a few words: the best point comes first."""
-    judged = "rate" if plan.capacity else "output_tokens_per_s_per_gpu"
     good = [i for i, row in enumerate(rows) if row.get("carried")]
     lines = [f"no point of {len(rows):,} meets the limits"]
     if good:
+        alike = len({rows[i]["gpus"] for i in good}) == 1
+        judged = "rate" if plan.capacity and alike else "output_tokens_per_s_per_gpu"
         best = max(good, key=lambda i: (rows[i][judged], -i))
         at = " ".join(f"{axis.key}={axis.labels[place]}" for axis, place in _place(plan, best))
-        told = f"{rows[best][judged]:.3g} requests/s" if plan.capacity else f"{rows[best][judged]:,.0f} output tokens/s"
-        per = "" if plan.capacity else " per GPU"
-        lines = [f"best of {len(rows):,} points: {at}: {told}{per}"]
+        rate = f"{rows[best]['rate']:.3g} requests/s, " if plan.capacity else ""
+        per = rows[best]["output_tokens_per_s_per_gpu"]
+        lines = [f"best of {len(rows):,} points: {at}: {rate}{per:,.0f} output tokens/s per GPU"]
     refused = sum(REFUSED in row for row in rows)
     missed = len(rows) - len(good) - refused
     if missed:
