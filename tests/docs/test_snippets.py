@@ -25,6 +25,8 @@ from steelyard.balance.log import Journal
 from steelyard.cli import COMMANDS, app
 from steelyard.cost import HostTerms
 from steelyard.posttrain.run import posttrain
+from steelyard.scenario.checking import checked
+from steelyard.scenario.search import SearchScenario
 from support.snippets import PAGES, ROOT, Block, Command, blocks, commands
 
 GIVEN = "../shared/data"  # measured elsewhere, and not part of the repository
@@ -176,7 +178,7 @@ def test_a_module_that_is_run_exists(command: Command) -> None:
 def test_nothing_is_left_out_without_need() -> None:
     used = {_reason(each) for each in ALL}
     assert set(NOT_RUN.values()) <= used
-    assert len([each for each in ALL if _reason(each)]) == 34
+    assert len([each for each in ALL if _reason(each)]) == 38
     assert set(NOT_EXECUTED) <= {block.page.name for block in blocks("python")}
     languages = set(re.findall(r"^```(\w+)$", "\n".join(page.read_text() for page in PAGES), re.MULTILINE))
     assert languages <= {"python", "yaml", "json", "text", "sh"}, "a block in another language would not be looked at"
@@ -209,6 +211,8 @@ def test_a_scenario_is_valid(block: Block) -> None:
     if block.page.name in ("posttrain.md", "trajectories.md"):
         whole = shown if "gpu" in shown else {**TINY, "trajectories": {"preset": "search", **shown}}
         posttrain_from_dict(whole)
+    elif "search" in shown:
+        checked(SearchScenario, shown, lambda _: block.page.name)
     else:
         scenario_from_dict({"model": "llama-3.1-8b", "fleet": {"gpu": "h100"}, "workload": workload, **shown})
 
