@@ -7,19 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from steelyard.errors import UserError
 from steelyard.records import Floats, Ints
 from steelyard.scenario.search import ROLES, Architecture, SearchScenario
-from steelyard.search.bounds import EngineBound
 from steelyard.search.demand import ServiceDemand
-from steelyard.search.estimates import MeanRequest, answers_per_second, prompts_per_second
-from steelyard.search.kinds import MOST_KINDS, Fate, Kind, KindRecipe, Kinds, Ratings, count_kinds, recipes
-from steelyard.sim.setup import Setup
+from steelyard.search.kinds import MOST_KINDS, Fate, Kind, KindRecipe, Kinds, count_kinds, recipes
 
 MOST_CANDIDATES = 20_000_000  # held as arrays: some 2 GB
 
@@ -41,6 +39,7 @@ class Candidates:
     seconds: Ints
     bound: Floats  # the highest rate of the grid that the fleet may carry
     estimate: Floats
+    by_level: Floats  # the same, a row for each level of the limits, where those on first tokens are simulated
     gpus: Ints
     usd_per_hour: Floats
     watts: Floats
@@ -102,32 +101,10 @@ class Ceiling:
         return np.where(place < 0, 0.0, np.where(place >= len(self.rates) - 1, np.inf, found))
 
 
-@dataclass(frozen=True)
-class Rater:
-    """Rates engines for the part of requests that they serve."""
-
-    asked: MeanRequest
-    tpot: float
-    first: ServiceDemand | None
-    whole: ServiceDemand | None
-
-    def __call__(self, role: str, pool: Setup) -> Ratings:
-        """Bounds and estimates by part: prefill, serve or decode; a unit may serve or decode."""
-        if role == "prefill":
-            bound = np.inf if self.first is None else EngineBound(pool, "prefill").requests_per_second(self.first)
-            return {"prefill": (bound, prompts_per_second(pool, self.asked))}
-        parts: tuple[Literal["serve", "decode"], ...] = ("serve", "decode")
-        found: dict[str, tuple[float, float]] = {}
-        for part in parts if role == "unit" else [each for each in parts if each == role]:
-            bound = np.inf if self.whole is None else EngineBound(pool, part).requests_per_second(self.whole)
-            found[part] = bound, answers_per_second(pool, self.asked, self.tpot, prompts_too=part == "serve")
-        return found
-
-
 Make = Callable[[Sequence[KindRecipe]], Sequence[Kind | tuple[Fate, int]]]
 
 
-def enumerate_space(scenario: SearchScenario, make: Make, ceilings: tuple[Ceiling, Ceiling]) -> Space:
+def enumerate_space(scenario: SearchScenario, make: Make, ceilings: tuple[Ceiling, Ceiling], levels: int) -> Space:
     """All candidates, with bounds and estimates. Raises UserError if there are none, or too many.
 
     ``make`` makes kinds of engines, in the order of their recipes. ``ceilings`` are those of first tokens and of whole
@@ -146,7 +123,7 @@ def enumerate_space(scenario: SearchScenario, make: Make, ceilings: tuple[Ceilin
                     kinds[role, quantization] = _kinds(scenario, role, quantization, make)
             own = [kinds[role, quantization] for role in roles]
             for router in spec.router:
-                groups.append(_combined(scenario, architecture, quantization, router, own, ceilings))
+                groups.append(_combined(scenario, architecture, quantization, router, own, ceilings, levels))
                 _count(counts, spec.gpus, own, spec.objective == "cost")
     if not any(len(group) for group in groups):
         raise UserError(
@@ -194,6 +171,7 @@ def _combined(
     router: str,
     kinds: list[Kinds],
     ceilings: tuple[Ceiling, Ceiling],
+    levels: int,
 ) -> Candidates:
     """Every number of engines, if a fleet's cost is what matters; else as many as there is room for."""
     spec = scenario.search
@@ -220,7 +198,9 @@ def _combined(
             found.append(np.array([what(each, part) for each in own] or [0.0], dtype=float)[place] * number)
         return found
 
-    bounds = sides(lambda each, part: each.ratings[part][0])
+    bounds = sides(lambda each, part: each.ratings[part].bound)
+    estimate: Floats = np.min(sides(lambda each, part: each.ratings[part].estimate), axis=0)
+    first_tokens = [sides(partial(_first_tokens, level))[0] for level in range(levels)]
     highest = [ceiling.of(bound) for ceiling, bound in zip(ceilings if apart else ceilings[1:], bounds, strict=True)]
     return Candidates(
         architecture,
@@ -230,11 +210,16 @@ def _combined(
         others,
         *(first, firsts, second, seconds),
         bound=np.min(highest, axis=0),
-        estimate=np.min(sides(lambda each, part: each.ratings[part][1]), axis=0),
+        estimate=estimate,
+        by_level=np.stack([np.minimum(estimate, each) for each in first_tokens]),
         gpus=np.sum(sides(lambda each, _: each.gpus), axis=0).astype(np.int64),
         usd_per_hour=np.sum(sides(lambda each, _: each.usd_per_hour), axis=0),
         watts=np.sum(sides(lambda each, _: each.watts), axis=0),
     )
+
+
+def _first_tokens(level: int, kind: Kind, part: str) -> float:
+    return kind.ratings[part].first_tokens[level]
 
 
 def _splits(gpus: int, i: int, one: int, j: int, other: int, every: bool) -> Ints:

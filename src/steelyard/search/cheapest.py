@@ -21,7 +21,7 @@ def cheapest(contest: Contest, entrants: Field, place: int, simulate: Simulate) 
     waiting: list[tuple[float, float, CandidateKey]] = []
     for number, group in zip(entrants.numbers, entrants.groups, strict=True):
         sound = group.bound >= rate
-        likely = sound & (group.estimate * _MARGIN >= rate)
+        likely = sound & (group.by_level.max(axis=0) * _MARGIN >= rate)
         contest.tally.by_bound += int((~sound).sum())
         contest.tally.by_estimate += int((sound & ~likely).sum())
         for row in (likely if not contest.exhaustive else sound).nonzero()[0].tolist():

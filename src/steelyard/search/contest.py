@@ -61,16 +61,24 @@ class Field:
     numbers: Sequence[int]  # of the groups, in the space
     weight: Callable[[Candidates], Floats]
 
-    def rows(self) -> Iterator[tuple[CandidateKey, float, float, float]]:
-        """(candidate, estimate, bound, weight), the highest estimates first."""
+    def rows(self) -> Iterator[tuple[CandidateKey, list[float], float, float]]:
+        """(candidate, estimates by level, bound, weight), the highest estimates of any level first, relative to the
+        highest of that level."""
         parts = [(number, group, self.weight(group)) for number, group in zip(self.numbers, self.groups, strict=True)]
-        estimate = np.concatenate([group.estimate * weight for _, group, weight in parts])
+        by_level = np.concatenate([group.by_level * weight for _, group, weight in parts], axis=1)
+        highest = np.maximum(by_level.max(axis=1, keepdims=True), 1e-12)
+        estimate = (by_level / highest).max(axis=0)
         where = np.concatenate([np.full(len(group), i) for i, (_, group, _) in enumerate(parts)])
         place = np.concatenate([np.arange(len(group)) for _, group, _ in parts])
         for at in np.argsort(-estimate, kind="stable").tolist():
             number, group, weight = parts[where[at]]
             row = int(place[at])
-            yield CandidateKey(number, row), float(group.estimate[row]), float(group.bound[row]), float(weight[row])
+            yield (
+                CandidateKey(number, row),
+                group.by_level[:, row].tolist(),
+                float(group.bound[row]),
+                float(weight[row]),
+            )
 
 
 @dataclass
@@ -125,13 +133,13 @@ class Contest:
             climbing = going
 
     def _start(
-        self, entry: CandidateKey, estimate: float, bound: float, weight: float
+        self, entry: CandidateKey, estimates: list[float], bound: float, weight: float
     ) -> tuple[CandidateKey, float, Climb, RateTrial] | None:
         """The first trial of a candidate; None if it cannot win, or should not be able to."""
         wanted: dict[str, int | None] = {}
         highest = self.grid.at_most(min(bound, float(self.grid.rates[-1])))
         cut = {"bound": False, "estimate": False}
-        for level in self.levels:
+        for level, estimate in zip(self.levels, estimates, strict=True):
             floor = self._to_beat(level)
             place = None if floor is None or self.exhaustive else self.grid.above(floor / weight)
             if highest < (0 if place is None else place):
@@ -140,11 +148,12 @@ class Contest:
                 cut["estimate"] = True
             else:
                 wanted[level] = place
-        if not wanted or (estimate <= 0 and not self.exhaustive):
+        if not wanted or (max(estimates) <= 0 and not self.exhaustive):
             self.tally.by_bound += cut["bound"] and not cut["estimate"]
             self.tally.by_estimate += cut["estimate"] or not cut["bound"]
             return None
-        climb = self._climb(entry, max(0, self.grid.at_most(estimate)), highest, wanted)
+        guesses = {level: max(0, self.grid.at_most(each)) for level, each in zip(self.levels, estimates, strict=True)}
+        climb = self._climb(entry, guesses, highest, wanted)
         self.tally.simulated += 1
         return entry, weight, climb, next(climb)
 
@@ -162,7 +171,9 @@ class Contest:
             self.best[level] = ranked[:KEPT]
             self.everyone[level][entry] = score
 
-    def _climb(self, entry: CandidateKey, guess: int, highest: int, wanted: dict[str, int | None]) -> Climb:
+    def _climb(
+        self, entry: CandidateKey, guesses: dict[str, int], highest: int, wanted: dict[str, int | None]
+    ) -> Climb:
         """Trials of one candidate. ``wanted`` are the places it must carry, by level; None: whatever it can."""
         whole: dict[int, LoadOutcome] = {}
         found: dict[str, tuple[int, LoadOutcome]] = {}
@@ -187,7 +198,7 @@ class Contest:
                 low = place
             else:
                 passed = True
-                start = yield from self._descend(carries, min(guess, highest), level)
+                start = yield from self._descend(carries, min(guesses[level], highest), level)
                 if start is None:
                     continue
                 low = start

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from steelyard.errors import NoRoom, UserError
 from steelyard.scenario import Scenario, scenario_from_dict
 from steelyard.scenario.search import PoolChoices, SearchScenario
-from steelyard.sim.setup import Setup, set_up
+from steelyard.sim.setup import FleetSetup, set_up
 
 Pool = dict[str, Any]
 Fate = Literal["works", "no room", "refused"]
@@ -21,8 +21,17 @@ _NEAR = {"allgather_reducescatter": "", "deepep_low_latency": " ll", "deepep_hig
 MOST_KINDS = 20_000  # of a role; each is prepared, which takes some hundredths of a second
 
 
-Ratings = Mapping[str, tuple[float, float]]
-"""By part of a request: an upper bound and an estimate of the requests per second that one engine serves."""
+class Rating(NamedTuple):
+    """What one engine can serve, in requests per second: an upper bound, an estimate, and what was simulated of prefill
+    engines alone within the limits on first tokens of each level (infinite for other engines)."""
+
+    bound: float
+    estimate: float
+    first_tokens: tuple[float, ...]
+
+
+Ratings = Mapping[str, Rating]
+"""By part of a request."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +88,7 @@ class KindRecipe:
     micro_batches: int
     quantization: str | None
 
-    def made(self, scenario: SearchScenario, rate: Callable[[Setup], Ratings]) -> Kind | tuple[Fate, int]:
+    def made(self, scenario: SearchScenario, rate: Callable[[FleetSetup], Ratings]) -> Kind | tuple[Fate, int]:
         """The kind with its ratings; or why there is none, and its GPUs.
 
         Its tables are not kept: they take hundreds of megabytes if there are hundreds of kinds.
@@ -103,7 +112,7 @@ class KindRecipe:
             setup.gpus,
             usd_per_hour=sum(each.gpus * each.price_per_hour for each in setup.pools),
             watts=float(sum(each.gpus * each.gpu.tdp_watts for each in setup.pools)),
-            ratings=rate(setup.pools[0]),
+            ratings=rate(setup),
         )
 
 

@@ -15,7 +15,7 @@ from steelyard.errors import UserError
 from steelyard.records import Floats
 from steelyard.scenario import Scenario, SloSpec
 from steelyard.scenario.search import SearchScenario
-from steelyard.search.candidates import Candidates, Ceiling, Rater, Space, enumerate_space
+from steelyard.search.candidates import Candidates, Ceiling, Space, enumerate_space
 from steelyard.search.cheapest import cheapest
 from steelyard.search.contest import Contest, Field, RateTrial, Standing, Tally
 from steelyard.search.crew import Alone, Crew, crew_of
@@ -27,6 +27,7 @@ from steelyard.search.limits import check_limits
 from steelyard.search.loads import Load
 from steelyard.search.outcome import LoadOutcome, observe
 from steelyard.search.rates import RateGrid
+from steelyard.search.rating import Rater
 from steelyard.sim.setup import set_up
 from steelyard.workload import build_workload
 
@@ -193,9 +194,10 @@ class _Search:
         tpots = [limit.seconds for limit in self.loosest.on_run() if limit.metric == "tpot"]
         per_token = self.loosest.per_request().get("tpot")
         tpot = min([*tpots, *([per_token] if per_token is not None else [])], default=inf)
-        rater = Rater(MeanRequest.of(workload), tpot, *demands)
+        levels = tuple(self.levels.values())
+        rater = Rater(MeanRequest.of(workload), tpot, *demands, levels, self.scenario.search.seconds)
         first, whole = ceilings
-        return enumerate_space(self.scenario, partial(self._made, rater), (first, whole))
+        return enumerate_space(self.scenario, partial(self._made, rater), (first, whole), len(levels))
 
     def _made(self, rater: Rater, recipes: Sequence[KindRecipe]) -> list[Kind | tuple[Fate, int]]:
         found: list[Kind | tuple[Fate, int]] = [("refused", 0)] * len(recipes)
