@@ -18,7 +18,7 @@ from steelyard.search.candidates import Space
 from steelyard.search.contest import CandidateKey, RateTrial
 from steelyard.search.search import _Search, simulate_point
 
-FLEETS = int(os.environ.get("BOUNDS", "120"))
+FLEETS = int(os.environ.get("BOUNDS", "80"))
 AT_ONCE = 20  # fleets of a test
 
 MODELS: list[dict[str, Any]] = [

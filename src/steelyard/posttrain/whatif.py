@@ -103,7 +103,7 @@ def changed_scenario(scenario: PosttrainScenario, changes: Sequence[str]) -> Pos
         overrides = [parse_override(text) for text in changes]
         for each in overrides:
             if each.path[0] in _OF_THE_LOG:
-                raise UserError(f"--set {each.text}: {each.path[0]} are those of the log; change something else")
+                raise UserError(f"{each.text}: {each.path[0]} are those of the log; change something else")
         data = apply_overrides(scenario.model_dump(mode="json", exclude_unset=True), overrides)
     except UserError as error:
         raise UserError(*(said.replace("--set ", "--what-if ", 1) for said in error.args)) from None

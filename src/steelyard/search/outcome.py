@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from itertools import count
 from math import inf
 from typing import Any
 
@@ -18,9 +16,6 @@ from steelyard.sim.service import goodput_of, verdicts
 from steelyard.sim.setup import FleetSetup
 from steelyard.sim.steady import steady_window
 from steelyard.sim.summary import Unsteady
-
-_COLLECT_EVERY = 16  # runs between two looks for cycles: a run leaves some, up to hundreds of megabytes
-_runs = count(1)
 
 
 @dataclass(frozen=True)
@@ -80,8 +75,6 @@ def observe(
     window = steady_window(scenario, workload, requests, logs)
     gaps = TokenGaps.of(logs if any(limit.metric == "itl" for limit in slo.on_run()) else [])
     found = {name: inf if each.value is None else each.value for name, each in verdicts(slo, requests, gaps).items()}
-    if not next(_runs) % _COLLECT_EVERY:
-        gc.collect()
     return LoadOutcome(
         values=found,
         overloaded=isinstance(window, Unsteady) and window.arrive_per_s is not None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -9,6 +10,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import count
 from multiprocessing import current_process, get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkContext, SpawnContext
@@ -20,6 +22,7 @@ from steelyard.errors import UserError
 _Task = TypeVar("_Task")
 _Found = TypeVar("_Found")
 
+_COLLECT_EVERY = 16  # tasks of a worker between two looks for cycles, of which a run leaves up to hundreds of megabytes
 _TRIES = 3  # of a task whose workers are ended from outside
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl
 _ENDED_WITH_PARENT = 1  # exit code
@@ -188,8 +191,11 @@ def _work(
     with suppress(EOFError, OSError):  # the parent process has ended
         for task in tasks:
             _answer(end, function, task)
-        while True:
+        gc.freeze()  # what was there before is not looked through
+        for done in count(1):
             _answer(end, function, end.recv())
+            if not done % _COLLECT_EVERY:
+                gc.collect()
 
 
 def _end_with(parent: int, alive: Connection) -> None:
