@@ -124,10 +124,16 @@ def is_own(transport: asyncio.BaseTransport) -> bool:
 
 
 class UpstreamAnswer:
-    """An answer as it comes. `take` gives its next part, and None at its end."""
+    """An answer as it comes. `take` gives its next part, and None at its end.
+
+    Engines send the tokens of a step all at once. Whoever waits for a first token is woken before those who wait for
+    further ones: two rounds of the event loop, in which a first part is read and passed on.
+    """
 
     def __init__(self, connection: _Connection) -> None:
         self._connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._begun = False
         self._parts: list[bytes] = []
         self._waiter: asyncio.Future[None] | None = None
         self.status = 0
@@ -161,10 +167,14 @@ class UpstreamAnswer:
 
     def add(self, data: bytes) -> None:
         self._parts.append(data)
-        self.wake()
+        if self._begun:
+            self._loop.call_soon(self._loop.call_soon, self.wake)
+        else:
+            self._begun = True
+            self.wake()
 
     async def wait(self) -> None:
-        self._waiter = asyncio.get_running_loop().create_future()
+        self._waiter = self._loop.create_future()
         await self._waiter
 
     def wake(self) -> None:
