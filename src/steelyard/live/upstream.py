@@ -126,8 +126,8 @@ def is_own(transport: asyncio.BaseTransport) -> bool:
 class UpstreamAnswer:
     """An answer as it comes. `take` gives its next part, and None at its end.
 
-    Engines send the tokens of a step all at once. Whoever waits for a first token is woken before those who wait for
-    further ones: two rounds of the event loop, in which a first part is read and passed on.
+    Engines send the tokens of a step all at once. A request that waits for its first token is woken before those that
+    wait for further ones: two rounds of the event loop, in which a first part is read and passed on.
     """
 
     def __init__(self, connection: _Connection) -> None:
