@@ -1,90 +1,14 @@
-"""Estimates the capacity of a fleet from its compiled costs, without simulation.
-
-With n requests decoding on an engine, steps of D(n) seconds, and p seconds that each prompt adds, a step takes
-T = D(n) + n p / (tokens of an output) on average, and the engine generates n / T tokens per second.
-"""
+"""The kind of request that a study's template asks for."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from steelyard.scenario.distributions import FixedTokens
-from steelyard.sim.setup import FleetSetup, Setup
+from steelyard.search.estimates import MeanRequest
+from steelyard.sim.setup import FleetSetup
 
 
-@dataclass(frozen=True)
-class Asked:
-    """Requests of one kind, in tokens."""
-
-    prompt: int
-    output: int
-
-    @property
-    def cached(self) -> int:
-        """Cached tokens of a request halfway through its output."""
-        return self.prompt + self.output // 2
-
-
-def asked_of(setup: FleetSetup) -> Asked:
-    """The one kind of request that a study's template asks for."""
+def asked_of(setup: FleetSetup) -> MeanRequest:
+    """The one kind of request of a template."""
     (spec,) = setup.scenario.workload.mix
     assert isinstance(spec.prompt, FixedTokens) and isinstance(spec.output, FixedTokens)
-    return Asked(spec.prompt.tokens, spec.output.tokens)
-
-
-def prompts_per_second(pool: Setup, asked: Asked) -> float:
-    """Prompts per second of one engine of a prefill pool, with full steps."""
-    return pool.pool.dp * max(count / _prompts(pool, asked, count) for count in _counts(pool, asked))
-
-
-def prompt_seconds(pool: Setup, asked: Asked) -> float:
-    """Seconds of a single prompt."""
-    return _prompts(pool, asked, 1)
-
-
-def answers_per_second(pool: Setup, asked: Asked, tpot: float, prompts_too: bool) -> float:
-    """Requests per second that one engine (or unit) decodes within a TPOT, with their prompts if ``prompts_too``."""
-    cost, limits = pool.step_cost, pool.limits
-    most = min(limits.max_num_seqs, limits.blocks * limits.block_size // asked.cached)
-
-    def takes(n: int) -> float:
-        a, b, _ = cost.decode_line(n, n * asked.cached, asked.cached)
-        prepare, launch, _ = cost.decode_host(n)
-        decode = max(a + b * n * asked.cached, prepare + launch)
-        return decode + n * (_prompt_beside(pool, asked, n, decode) if prompts_too else 0.0) / asked.output
-
-    low, high = 0, most
-    while low < high:
-        n = (low + high + 1) // 2
-        low, high = (n, high) if takes(n) <= tpot else (low, n - 1)
-    return pool.pool.dp * low / (takes(low) * asked.output) if low else 0.0
-
-
-def _counts(pool: Setup, asked: Asked) -> range:
-    return range(1, max(1, pool.limits.max_num_batched_tokens // asked.prompt) + 1)
-
-
-def _prompts(pool: Setup, asked: Asked, count: int) -> float:
-    """Seconds of ``count`` prompts on every rank."""
-    budget, seconds, before = pool.limits.max_num_batched_tokens, 0.0, 0
-    while before < asked.prompt:
-        chunk = min(asked.prompt - before, max(1, budget // count))
-        step = pool.step_cost.mixed(0, 0, 0, [(chunk, before)] * count)
-        seconds += max(step.gpu, step.prepare + step.launch)
-        before += chunk
-    return seconds
-
-
-def _prompt_beside(pool: Setup, asked: Asked, n: int, decode: float) -> float:
-    """The least that a prompt adds to steps of an engine with n decodes: with full steps, on all instances."""
-    on_each = pool.limits.long_prefill_token_threshold or pool.limits.max_num_batched_tokens
-    room = on_each - -(-n // pool.spread)
-    if room < 1:
-        return float("inf")
-    least = float("inf")
-    for count in {1, max(1, room // asked.prompt)}:  # prompts in a step: one, or as many as have room
-        chunk = min(asked.prompt, room)
-        step = pool.step_cost.mixed(n, n * asked.cached, asked.cached, [(chunk, 0)] * (count * pool.spread))
-        added = max(0.0, max(step.gpu, step.prepare + step.launch) - decode)
-        least = min(least, added * asked.prompt / (chunk * count * pool.spread))
-    return least
+    return MeanRequest(spec.prompt.tokens, spec.output.tokens)

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from steelyard import UserError
+from steelyard.search.estimates import answers_per_second, prompt_seconds, prompts_per_second
 from steelyard.sim.setup import set_up
-from studies.estimates import answers_per_second, asked_of, prompt_seconds, prompts_per_second
+from studies.estimates import asked_of
 from studies.outcome import loaded
 
 Pool = dict[str, Any]

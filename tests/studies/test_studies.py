@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from steelyard import load_scenario, scenario_from_dict, simulate
+from steelyard.search.estimates import MeanRequest, answers_per_second, prompts_per_second
 from steelyard.sim.setup import set_up
 from studies.capacity import Candidate, Contest, Limit
-from studies.estimates import Asked, answers_per_second, prompts_per_second
 from studies.figures import IMAGES, PAGE, draw, names
 from studies.fleets import splits
 from studies.gallery import GALLERY
@@ -72,7 +72,7 @@ def small(rate: float, requests: int = 1500) -> dict[str, object]:
 
 def test_an_engine_carries_about_its_estimate() -> None:
     setup = set_up(scenario_from_dict(small(1.0)))
-    asked = Asked(512, 64)
+    asked = MeanRequest(512, 64)
     estimate = answers_per_second(setup.pools[0], asked, tpot=0.05, prompts_too=True)
     apart = answers_per_second(setup.pools[0], asked, tpot=0.05, prompts_too=False)
     assert 0 < estimate < apart and estimate < prompts_per_second(setup.pools[0], asked)

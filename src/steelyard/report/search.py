@@ -48,6 +48,11 @@ def level_lines(answer: Answer, level: LevelAnswer) -> Iterator[str]:
     yield f"  binds: {level.binds}"
     if level.other is not None and level.sure is not None:
         sure = level.sure
+        if answer.found.scenario.search.objective == "cost":
+            yield f"  next best: {level.other.architecture}, {level.other.name}; {_carries(answer, level.other)}"
+            yield f"  the first carries the rate with {_chance(sure.chance)} certainty (seeds, errors of costs)"
+            yield f"  {_spread(level)}"
+            return
         yield (
             f"  next best: {level.other.architecture}, {level.other.name}; over seeds the first is "
             f"{percent(abs(sure.margin - 1))} {'better' if sure.margin >= 1 else 'worse'}, and it is better with "

@@ -12,6 +12,7 @@ from steelyard.report.markup import bar_cell, html_table
 from steelyard.report.search import level_lines
 from steelyard.report.words import count, dollars, plural, seconds, significant
 from steelyard.search.answer import Answer, LevelAnswer
+from steelyard.search.contest import MARGIN
 
 _COLUMNS = (
     "architecture",
@@ -117,6 +118,6 @@ def _candidates(answer: Answer) -> str:
     note = (
         f"<p>Of {count(space.considered)} candidates {count(space.no_room)} do not fit the memory of their GPUs, and "
         f"{count(space.refused)} have degrees or settings that do not go together. A bound is sound: no simulation "
-        "within the limits is above it. An estimate is not, and counts with a margin of 30 %.</p>"
+        f"within the limits is above it. Estimates and short runs are not; an estimate counts {MARGIN} times.</p>"
     )
     return note + html_table(head, rows)

@@ -42,7 +42,10 @@ class Repeat:
 
 @dataclass(frozen=True)
 class Sureness:
-    """What becomes of the best and the next best if one input changes, and the chance that the best is better."""
+    """What becomes of the best and the next best if one input changes, and the chance that the best is better.
+
+    With the objective ``cost`` the rate to be carried stands for the next best: the chance is that it is carried.
+    """
 
     rates: dict[str, tuple[float, float]]  # by what is changed: requests per second of the best and of the next best
     weights: tuple[float, float]  # score of one request per second of each
@@ -92,8 +95,9 @@ def sureness(
                 progress("repetitions", done, len(missing))
     names = ["as it is", *(name or f"seed {seed}" for name, seed in changes)]
     pairs = dict(zip(names, zip(rates[::2], rates[1::2], strict=True), strict=True))
-    weights = (best.score / best.rate, other.score / other.rate) if best.score > 0 else (1.0, 1.0)
-    return _judged(pairs, weights)
+    if scenario.search.objective == "cost":  # prices are known: what may be wrong is that it carries the rate
+        return _judged({name: (one, best.rate) for name, (one, _) in pairs.items()}, (1.0, 1.0))
+    return _judged(pairs, (best.score / best.rate, other.score / other.rate))
 
 
 def repeated(scenario: SearchScenario, task: Repeat) -> float:

@@ -22,7 +22,7 @@ from steelyard.search.outcome import LoadOutcome
 from steelyard.search.rates import RateGrid
 
 _AT_ONCE = 8  # candidates that advance together
-_MARGIN = 1.3  # a simulated capacity may be above its estimate by this factor; the highest seen is 1.13
+MARGIN = 1.3  # a simulated capacity may be above its estimate by this factor; chosen
 KEPT = 2  # best candidates that must be right: the answer and the next best
 
 
@@ -144,7 +144,7 @@ class Contest:
             place = None if floor is None or self.exhaustive else self.grid.above(floor / weight)
             if highest < (0 if place is None else place):
                 cut["bound"] = True
-            elif place is not None and estimate * _MARGIN < float(self.grid.rates[min(place, highest)]):
+            elif place is not None and estimate * MARGIN < float(self.grid.rates[min(place, highest)]):
                 cut["estimate"] = True
             else:
                 wanted[level] = place

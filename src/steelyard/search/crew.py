@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from steelyard.errors import UserError
 from steelyard.sim.workers import free_cores, keep_working
-
-_Task = TypeVar("_Task")
-_Found = TypeVar("_Found")
 
 
 class Crew(Protocol):

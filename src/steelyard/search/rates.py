@@ -40,6 +40,10 @@ class RateGrid:
         """The place of the highest rate that is not above one; -1 if there is none."""
         return int(np.searchsorted(self.rates, rate * (1 + 1e-9), side="right")) - 1
 
+    def at_least(self, rate: float) -> int:
+        """The place of the lowest rate that is not below one."""
+        return min(int(np.searchsorted(self.rates, rate * (1 - 1e-9))), len(self.rates) - 1)
+
     def above(self, rate: float) -> int:
         """The place of the lowest rate above one."""
         return self.at_most(rate) + 1

@@ -216,7 +216,7 @@ class _Search:
             return contest
         entrants = Field([group for _, group in groups], [i for i, _ in groups], self._weight)
         if self.scenario.search.objective == "cost":
-            cheapest(contest, entrants, self.grid.at_most(self.grid.load.own), self._simulate)
+            cheapest(contest, entrants, self.grid.at_least(self.grid.load.own), self._simulate)
         else:
             contest.run(entrants, partial(self._simulate, architecture))
         return contest
