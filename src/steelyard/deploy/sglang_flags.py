@@ -5,7 +5,14 @@ from __future__ import annotations
 from steelyard.deploy.fleets import EngineGroup
 from steelyard.deploy.names import deployed_name
 from steelyard.deploy.parts import Told
-from steelyard.deploy.vllm_flags import EAGLE_HEAD, check_scheduler, model_flags, note_conditions
+from steelyard.deploy.vllm_flags import (
+    EAGLE_HEAD,
+    capture_sizes,
+    check_scheduler,
+    drafting,
+    model_flags,
+    note_conditions,
+)
 from steelyard.scenario import EngineSpec, PoolSpec
 
 ONLINE = {"fp8": "fp8"}
@@ -98,20 +105,12 @@ def _graphs(told: Told, engine: EngineSpec) -> None:
         told.note("engine.cudagraph", f"{engine.cudagraph} is vLLM's; SGLang captures whole decode steps")
     elif engine.cudagraph == "full_decode_only":
         told.flag("--cuda-graph-backend-prefill", "disabled")
-    if engine.cudagraph_capture_sizes is not None:
-        if engine.cudagraph == "none" or not engine.cudagraph_capture_sizes:
-            told.note("engine.cudagraph_capture_sizes", "without graphs there is nothing to capture")
-        else:
-            told.flag("--cuda-graph-bs-decode", *engine.cudagraph_capture_sizes)
+    capture_sizes(told, engine, "--cuda-graph-bs-decode")
 
 
 def _speculation(told: Told, engine: EngineSpec) -> None:
-    spec = engine.speculative
-    if not engine.drafts:
-        return
-    if spec is None or spec.method == "free":
-        key = "engine.num_speculative_tokens" if spec is None else "engine.speculative.method"
-        told.note(key, "drafts that take no time cannot be had, and are left out; simulate ngram, draft, eagle or mtp")
+    spec = drafting(told, engine)
+    if spec is None:
         return
     told.flag("--speculative-algorithm", ALGORITHMS[spec.method])
     if spec.method != "ngram":

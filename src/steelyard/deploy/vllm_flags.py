@@ -8,7 +8,7 @@ from steelyard.deploy.names import deployed_name
 from steelyard.deploy.parts import Told
 from steelyard.errors import UserError
 from steelyard.model import load_model
-from steelyard.scenario import EngineSpec, ModelRef, PoolSpec
+from steelyard.scenario import EngineSpec, ModelRef, PoolSpec, SpeculativeSpec
 from steelyard.scenario.tiers import TierSpec
 
 GIB = 2**30
@@ -111,20 +111,34 @@ def _graphs(told: Told, engine: EngineSpec) -> None:
         told.flag("--enforce-eager")
     else:
         told.document("--compilation-config", {"cudagraph_mode": engine.cudagraph.upper()})
-    if engine.cudagraph_capture_sizes is not None:
-        if engine.cudagraph == "none" or not engine.cudagraph_capture_sizes:
-            told.note("engine.cudagraph_capture_sizes", "without graphs there is nothing to capture")
-        else:
-            told.flag("--cudagraph-capture-sizes", *engine.cudagraph_capture_sizes)
+    capture_sizes(told, engine, "--cudagraph-capture-sizes")
 
 
-def _speculation(told: Told, engine: EngineSpec) -> None:
+def capture_sizes(told: Told, engine: EngineSpec, flag: str) -> None:
+    """The sizes of captured graphs, by a target's flag."""
+    if engine.cudagraph_capture_sizes is None:
+        return
+    if engine.cudagraph == "none" or not engine.cudagraph_capture_sizes:
+        told.note("engine.cudagraph_capture_sizes", "without graphs there is nothing to capture")
+    else:
+        told.flag(flag, *engine.cudagraph_capture_sizes)
+
+
+def drafting(told: Told, engine: EngineSpec) -> SpeculativeSpec | None:
+    """How drafts are made; None without any, and for drafts that take no time, of which there are none."""
     spec = engine.speculative
     if not engine.drafts:
-        return
+        return None
     if spec is None or spec.method == "free":
         key = "engine.num_speculative_tokens" if spec is None else "engine.speculative.method"
         told.note(key, "drafts that take no time cannot be had, and are left out; simulate ngram, draft, eagle or mtp")
+        return None
+    return spec
+
+
+def _speculation(told: Told, engine: EngineSpec) -> None:
+    spec = drafting(told, engine)
+    if spec is None:
         return
     config: dict[str, object] = {"method": METHODS[spec.method], "num_speculative_tokens": spec.num_tokens}
     if spec.draft_model is not None:
