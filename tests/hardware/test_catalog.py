@@ -19,6 +19,7 @@ WANTED = {
     "h800",
     "h200",
     "h20",
+    "gh200",
     "b200",
     "gb200",
     "l40s",
@@ -53,7 +54,7 @@ def test_figures_are_of_the_right_size_and_kind(name: str) -> None:
     assert gpu.nvlink_bandwidth == 0 or gpu.nvlink_bandwidth > gpu.pcie_bandwidth
     assert gpu.pcie_bandwidth >= 30e9
     assert 0 < gpu.nic_bandwidth <= 100e9
-    assert gpu.gpus_per_node >= 8
+    assert gpu.gpus_per_node >= 8 or (gpu.gpus_per_node == 1 and gpu.nvlink_bandwidth == 0)
     assert 0.1 < gpu.price_per_hour < 20
     assert 300 <= gpu.tdp_watts <= 1400
 

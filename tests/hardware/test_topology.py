@@ -58,9 +58,10 @@ def test_the_usual_node_comes_from_the_catalog(name: str) -> None:
     topology = topology_of(gpu)
     assert topology.gpus_per_node == gpu.gpus_per_node
     assert topology.peer.rated == gpu.peer_bandwidth and topology.nic.rated == gpu.nic_bandwidth
-    assert topology.peer.kind == ("nvlink" if gpu.nvlink_bandwidth else "pcie")
-    assert 0.5 * gpu.peer_bandwidth < topology.peer.rate < gpu.peer_bandwidth
-    assert topology.usual_node
+    assert topology.peer.kind == ("nvlink" if gpu.nvlink_bandwidth else "pcie" if gpu.peer_access else "host")
+    assert (0.5 if gpu.peer_access else 0.25) * gpu.peer_bandwidth < topology.peer.rate < gpu.peer_bandwidth
+    assert topology_of(gpu, spec(peer_access=True)).usual_node, "times were measured where GPUs reach each other"
+    assert topology.usual_node == gpu.peer_access
 
 
 def test_what_a_scenario_gives_replaces_the_usual() -> None:
@@ -112,11 +113,22 @@ def test_only_what_leaves_a_leaf_is_oversubscribed() -> None:
 
 
 def test_many_gpus_share_the_hosts_bridges_where_there_is_no_nvlink() -> None:
-    topology = topology_of(find_gpu("rtx-pro-6000"))
+    topology = topology_of(find_gpu("rtx-pro-6000"), spec(peer_access=True))
     pair, four = (topology.inside(topology.span(ranks)).rate for ranks in (2, 4))
     assert four < pair == topology.peer.rate
     switched = topology_of(find_gpu("h100"))
     assert switched.inside(switched.span(8)) == switched.peer
+
+
+def test_without_peer_access_all_passes_through_the_hosts_memory() -> None:
+    """Whatever the card can do: a scenario knows its host, the catalog only the usual one."""
+    for name, rate in (("rtx-pro-6000", 18.7e9), ("rtx-4090", 12.8e9)):
+        usual, able = (topology_of(find_gpu(name), spec(peer_access=peer)).peer for peer in (None, True))
+        assert (usual.kind, able.kind) == ("host", "pcie")
+        assert usual.rate == pytest.approx(rate) and able.rate > 1.4 * rate
+    assert topology_of(find_gpu("l40s")).peer.kind == "pcie"
+    assert topology_of(find_gpu("l40s"), spec(peer_access=False)).peer.kind == "host"
+    assert topology_of(find_gpu("h100"), spec(peer_access=False)).peer.kind == "nvlink", "which is peer access"
 
 
 def test_two_kinds_of_gpu_talk_at_the_slower_ones_rate() -> None:

@@ -65,7 +65,7 @@ def test_a_path_may_be_relative_to_the_scenario_or_to_here(tmp_path: Path, monke
 
 def test_left_out_keys_take_the_published_defaults(tmp_path: Path) -> None:
     model = read(tmp_path)
-    attention = model.layers[0].attention
+    (attention, _), *_ = model.attentions
     assert (attention.kv_heads, attention.head_dim) == (4, 64)
     assert not model.tied_embeddings
     assert model.dtype == "float16"
@@ -139,16 +139,16 @@ def test_the_published_multimodal_gemma_file_leaves_defaults_to_the_family(tmp_p
 def test_layer_types_must_cover_every_layer(tmp_path: Path) -> None:
     mistral = {"architectures": ["MistralForCausalLM"], "sliding_window": 64}
     hybrid = read(tmp_path, **mistral, layer_types=["full_attention", "sliding_attention"])
-    assert [layer.attention.window for layer in hybrid.layers] == [None, 64]
+    assert [attention.window for attention, _ in hybrid.attentions] == [None, 64]
     with pytest.raises(UserError, match=r"layer_types: .*expected 2 entries"):
         read(tmp_path, **mistral, layer_types=["full_attention"])
 
 
 def test_qwen_slides_only_above_the_window_layers(tmp_path: Path) -> None:
     qwen = {"architectures": ["Qwen2ForCausalLM"], "sliding_window": 64, "max_window_layers": 1}
-    assert [layer.attention.window for layer in read(tmp_path, **qwen).layers] == [None]
+    assert [attention.window for attention, _ in read(tmp_path, **qwen).attentions] == [None]
     sliding = read(tmp_path, **qwen, use_sliding_window=True)
-    assert [(layer.attention.window, layer.count) for layer in sliding.layers] == [(None, 1), (64, 1)]
+    assert [(attention.window, layers) for attention, layers in sliding.attentions] == [(None, 1), (64, 1)]
 
 
 def test_sparse_layers_follow_step_and_exceptions(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_minimax_m2_is_as_large_as_its_card_says(tmp_path: Path) -> None:
     count = parameters(model)
     assert count.total / 1e9 == pytest.approx(228.7, abs=0.05)
     assert count.active_without_embedding / 1e9 == pytest.approx(10, abs=0.5)
-    assert model.layers[0].attention.qk_norm and len(model.layers) == 1
+    assert model.attentions[0][0].qk_norm and len(model.layers) == 1
     check_tp(model, 4)
     with pytest.raises(UserError, match="cuts its 128-wide quantisation blocks"):
         check_tp(model, 8)

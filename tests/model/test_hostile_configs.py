@@ -37,6 +37,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "deepseek-v2-lite": {"num_nextn_predict_layers": 1},
     "gpt-oss-20b": {},
     "step3": {},
+    "deepseek-v3.2": {},
+    "qwen3-next-80b-a3b": {"mamba_ssm_dtype": "float32"},
+    "nemotron-3-nano-30b-a3b": {"moe_latent_size": 1024},
+    "granite-4.0-h-tiny": {"mamba_ssm_cache_dtype": "float32"},
+    "llama-4-scout": {"no_rope_layer_interval": 4},
+    "ernie-4.5-21b-a3b": {},
+    "glm-4.5-air": {},
+    "olmo-3-7b": {},
 }
 HOSTILE: tuple[Any, ...] = (0, -1, 3, 4097, 10**7, 10**39, 1.5, -inf, nan, 1e308, True, "9" * 300, [], {}, [1e308])
 
@@ -77,8 +85,11 @@ def test_any_value_of_any_key_is_refused_or_served(name: str, tmp_path: Path) ->
                 refused += 1
                 assert str(config) in str(error) and len(str(error)) < 600 + len(str(config)), error
                 continue
+            for attention, _ in model.attentions:
+                assert attention.heads % attention.kv_heads == 0 < attention.head_dim
+            for recurrent, _ in model.recurrents:
+                assert recurrent.heads % recurrent.groups == 0 < recurrent.head_dim
             for layer in model.layers:
-                assert layer.attention.heads % layer.attention.kv_heads == 0 < layer.attention.head_dim
                 assert not isinstance(layer.ffn, MoeFfn) or layer.ffn.top_k <= layer.ffn.experts
             assert model.num_layers <= 10_000 and 0 < model.max_position <= 10**9
             try:

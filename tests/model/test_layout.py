@@ -150,7 +150,7 @@ def test_dense_layers_come_first_and_windows_take_turns() -> None:
     first, *_ = stages(load_model("deepseek-v2-lite"), Layout(pp=3))
     assert [type(layer.ffn).__name__ for layer in first.model.layers] == ["DenseFfn", "MoeFfn"]
     for stage in stages(load_model("gpt-oss-20b"), Layout(pp=4)):
-        assert {layer.attention.window: layer.count for layer in stage.model.layers} == {128: 3, None: 3}
+        assert {attention.window: layers for attention, layers in stage.model.attentions} == {128: 3, None: 3}
 
 
 def test_memory_is_planned_for_the_tightest_stage() -> None:

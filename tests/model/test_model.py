@@ -19,6 +19,7 @@ from steelyard.model import (
     GroupedGemm,
     ModelSpec,
     MoeFfn,
+    Recurrence,
     catalog_names,
     check_tp,
     head_operators,
@@ -226,7 +227,7 @@ def test_shards_sum_to_the_model_plus_replicated_norms(name: str, tp: int) -> No
     model = load_model(name)
     norms = (4 if name.startswith("gemma") else 2) * model.num_layers + 1
     replicated = norms * model.hidden
-    if model.layers[0].attention.qk_norm:
+    if model.attentions[0][0].qk_norm:
         replicated += 2 * 128 * model.num_layers
     assert tp * weight_bytes(model, tp=tp) == weight_bytes(model) + (tp - 1) * replicated * 2
 
@@ -307,7 +308,11 @@ def test_operators_are_fused_and_ordered_as_vllm_runs_them() -> None:
 
 def test_only_the_head_runs_per_sequence() -> None:
     model = load_model("llama-3.1-8b")
-    per = {op.name: op.per for op in head_operators(model, 2) if not isinstance(op, AttentionOperator | GroupedGemm)}
+    per = {
+        op.name: op.per
+        for op in head_operators(model, 2)
+        if not isinstance(op, AttentionOperator | GroupedGemm | Recurrence)
+    }
     assert {name for name, unit in per.items() if unit == "sequence"} == {
         "lm_head",
         "logits_gather",

@@ -21,6 +21,11 @@ def find_gpu(name: str) -> Gpu:
     return gpu
 
 
+def is_known(name: str) -> bool:
+    """Whether the catalog has a GPU of that name."""
+    return _plain(name) in _by_spelling()
+
+
 def gpu_names() -> dict[str, str]:
     """Every catalog name with a one-line description."""
     return {name: describe(gpu) for name, gpu in _catalog().items()}

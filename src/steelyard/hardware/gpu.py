@@ -29,6 +29,7 @@ class Gpu:
     nvlink_bandwidth: float
     nvls_share: float
     pcie_bandwidth: float
+    peer_access: bool
     nic_bandwidth: float
     gpus_per_node: int
     price_per_hour: float

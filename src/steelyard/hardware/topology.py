@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
 from steelyard.hardware.gpu import Gpu
 from steelyard.scenario.topology import TopologySpec
 
-LinkKind = Literal["nvlink", "pcie", "network"]
+T = TypeVar("T")
+LinkKind = Literal["nvlink", "pcie", "host", "network"]
 
-# Share of a link's rated bandwidth that transfers reach. NCCL's tuner assumes 20.0 to 20.6 of the 25 GB/s of an NVLink
-# (40.1 of 50 on Blackwell). Pairs over PCIe reach 20 of 32 and 39 of 64 GB/s. 400 Gb/s ports carry 44 to 46 of 50 GB/s
-# in DeepEP's published all-to-alls.
-SHARES: dict[LinkKind, float] = {"nvlink": 0.80, "pcie": 0.60, "network": 0.90}
+# Share of a link's rated bandwidth that transfers reach.
+# - nvlink: NCCL's tuner assumes 20.0 to 20.6 of the 25 GB/s of one (40.1 of 50 on Blackwell).
+# - pcie, straight into the other GPU's memory: NVIDIA's tables have pairs at 37 to 42 of 64 GB/s (RTX PRO 6000) and at
+#   20 of 32 (L40S); two RTX PRO 6000 gather 35 with NCCL (FlashInfer pull request 5023) and read 43 (vLLM issue 56128).
+# - host, through the host's memory: four RTX 4090 add up at 12.8 of 32 (tinygrad/open-gpu-kernel-modules, pull request
+#   22).
+# - network: 400 Gb/s ports carry 44 to 46 of 50 GB/s in DeepEP's published all-to-alls.
+SHARES: dict[LinkKind, float] = {"nvlink": 0.80, "pcie": 0.60, "host": 0.40, "network": 0.90}
 CROWDED_PCIE = 2 / 3  # of it when more than two GPUs share the host's bridges: 25 of 64 GB/s among four and eight
+# The most that NCCL sends through a host's memory, whatever the link: the mean of two hosts. Pairs of RTX PRO 6000 add
+# up at 15.3 GB/s with vLLM 0.19, SGLang 0.5.10 and TensorRT-LLM 1.3.0rc10 (NVIDIA's tables), eight on two sockets at
+# 22.2 (voipmonitor/rtx6kpro). NCCL up to 2.28 expects 16 of any AMD processor, and opens no more channels than that.
+MOST_THROUGH_HOST = 18.7e9
 # Seconds until the first bytes arrive: the hop latencies of NCCL's tuner for its low-latency protocol.
-LATENCIES: dict[LinkKind, float] = {"nvlink": 0.6e-6, "pcie": 1.0e-6, "network": 2.7e-6}
+LATENCIES: dict[LinkKind, float] = {"nvlink": 0.6e-6, "pcie": 1.0e-6, "host": 1.0e-6, "network": 2.7e-6}
 
 
 @dataclass(frozen=True)
@@ -32,7 +41,8 @@ class GpuLink:
     @property
     def rate(self) -> float:
         """Bytes/s per direction that transfers reach."""
-        return self.rated * SHARES[self.kind]
+        reached = self.rated * SHARES[self.kind]
+        return min(reached, MOST_THROUGH_HOST) if self.kind == "host" else reached
 
 
 @dataclass(frozen=True)
@@ -70,7 +80,7 @@ class Topology:
 
     def inside(self, span: Span) -> GpuLink:
         """One GPU's link to the others of its node while all of the group send."""
-        if self.peer.kind == "nvlink" or span.most <= 2:
+        if self.peer.kind != "pcie" or span.most <= 2:
             return self.peer
         return GpuLink("pcie", self.peer.rated * CROWDED_PCIE, self.peer.latency)
 
@@ -86,22 +96,18 @@ class Topology:
 
     @property
     def usual_node(self) -> bool:
-        """Whether nodes are wired as in the catalog, so that times measured inside such nodes apply."""
-        return self.peer == _peer(self.gpu)
+        """Whether nodes are wired as those that measured times come from: as in the catalog, with peer access."""
+        return self.peer == _peer(self.gpu, peer_access=True)
 
 
 def topology_of(gpu: Gpu, spec: TopologySpec | None = None) -> Topology:
     """A fleet's topology: the scenario's values, and the GPU's usual node for the rest."""
     spec = spec or TopologySpec()
-    peer = _peer(gpu)
+    peer = _peer(gpu, spec.peer_access) if spec.nvlink is None else GpuLink("nvlink", spec.nvlink, LATENCIES["nvlink"])
     return Topology(
         gpu=gpu,
         gpus_per_node=spec.gpus_per_node or gpu.gpus_per_node,
-        peer=GpuLink(
-            peer.kind if spec.nvlink is None else "nvlink",
-            _given(spec.nvlink, peer.rated),
-            _given(spec.nvlink_latency, peer.latency),
-        ),
+        peer=GpuLink(peer.kind, peer.rated, _given(spec.nvlink_latency, peer.latency)),
         nic=GpuLink("network", _given(spec.nic, gpu.nic_bandwidth), _given(spec.nic_latency, LATENCIES["network"])),
         oversubscription=spec.oversubscription,
         nodes_per_leaf=spec.nodes_per_leaf,
@@ -114,10 +120,11 @@ def slower(one: GpuLink, other: GpuLink) -> GpuLink:
     return GpuLink(by_rate.kind, by_rate.rated, max(one.latency, other.latency))
 
 
-def _peer(gpu: Gpu) -> GpuLink:
-    kind: LinkKind = "nvlink" if gpu.nvlink_bandwidth else "pcie"
+def _peer(gpu: Gpu, peer_access: bool | None = None) -> GpuLink:
+    """The link between two GPUs of a node. Without NVLink it depends on whether they reach each other's memory."""
+    kind: LinkKind = "nvlink" if gpu.nvlink_bandwidth else "pcie" if _given(peer_access, gpu.peer_access) else "host"
     return GpuLink(kind, gpu.peer_bandwidth, LATENCIES[kind])
 
 
-def _given(value: float | None, usual: float) -> float:
+def _given(value: T | None, usual: T) -> T:
     return usual if value is None else value

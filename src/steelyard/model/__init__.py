@@ -3,7 +3,7 @@
 from steelyard.model.layout import All2All, Layout, Stage, as_layout, layers_of_stages, stages
 from steelyard.model.loading import catalog_name, catalog_names, describe, hub_name, load_model, model_names
 from steelyard.model.loads import read_loads
-from steelyard.model.operators import (
+from steelyard.model.operator_kinds import (
     AttentionOperator,
     AttentionShape,
     Collective,
@@ -12,6 +12,9 @@ from steelyard.model.operators import (
     Gemm,
     GroupedGemm,
     Operator,
+    Recurrence,
+)
+from steelyard.model.operators import (
     embedding_operators,
     head_operators,
     operators,
@@ -24,14 +27,18 @@ from steelyard.model.sharding import check_layout, check_tp
 from steelyard.model.size import (
     KvGroup,
     Parameters,
+    States,
+    index_bytes,
+    kv_bytes,
     kv_bytes_per_token,
     kv_dtype_bytes,
     kv_groups,
     parameters,
     stage_weight_bytes,
+    states,
     weight_bytes,
 )
-from steelyard.model.spec import Attention, DenseFfn, Layer, ModelSpec, MoeFfn, Quantization
+from steelyard.model.spec import Attention, DenseFfn, Indexer, Layer, ModelSpec, MoeFfn, Quantization, Recurrent
 
 __all__ = [
     "All2All",
@@ -44,6 +51,7 @@ __all__ = [
     "Elementwise",
     "Gemm",
     "GroupedGemm",
+    "Indexer",
     "KvGroup",
     "Layer",
     "Layout",
@@ -53,8 +61,11 @@ __all__ = [
     "Parameters",
     "Quantization",
     "RankLoad",
+    "Recurrence",
+    "Recurrent",
     "Routing",
     "Stage",
+    "States",
     "as_layout",
     "catalog_name",
     "catalog_names",
@@ -64,6 +75,8 @@ __all__ = [
     "embedding_operators",
     "head_operators",
     "hub_name",
+    "index_bytes",
+    "kv_bytes",
     "kv_bytes_per_token",
     "kv_dtype_bytes",
     "kv_groups",
@@ -80,5 +93,6 @@ __all__ = [
     "serve_as",
     "stage_weight_bytes",
     "stages",
+    "states",
     "weight_bytes",
 ]

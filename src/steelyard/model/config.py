@@ -19,7 +19,8 @@ _MOST = {
     "n_shared_experts": 1_000,
     **dict.fromkeys(("bits", "num_bits"), 16),
     **dict.fromkeys(("max_position_embeddings", "max_position_embedding"), MOST_CONTEXT),
-    **dict.fromkeys(("original_max_position_embeddings", "sliding_window"), MOST_CONTEXT),
+    **dict.fromkeys(("original_max_position_embeddings", "sliding_window", "attention_chunk_size"), MOST_CONTEXT),
+    **dict.fromkeys(("moe_num_shared_experts", "linear_conv_kernel_dim", "mamba_d_conv", "conv_kernel"), 1_000),
 }
 _MOST_OTHERWISE = 10_000_000  # widths, heads and vocabularies
 _INHERITED = ("torch_dtype", "dtype", "quantization_config", "tie_word_embeddings")

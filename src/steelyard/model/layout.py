@@ -80,6 +80,7 @@ def stages(model: ModelSpec, layout: int | Layout = 1) -> tuple[Stage, ...]:
         return (Stage(model, first=True, last=True),)
     order = _in_order(model)
     found, begin = [], 0
+    model = replace(model, order=())
     for i, count in enumerate(layers_of_stages(model.num_layers, pp)):
         own = order[begin : begin + count]
         kinds = tuple(replace(kind, count=own.count(kind)) for kind in dict.fromkeys(own))
@@ -91,9 +92,11 @@ def stages(model: ModelSpec, layout: int | Layout = 1) -> tuple[Stage, ...]:
 def _in_order(model: ModelSpec) -> list[Layer]:
     """Every layer in order, each as a kind with a count of one.
 
-    Kinds with different feed-forward blocks follow each other (dense layers come first). Kinds that only differ in
-    their attention alternate, as sliding and full layers do in every hybrid model.
+    Where the model does not say, kinds with different feed-forward blocks follow each other (dense layers come first),
+    and kinds that only differ in their attention alternate, as sliding and full layers do.
     """
+    if model.order:
+        return [replace(model.layers[kind], count=1) for kind in model.order]
     order: list[tuple[int, float, Layer]] = []
     blocks = list(dict.fromkeys(layer.ffn for layer in model.layers))
     for layer in model.layers:

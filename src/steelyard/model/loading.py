@@ -68,12 +68,14 @@ def describe(model: ModelSpec) -> str:
     size = f"{count.total / 1e9:.1f}B"
     if any(isinstance(layer.ffn, MoeFfn) for layer in model.layers):
         size += f" ({count.active / 1e9:.1f}B active)"
-    attention = model.layers[0].attention
-    shape = f"{model.num_layers} layers, {attention.kind} {attention.heads}"
-    if attention.kind == "gqa":
-        shape += f"/{attention.kv_heads}"
+    shape = f"{model.num_layers} layers, "
+    recurrent = sum(layers for _, layers in model.recurrents)
+    shape += f"{recurrent} of them recurrent, " if recurrent else ""
+    for attention, _ in model.attentions[:1]:
+        shape += f"{attention.kind} {attention.heads}"
+        shape += f"/{attention.kv_heads} heads, " if attention.kind == "gqa" else " heads, "
     stored = model.dtype if model.quantization is None else model.quantization.method
-    return f"{size}, {shape} heads, {model.max_position // 1024}k context, {stored}"
+    return f"{size}, {shape}{model.max_position // 1024}k context, {stored}"
 
 
 @cache

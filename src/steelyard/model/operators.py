@@ -1,9 +1,7 @@
 """The kernels one step runs, in order, with the numbers a cost model needs for each.
 
 All shapes are per GPU in the engine's layout, and operators are fused as vLLM fuses them:
-q, k and v in one GEMM, gate and up in one, a residual add with the norm after it. An operator's
-work is per token of the step, per sequence where only sampled rows take part, or per token of all
-data-parallel ranks together (pooled), which is what routed experts see.
+q, k and v in one GEMM, gate and up in one, a residual add with the norm after it.
 """
 
 from __future__ import annotations
@@ -12,162 +10,56 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from steelyard.model.layout import Layout, as_layout
-from steelyard.model.routing import RankLoad, Routing, rank_load
-from steelyard.model.sharding import check_layout, check_tp, expert_width_per_gpu, kv_heads_per_gpu, padded_vocab
-from steelyard.model.size import kv_elements
-from steelyard.model.spec import Attention, DenseFfn, Layer, ModelSpec, MoeFfn
+from steelyard.model.operator_kinds import (
+    AttentionOperator,
+    AttentionShape,
+    Collective,
+    ContextParallel,
+    Elementwise,
+    Gemm,
+    GroupedGemm,
+    Operator,
+    Per,
+    Recurrence,
+)
+from steelyard.model.routing import Routing, rank_load
+from steelyard.model.sharding import (
+    check_layout,
+    check_tp,
+    expert_width_per_gpu,
+    kv_heads_per_gpu,
+    padded_vocab,
+    state_groups_per_gpu,
+)
+from steelyard.model.size import index_bytes, kv_elements
+from steelyard.model.spec import Attention, DenseFfn, Indexer, Layer, ModelSpec, MoeFfn, Recurrent
 from steelyard.model.weights import (
     Matrix,
     attention_matrices,
     bytes_per_element,
+    conv_channels,
     ffn_matrices,
     lm_head,
+    recurrent_matrices,
 )
 
-Floats = NDArray[np.float64]
-Per = Literal["token", "sequence", "pooled"]
-CollectiveKind = Literal["allreduce", "allgather", "reducescatter", "alltoall", "send"]
 _FLOAT32 = 4  # bytes
 _FP8_ROW = 1.0 + 4 / 128  # bytes of a value sent in 8 bits, with a scale for every 128 of them
 EVEN = Routing()
 
 
-@dataclass(frozen=True)
-class Gemm:
-    """rows x k times k x n. weight_bytes is per weight; compute names the tensor-core dtype."""
-
-    name: str
-    k: int
-    n: int
-    weight_bytes: float
-    compute: str
-    per: Per = "token"
-    kind: Literal["gemm"] = "gemm"
-
-
-@dataclass(frozen=True)
-class GroupedGemm:
-    """One k x n GEMM per expert that any token chose; each token visits top_k of them.
-
-    ``experts`` are those of one GPU, which get ``share`` of all choices on average. ``load`` is the load of the busiest
-    GPU, or None if one GPU has all experts and they are chosen evenly. ``elsewhere`` are choices of local tokens whose
-    expert is on another GPU.
-    """
-
-    name: str
-    k: int
-    n: int
-    experts: int
-    top_k: int
-    weight_bytes: float
-    compute: str
-    per: Per = "token"
-    share: float = 1.0
-    load: RankLoad | None = None
-    elsewhere: float = 0.0
-    kind: Literal["grouped_gemm"] = "grouped_gemm"
-
-    @property
-    def choices(self) -> float:
-        """Experts of this GPU that a token visits on average."""
-        return self.top_k * self.share
-
-    def visits(self, rows: Floats) -> Floats:
-        """Rows of all experts of the busiest GPU, for each number of tokens."""
-        return rows * self.top_k if self.load is None else self.load.visits(rows)
-
-    def touched(self, rows: Floats) -> Floats:
-        """Experts of the busiest GPU that any token chose: the weights of others are not read."""
-        if self.load is None:
-            return self.experts * (1.0 - (1.0 - self.top_k / self.experts) ** rows)
-        return self.load.touched(rows)
-
-
-@dataclass(frozen=True)
-class AttentionShape:
-    """Heads and dims a kernel sees; kv_heads < heads means queries share keys."""
-
-    heads: int
-    kv_heads: int
-    qk_dim: int
-    v_dim: int
-
-    @property
-    def flops_per_pair(self) -> int:
-        """Floating-point operations for one query token against one key token, all heads."""
-        return 2 * self.heads * (self.qk_dim + self.v_dim)
-
-
-@dataclass(frozen=True)
-class ContextParallel:
-    """Cached tokens are split over ``ranks`` adjacent GPUs, which exchange values of ``value_bytes``."""
-
-    ranks: int
-    value_bytes: int
-
-
-@dataclass(frozen=True)
-class AttentionOperator:
-    """Attention over the cache.
-
-    mla runs prefill as plain multi-head attention and decode over the latent as if it had one KV
-    head; the other kinds run both alike. kv_elements are the values read per cached token at decode.
-    With context parallelism a decode has the heads of all its GPUs and the tokens of one.
-    """
-
-    name: str
-    attention: str
-    prefill: AttentionShape
-    decode: AttentionShape
-    kv_elements: int
-    window: int | None
-    compute: str
-    context_parallel: ContextParallel | None = None
-    kind: Literal["attention"] = "attention"
-
-
-@dataclass(frozen=True)
-class Elementwise:
-    """Work bound by memory: bytes read and written per token (or per sequence)."""
-
-    name: str
-    bytes: int
-    per: Per = "token"
-    kind: Literal["elementwise", "embedding", "sampling", "one_pass_sampling"] = "elementwise"
-
-
-@dataclass(frozen=True)
-class Collective:
-    """Communication among ``ranks`` GPUs of an engine: ``first`` and others at multiples of ``stride`` from it.
-
-    ``bytes`` per row are those of the whole tensor that is reduced, gathered or scattered, or of the message of a send.
-    In an all-to-all, whose rows are the tokens of one rank, they are those of one copy of a token sent to ``top_k`` of
-    all ``experts``, or back; ``mode`` names DeepEP's kernels.
-    """
-
-    name: str
-    bytes: int
-    per: Per = "token"
-    kind: CollectiveKind = "allreduce"
-    ranks: int = 2
-    mode: Literal["high_throughput", "low_latency"] | None = None
-    top_k: int = 1
-    experts: int = 1
-    stride: int = 1
-    first: int = 0
-
-
-Operator = Gemm | GroupedGemm | AttentionOperator | Elementwise | Collective
-
-
 def operators(model: ModelSpec, layer: Layer, tp: int | Layout = 1, routing: Routing = EVEN) -> tuple[Operator, ...]:
     """The operators of one layer of this kind, in the order they run."""
     layout = _checked(model, tp)
-    return (*_attention_block(model, layer, layout), *_ffn_block(model, layer, layout, routing))
+    found: list[Operator] = []
+    if layer.attention is not None:
+        found += _attention_block(model, layer, layer.attention, layout)
+    if layer.recurrent is not None:
+        found += _recurrent_block(model, layer.recurrent, layout)
+    if layer.ffn is not None:
+        found += _ffn_block(model, layer, layer.ffn, layout, routing)
+    return tuple(found)
 
 
 def embedding_operators(model: ModelSpec, tp: int | Layout = 1) -> tuple[Operator, ...]:
@@ -225,8 +117,8 @@ def _sampler(model: ModelSpec, logits: int) -> Elementwise:
     return Elementwise("sampler", logits * model.dtype_bytes, per="sequence", kind="one_pass_sampling")
 
 
-def _attention_block(model: ModelSpec, layer: Layer, layout: Layout) -> Iterator[Operator]:
-    attention, size, tp = layer.attention, model.dtype_bytes, layout.tp
+def _attention_block(model: ModelSpec, layer: Layer, attention: Attention, layout: Layout) -> Iterator[Operator]:
+    size, tp = model.dtype_bytes, layout.tp
     *inputs, output = attention_matrices(attention, model.hidden, tp)
     heads, kv_heads = attention.heads // tp, kv_heads_per_gpu(attention, tp)
     yield _residual_norm(model, "input_norm")
@@ -241,9 +133,14 @@ def _attention_block(model: ModelSpec, layer: Layer, layout: Layout) -> Iterator
         rotated = (heads + 1) * attention.qk_rope_dim
     else:
         rotated = (heads + kv_heads) * attention.head_dim
-    yield Elementwise("rope", 2 * rotated * size)
+    if attention.rope:
+        yield Elementwise("rope", 2 * rotated * size)
     yield Elementwise("kv_write", 2 * kv_elements(attention, tp) * size // layout.dcp)
+    if attention.indexer is not None:
+        yield from _indexer(model, attention, attention.indexer)
     yield _attention(model, attention, layout)
+    if attention.gated:
+        yield Elementwise("attention_gate", 3 * heads * attention.head_dim * size)
     yield _gemm(model, output)
     if tp > 1:
         yield Collective("attention_allreduce", model.hidden * size, ranks=tp)
@@ -254,35 +151,88 @@ def _attention_block(model: ModelSpec, layer: Layer, layout: Layout) -> Iterator
 def _attention(model: ModelSpec, attention: Attention, layout: Layout) -> AttentionOperator:
     tp, dcp = layout.tp, layout.dcp
     heads, kv_heads = attention.heads // tp, kv_heads_per_gpu(attention, tp)
+    kind, window = str(attention.kind), attention.window
     if attention.kind == "mla":
-        prefill = AttentionShape(heads, heads, attention.head_dim, attention.v_head_dim)
         latent = attention.kv_lora_rank
         decode = AttentionShape(heads, 1, latent + attention.qk_rope_dim, latent)
+        prefill = AttentionShape(heads, heads, attention.head_dim, attention.v_head_dim)
+        if attention.indexer is not None:
+            kind, prefill, window = "sparse", decode, attention.indexer.top_k
     else:
         prefill = decode = AttentionShape(heads, kv_heads, attention.head_dim, attention.head_dim)
     return AttentionOperator(
         name="attention",
-        attention=attention.kind,
+        attention=kind,
         prefill=prefill,
         decode=replace(decode, heads=heads * dcp),
         kv_elements=kv_elements(attention, tp),
-        window=attention.window,
+        window=window,
         compute=model.compute,
         context_parallel=ContextParallel(dcp, model.dtype_bytes) if dcp > 1 else None,
+        chunked=attention.chunked,
     )
 
 
-def _ffn_block(model: ModelSpec, layer: Layer, layout: Layout, routing: Routing) -> Iterator[Operator]:
+def _indexer(model: ModelSpec, attention: Attention, indexer: Indexer) -> Iterator[Operator]:
+    """Scores in 8 bits, of which the best are selected. It is not split over GPUs."""
+    size, values = model.dtype_bytes, indexer.heads * indexer.head_dim
+    yield Elementwise("index_queries", values * (size + 1))  # rotated and quantised
+    yield Elementwise("index_write", indexer.head_dim * size + index_bytes(attention))
+    shape = AttentionShape(indexer.heads, 1, indexer.head_dim, 0)
+    yield AttentionOperator(
+        name="indexer",
+        attention="indexer",
+        prefill=shape,
+        decode=shape,
+        kv_elements=indexer.head_dim,
+        window=None,
+        compute="fp8",
+        value_bytes=index_bytes(attention) / indexer.head_dim,
+        pair_bytes=2 * _FLOAT32,
+    )
+
+
+def _recurrent_block(model: ModelSpec, recurrent: Recurrent, layout: Layout) -> Iterator[Operator]:
+    size, tp = model.dtype_bytes, layout.tp
+    heads, inner, channels = recurrent.heads // tp, recurrent.inner // tp, conv_channels(recurrent, tp)
+    *inputs, output = recurrent_matrices(recurrent, model.hidden, tp)
+    yield _residual_norm(model, "input_norm")
+    for matrix in inputs:
+        yield _gemm(model, matrix)
+    yield Elementwise("short_conv", 2 * channels * size)
+    yield Recurrence(
+        name="recurrence",
+        recurrence=recurrent.kind,
+        heads=heads,
+        head_dim=recurrent.head_dim,
+        state_dim=recurrent.state_dim,
+        groups=state_groups_per_gpu(recurrent, tp),
+        chunk=recurrent.chunk,
+        state_bytes=heads * recurrent.head_dim * recurrent.state_dim * recurrent.state_bytes
+        + (recurrent.conv - 1) * channels * size,
+        value_bytes=recurrent.state_bytes,
+        token_bytes=(channels + inner) * size,
+        compute=model.compute,
+    )
+    yield Elementwise("gated_norm", 3 * inner * size)
+    yield _gemm(model, output)
+    if tp > 1:
+        yield Collective("attention_allreduce", model.hidden * size, ranks=tp)
+
+
+def _ffn_block(
+    model: ModelSpec, layer: Layer, ffn: DenseFfn | MoeFfn, layout: Layout, routing: Routing
+) -> Iterator[Operator]:
     yield _residual_norm(model, "pre_ffn_norm" if layer.sandwich_norms else "post_norm")
     row, tp = model.hidden * model.dtype_bytes, layout.tp
-    if isinstance(layer.ffn, DenseFfn):
-        up, down = ffn_matrices(model, layer.ffn, layout)
+    if isinstance(ffn, DenseFfn):
+        up, down = ffn_matrices(model, ffn, layout)
         yield _gemm(model, up)
-        yield _gated_act(model, "act", down.k)
+        yield _act(model, "act", down.k, ffn.gated)
         yield _gemm(model, down)
     else:
-        yield from _moe(model, layer.ffn, layout, routing)
-    if tp > 1 and isinstance(layer.ffn, MoeFfn) and layout.dp > 1 and layout.expert_parallel:
+        yield from _moe(model, ffn, layout, routing)
+    if tp > 1 and isinstance(ffn, MoeFfn) and layout.dp > 1 and layout.expert_parallel:
         # Each GPU of a tensor-parallel group sent a part of the tokens to the experts and received that part back.
         yield Collective("ffn_allgather", row, kind="allgather", ranks=tp)
     elif tp > 1:
@@ -292,31 +242,35 @@ def _ffn_block(model: ModelSpec, layer: Layer, layout: Layout, routing: Routing)
 
 
 def _moe(model: ModelSpec, ffn: MoeFfn, layout: Layout, routing: Routing) -> Iterator[Operator]:
-    size, hidden = model.dtype_bytes, model.hidden
+    size, hidden = model.dtype_bytes, ffn.latent or model.hidden
     matrices = {matrix.name: matrix for matrix in ffn_matrices(model, ffn, layout)}
     experts = _Experts(model, ffn, layout, routing)
     yield _gemm(model, matrices["router"])
     # Reads the scores; writes a float32 weight and a 32-bit expert number per choice.
     yield Elementwise("router_topk", ffn.experts * size + ffn.top_k * 2 * _FLOAT32)
+    if ffn.latent:
+        yield _gemm(model, matrices["latent_down"])
     if layout.dp > 1:
         yield experts.dispatch()
     yield experts.grouped(matrices["experts_gate_up"])
-    width = expert_width_per_gpu(model, ffn, layout)
-    yield Elementwise("experts_act", round(3 * experts.choices * width) * size, per=experts.per)
+    width, plain = expert_width_per_gpu(model, ffn, layout), "" if ffn.gated else "plain_"
+    yield Elementwise(f"{plain}experts_act", round(ffn.matrices * experts.choices * width) * size, per=experts.per)
     yield experts.grouped(matrices["experts_down"])
-    yield Elementwise("experts_sum", round((experts.choices + 1) * hidden) * size, per=experts.per)
+    yield Elementwise(f"{plain}experts_sum", round((experts.choices + 1) * hidden) * size, per=experts.per)
     if experts.elsewhere:
-        rows = round(experts.elsewhere * (5 * width + 2 * hidden))
+        rows = round(experts.elsewhere * ((2 * ffn.matrices - 1) * width + 2 * hidden))
         yield Elementwise("experts_elsewhere", rows * size, per=experts.per)
     if layout.dp > 1:
         yield experts.combine()
+    if ffn.latent:
+        yield _gemm(model, matrices["latent_up"])
     if ffn.shared_intermediate:
         yield _gemm(model, matrices["shared_gate_up"])
-        yield _gated_act(model, "shared_act", matrices["shared_down"].k)
+        yield _act(model, "shared_act", matrices["shared_down"].k, ffn.gated)
         yield _gemm(model, matrices["shared_down"])
         if ffn.shared_gate:
             yield _gemm(model, matrices["shared_gate"])
-        yield Elementwise("shared_add", 3 * hidden * size)
+        yield Elementwise("shared_add", 3 * model.hidden * size)
 
 
 @dataclass(frozen=True)
@@ -343,19 +297,24 @@ class _Experts:
         sent = self.layout.dp > 1 and self.layout.all2all != "allgather_reducescatter"
         return 0.0 if sent else self.ffn.top_k - self.choices
 
+    @property
+    def _row(self) -> int:
+        """Values of a token as experts see it."""
+        return self.ffn.latent or self.model.hidden
+
     def grouped(self, matrix: Matrix) -> GroupedGemm:
         ffn, layout = self.ffn, self.layout
         weight, compute = _precision(self.model, matrix)
         share = matrix.experts / (ffn.experts + layout.redundant_experts)
         load = rank_load(self.routing, ffn.experts, ffn.top_k, layout.expert_ranks, layout.redundant_experts)
-        name, k, n = matrix.name, matrix.k, matrix.n
-        away = self.elsewhere
-        return GroupedGemm(name, k, n, matrix.experts, ffn.top_k, weight, compute, self.per, share, load, away)
+        name, k, n = matrix.name if ffn.gated else f"plain_{matrix.name}", matrix.k, matrix.n
+        away, gated = self.elsewhere, ffn.gated
+        return GroupedGemm(name, k, n, matrix.experts, ffn.top_k, weight, compute, self.per, share, load, away, gated)
 
     def dispatch(self) -> Collective:
         """Tokens are gathered, with each choice and its weight, or sent to the GPUs of the chosen experts."""
         if self.layout.all2all == "allgather_reducescatter":
-            row = self.model.hidden * self.model.dtype_bytes + self.ffn.top_k * 2 * _FLOAT32
+            row = self._row * self.model.dtype_bytes + self.ffn.top_k * 2 * _FLOAT32
             ranks, stride = self._gathering
             return Collective("dispatch", row, "pooled", "allgather", ranks, stride=stride)
         value = _FP8_ROW if self._low_latency else float(self.model.dtype_bytes)
@@ -363,7 +322,7 @@ class _Experts:
 
     def combine(self) -> Collective:
         """The results, in 16 bits."""
-        row = self.model.hidden * self.model.dtype_bytes
+        row = self._row * self.model.dtype_bytes
         if self.layout.all2all == "allgather_reducescatter":
             ranks, stride = self._gathering
             return Collective("combine", row, "pooled", "reducescatter", ranks, stride=stride)
@@ -371,7 +330,7 @@ class _Experts:
 
     def _all_to_all(self, name: str, value_bytes: float) -> Collective:
         """The GPUs of a tensor-parallel group send a part of its tokens each."""
-        size = round(self.model.hidden * value_bytes / self.layout.tp)
+        size = round(self._row * value_bytes / self.layout.tp)
         mode: Literal["low_latency", "high_throughput"] = "low_latency" if self._low_latency else "high_throughput"
         ranks = self.layout.tp * self.layout.dp
         return Collective(name, size, "token", "alltoall", ranks, mode, self.ffn.top_k, self.ffn.experts)
@@ -410,6 +369,6 @@ def _norm(model: ModelSpec, name: str) -> Elementwise:
     return Elementwise(name, 2 * model.hidden * model.dtype_bytes)
 
 
-def _gated_act(model: ModelSpec, name: str, width: int) -> Elementwise:
-    """Activate the gate and multiply by up: reads two widths, writes one."""
-    return Elementwise(name, 3 * width * model.dtype_bytes)
+def _act(model: ModelSpec, name: str, width: int, gated: bool) -> Elementwise:
+    """Activate the gate and multiply by up: reads two widths (one without a gate), writes one."""
+    return Elementwise(name, (2 + gated) * width * model.dtype_bytes)

@@ -18,17 +18,22 @@ def model_from_config(config: Config, name: str) -> ModelSpec:
     config.check_numbers()
     config = config.text_part
     family = _family_of(config)
+    hidden = config.integer("hidden_size")
+    layers = family.layers(config)
+    kinds = _kinds(layers)
+    drafts = all(kind.blocks > 1 for kind in kinds)  # Nemotron-H has extra layers of two blocks, which are not read
     return ModelSpec(
         name=name,
         family=family.model_type,
-        hidden=config.integer("hidden_size"),
-        layers=_kinds(family.layers(config)),
+        hidden=hidden,
+        layers=kinds,
         vocab=config.integer("vocab_size", default=family.vocab_default),
         tied_embeddings=config.flag("tie_word_embeddings", family.tied_default),
         max_position=_max_position(config, family),
         dtype=_dtype(config),
         quantization=read_quantization(config),
-        mtp_layers=config.integer("num_nextn_predict_layers", default=0, least=0),
+        mtp_layers=config.integer("num_nextn_predict_layers", default=0, least=0) if drafts else 0,
+        order=_order(layers, kinds) if family.alternates else (),
     )
 
 
@@ -44,7 +49,7 @@ def _family_of(config: Config) -> Family:
         found, known = model_type or config.get("model_type"), {f.model_type: f for f in FAMILIES}
     family = known.get(found)
     if family is None:
-        supported = ", ".join(f.architecture for f in FAMILIES)
+        supported = ", ".join(f.architecture.partition("For")[0] for f in FAMILIES)
         raise UserError(f"{config.source}: architecture {quoted(found)} is not supported; supported: {supported}")
     return family
 
@@ -55,6 +60,12 @@ def _kinds(layers: list[Layer]) -> tuple[Layer, ...]:
     for layer in layers:
         counts[layer] = counts.get(layer, 0) + 1
     return tuple(replace(layer, count=count) for layer, count in counts.items())
+
+
+def _order(layers: list[Layer], kinds: tuple[Layer, ...]) -> tuple[int, ...]:
+    """The kind of each layer."""
+    numbers = {replace(kind, count=1): number for number, kind in enumerate(kinds)}
+    return tuple(numbers[layer] for layer in layers)
 
 
 def _max_position(config: Config, family: Family) -> int:

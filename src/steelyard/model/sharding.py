@@ -8,7 +8,7 @@ from typing import Literal
 
 from steelyard.errors import UserError
 from steelyard.model.layout import Layout, as_layout
-from steelyard.model.spec import Attention, DenseFfn, ModelSpec, MoeFfn
+from steelyard.model.spec import Attention, DenseFfn, ModelSpec, MoeFfn, Recurrent
 
 _VOCAB_PADDING = 64  # vLLM pads the vocabulary to a multiple of this before splitting it
 _MXFP4_GROUP = 32  # weights that share a scale, by the OCP microscaling format
@@ -25,6 +25,11 @@ def kv_copies(attention: Attention, tp: int) -> int:
 def kv_heads_per_gpu(attention: Attention, tp: int) -> int:
     """KV heads on one GPU: split as far as possible, then replicated."""
     return max(1, attention.kv_heads // tp)
+
+
+def state_groups_per_gpu(recurrent: Recurrent, tp: int) -> int:
+    """Groups of keys and queries on one GPU: split with the heads; a single one is on every GPU."""
+    return max(1, recurrent.groups // tp)
 
 
 def padded_vocab(model: ModelSpec) -> int:
@@ -84,19 +89,36 @@ def _problems(model: ModelSpec, layout: Layout) -> Iterator[tuple[Degree, str]]:
             return
     tp = layout.tp
     for layer in model.layers:
-        attention = layer.attention
-        if attention.heads % tp:
-            yield "tp", f"{attention.heads} attention heads cannot be split {tp} ways"
-        kv_heads = attention.kv_heads
-        if kv_heads % tp and tp % kv_heads:
-            yield "tp", f"{kv_heads} KV heads can be neither split nor replicated evenly {tp} ways"
-        yield from _ffn_problems(model, layer.ffn, layout)
+        if layer.attention is not None:
+            yield from _attention_problems(layer.attention, tp)
+        if layer.recurrent is not None:
+            yield from _recurrent_problems(layer.recurrent, tp)
+        if layer.ffn is not None:
+            yield from _ffn_problems(model, layer.ffn, layout)
     if padded_vocab(model) % tp:
         yield "tp", f"the vocabulary of {padded_vocab(model)} cannot be split {tp} ways"
     if layout.pp > model.num_layers:
         yield "pp", f"{model.num_layers} layers cannot be divided over {layout.pp} stages"
     yield from _expert_problems(model, layout)
     yield from _context_problems(model, layout)
+
+
+def _attention_problems(attention: Attention, tp: int) -> Iterator[tuple[Degree, str]]:
+    if attention.heads % tp:
+        yield "tp", f"{attention.heads} attention heads cannot be split {tp} ways"
+    kv_heads = attention.kv_heads
+    if kv_heads % tp and tp % kv_heads:
+        yield "tp", f"{kv_heads} KV heads can be neither split nor replicated evenly {tp} ways"
+
+
+def _recurrent_problems(recurrent: Recurrent, tp: int) -> Iterator[tuple[Degree, str]]:
+    """vLLM's rules: the heads of the state are split, and their groups with them, of which one alone is replicated."""
+    if recurrent.heads % tp:
+        yield "tp", f"{recurrent.heads} heads with a recurrent state cannot be split {tp} ways"
+    groups = recurrent.groups
+    if groups % tp and (recurrent.kind != "mamba2" or groups != 1):
+        what = "state groups" if recurrent.kind == "mamba2" else "key heads of recurrent layers"
+        yield "tp", f"{groups} {what} cannot be split {tp} ways"
 
 
 def _ffn_problems(model: ModelSpec, ffn: DenseFfn | MoeFfn, layout: Layout) -> Iterator[tuple[Degree, str]]:
@@ -143,11 +165,15 @@ def _context_problems(model: ModelSpec, layout: Layout) -> Iterator[tuple[Degree
     """Cached tokens can only be split over GPUs that would have copies of them."""
     if layout.dcp == 1:
         return
-    for layer in model.layers:
-        copies = kv_copies(layer.attention, layout.tp)
+    for attention, _ in model.attentions:
+        copies = kv_copies(attention, layout.tp)
         if copies % layout.dcp:
-            heads = "the latent" if layer.attention.kind == "mla" else f"each of {layer.attention.kv_heads} KV heads"
+            heads = "the latent" if attention.kind == "mla" else f"each of {attention.kv_heads} KV heads"
             gpus = f"{copies} GPU" if copies == 1 else f"{copies} GPUs"
             yield "dcp", f"at tp={layout.tp} {heads} is on {gpus}, no multiple of {layout.dcp}"
-        if layer.attention.window is not None:
-            yield "dcp", f"its layers with a window of {layer.attention.window} tokens cannot split them"
+        if attention.window is not None:
+            yield "dcp", f"its layers with a window of {attention.window} tokens cannot split them"
+        if attention.indexer is not None:
+            yield "dcp", "sparse attention over split tokens is not simulated"
+    if model.recurrents:
+        yield "dcp", "its recurrent layers have no cached tokens to split, which is not simulated"

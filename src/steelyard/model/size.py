@@ -9,7 +9,14 @@ from steelyard.model.layout import Layout, Stage, as_layout, stages
 from steelyard.model.quantization import serve_as
 from steelyard.model.sharding import check_layout, check_tp, kv_heads_per_gpu
 from steelyard.model.spec import Attention, Layer, ModelSpec, MoeFfn
-from steelyard.model.weights import bytes_per_element, layer_matrices, lm_head, matrix_bytes, vector_elements
+from steelyard.model.weights import (
+    bytes_per_element,
+    conv_channels,
+    layer_matrices,
+    lm_head,
+    matrix_bytes,
+    vector_elements,
+)
 
 _KV_DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "fp8": 1}
 
@@ -30,13 +37,29 @@ class Parameters:
     mtp: int
 
 
+_INDEX_BLOCK = 128  # values of an indexer's key, in 8 bits, that share a 32-bit scale
+_LATENT_BLOCK = 128  # the same in an 8-bit cache of sparse attention, whose rotary part stays in 16 bits
+
+
 @dataclass(frozen=True)
 class KvGroup:
-    """Layers that keep the same span of tokens: `window` of them, or all when None."""
+    """Layers that keep the same span of tokens: `window` of them, or all when None.
+
+    If `chunked`, they keep the tokens since the last multiple of `window`.
+    """
 
     window: int | None
     layers: int
     bytes_per_token: int
+    chunked: bool = False
+
+
+@dataclass(frozen=True)
+class States:
+    """Recurrent layers, and the bytes that each keeps for a request on one GPU."""
+
+    layers: int
+    bytes_each: int
 
 
 def parameters(model: ModelSpec) -> Parameters:
@@ -64,9 +87,9 @@ def _active_parameters(model: ModelSpec, layer: Layer) -> int:
     ffn = layer.ffn
     if not isinstance(ffn, MoeFfn):
         return whole
-    one_expert = 3 * model.hidden * ffn.expert_intermediate
+    one_expert = ffn.matrices * (ffn.latent or model.hidden) * ffn.expert_intermediate
     if ffn.expert_bias:
-        one_expert += 2 * ffn.expert_intermediate + model.hidden
+        one_expert += (ffn.matrices - 1) * ffn.expert_intermediate + model.hidden
     return whole - (ffn.experts - ffn.top_k) * one_expert
 
 
@@ -118,10 +141,43 @@ def _absorbed_bytes(model: ModelSpec, layer: Layer, tp: int) -> int:
 
 
 def kv_elements(attention: Attention, tp: int = 1) -> int:
-    """Values of one token in one layer's cache on one GPU; mla's latent is whole on each."""
+    """Values of one token in one layer's cache on one GPU, less an indexer's; mla's latent is whole on each."""
     if attention.kind == "mla":
         return attention.kv_lora_rank + attention.qk_rope_dim
     return 2 * kv_heads_per_gpu(attention, tp) * attention.head_dim
+
+
+def index_bytes(attention: Attention) -> int:
+    """Bytes of one token's key in the cache of the indexer, on each GPU: values in 8 bits, with their scales."""
+    if attention.indexer is None:
+        return 0
+    dim = attention.indexer.head_dim
+    return dim + 4 * (dim // _INDEX_BLOCK)
+
+
+def kv_bytes(attention: Attention, value_bytes: int, tp: int = 1) -> int:
+    """Bytes of one token in one layer's cache on one GPU, less an indexer's.
+
+    Sparse attention keeps an 8-bit latent with scales and its rotary part in 16 bits, as FlashMLA reads it.
+    """
+    if attention.indexer is not None and value_bytes == 1:
+        latent = attention.kv_lora_rank
+        return latent + 4 * (latent // _LATENT_BLOCK) + 2 * attention.qk_rope_dim
+    return kv_elements(attention, tp) * value_bytes
+
+
+def states(model: ModelSpec, tp: int | Layout = 1) -> States | None:
+    """The recurrent state of a request, with what the short convolution sees; None if the model has no such layers."""
+    kinds = model.recurrents
+    if not kinds:
+        return None
+    tp = as_layout(tp).tp
+    sizes = {
+        (each.heads // tp) * each.head_dim * each.state_dim * each.state_bytes
+        + (each.conv - 1) * conv_channels(each, tp) * model.dtype_bytes
+        for each, _ in kinds
+    }
+    return States(sum(count for _, count in kinds), max(sizes))
 
 
 def kv_groups(model: ModelSpec, kv_dtype: str = "auto", tp: int | Layout = 1) -> tuple[KvGroup, ...]:
@@ -132,12 +188,13 @@ def kv_groups(model: ModelSpec, kv_dtype: str = "auto", tp: int | Layout = 1) ->
     _check(model, tp if isinstance(tp, int) else replace(tp, pp=1))
     tp = as_layout(tp).tp
     size = kv_dtype_bytes(model, kv_dtype)
-    groups: dict[int | None, tuple[int, int]] = {}
-    for layer in model.layers:
-        layers, held = groups.get(layer.attention.window, (0, 0))
-        added = layer.count * kv_elements(layer.attention, tp) * size
-        groups[layer.attention.window] = (layers + layer.count, held + added)
-    return tuple(KvGroup(window, *numbers) for window, numbers in groups.items())
+    groups: dict[tuple[int | None, bool], tuple[int, int]] = {}
+    for attention, count in model.attentions:
+        span = attention.window, attention.chunked
+        layers, held = groups.get(span, (0, 0))
+        added = count * (kv_bytes(attention, size, tp) + index_bytes(attention))
+        groups[span] = (layers + count, held + added)
+    return tuple(KvGroup(window, *numbers, chunked) for (window, chunked), numbers in groups.items())
 
 
 def kv_bytes_per_token(model: ModelSpec, kv_dtype: str = "auto", tp: int | Layout = 1) -> int:
