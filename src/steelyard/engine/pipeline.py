@@ -55,7 +55,7 @@ class Stages:
             else:
                 prepare += delay
             if host - self._gpu_free[i] > PAUSE_SECONDS:
-                gpu, launch = gpu * self.rested, launch - time.hindered
+                gpu, launch = (gpu - time.slowed) * self.rested, launch - time.hindered
             launched = host + (prepare + launch)
             begin = max(self._gpu_free[i], host + prepare, ready)
             ready = max(begin + gpu, launched + time.tail)

@@ -16,6 +16,7 @@ from steelyard.engine.group import DecodeGroup
 from steelyard.engine.kv import KVCache
 from steelyard.engine.kv_groups import KVGroups
 from steelyard.engine.kv_runs import RunCache
+from steelyard.engine.kv_states import KVStates
 from steelyard.engine.limits import Limits
 from steelyard.engine.queues import ByPriority, FirstCome, WaitingQueue
 from steelyard.engine.request import DROPPED, HELD, LOADING, RUNNING, WAITING, Request
@@ -38,6 +39,9 @@ class Scheduler:
         if limits.slides:
             self.kv = cache = KVGroups(limits)
             self.group = self.windows = WindowGroup(cache, limits.async_scheduling)
+        if limits.states:
+            self.kv = KVStates(limits)
+            self.group.width = len(limits.windows)
         self.running: dict[Request, None] = {}  # in admission order
         self.singles: dict[Request, None] = {}  # running requests outside the group
         self.waiting: WaitingQueue = ByPriority() if limits.priority else FirstCome()
@@ -138,6 +142,10 @@ class Scheduler:
         """The request that blocks an otherwise empty engine, to be rejected."""
         return self.waiting.head() if self.waiting else next(iter(self.running))
 
+    def _alone(self) -> bool:
+        """Whether there is at most one request."""
+        return len(self.running) + len(self.waiting) + len(self.ready) + len(self.loading) <= 1
+
     # -- one step -----------------------------------------------------------------------------------------------
 
     def schedule(self, step: int, now: float, flight: Batch | None) -> Batch:
@@ -146,7 +154,7 @@ class Scheduler:
         limits = self.limits
         budget = limits.max_num_batched_tokens
         threshold = limits.long_prefill_token_threshold
-        if threshold and len(self.running) + len(self.waiting) + len(self.ready) + len(self.loading) <= 1:
+        if threshold and not limits.threshold_alone and self._alone():
             threshold = 0  # a single request cannot starve others
         group = self.group
         if group.size:

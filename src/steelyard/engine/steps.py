@@ -98,7 +98,7 @@ def _launch(engine: Engine, batch: Batch, time: StepTime, delay: float) -> None:
     prepare = time.prepare + delay
     gpu, launch = time.gpu, time.launch
     if clock - engine.gpu_free > PAUSE_SECONDS:
-        gpu, launch = gpu * engine.rested, launch - time.hindered
+        gpu, launch = (gpu - time.slowed) * engine.rested, launch - time.hindered
     launched = clock + (prepare + launch)
     end = max(engine.gpu_free, clock + prepare) + gpu
     if end < launched + time.tail:

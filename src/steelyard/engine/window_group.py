@@ -42,6 +42,10 @@ class WindowSpan:
                 self.phase[due % self.block_size][r] = due
         return None
 
+    def freed_with(self, position: int) -> int:
+        """The position after the last block that is freed together with this one."""
+        return position + 1
+
     def remove(self, r: Request, step: int) -> None:
         """Remove a member before a step."""
         own = (r.offset + self.lag) % self.block_size
@@ -60,6 +64,28 @@ class WindowSpan:
         return [(order, g, r) for order, r in orders for g in self.groups]
 
 
+class ChunkSpan(WindowSpan):
+    """The same where tokens attend in chunks: all blocks of a chunk are freed, as one event, when the next begins."""
+
+    def expect(self, r: Request, position: int) -> None:
+        """A member's next event is the end of the chunk that has the block at a position."""
+        end = self.freed_with(position) * self.block_size
+        heappush(self.events, (r.offset + self.lag - self.window + 1 + end, r.order, position, r))
+
+    def next_event(self, step: int) -> int | None:
+        """The next step with an event."""
+        while self.events and not self.events[0][3].grouped:
+            heappop(self.events)
+        return self.events[0][0] if self.events else None
+
+    def freed_with(self, position: int) -> int:
+        """The first position of the next chunk."""
+        return (position * self.block_size // self.window + 1) * self.window // self.block_size
+
+    def remove(self, r: Request, step: int) -> None:
+        """Events of those that have left are skipped."""
+
+
 class WindowGroup(DecodeGroup):
     """A group whose members have sliding windows. The next waiting request needs ``wanted`` free blocks."""
 
@@ -73,7 +99,8 @@ class WindowGroup(DecodeGroup):
         self.width = len(kv.windows)
         self.wanted: int | None = None
         self._lag = int(asynchronous)  # steps in flight, whose tokens still attend to earlier blocks
-        self.spans = [WindowSpan(window, groups, kv.block_size, self._lag) for window, groups in kv.sliding]
+        span = ChunkSpan if kv.chunked else WindowSpan
+        self.spans = [span(window, groups, kv.block_size, self._lag) for window, groups in kv.sliding]
         self._marks: dict[int, int] = {}  # by recent step: complete blocks that had entered the queue before
 
     def admits(self, r: Request, tokens: int) -> bool:
@@ -85,7 +112,7 @@ class WindowGroup(DecodeGroup):
         super().join(r, step)
         assert r.pages is not None
         for span in self.spans:
-            span.expect(r, max(0, r.pages.slid - span.window + 1) // self.block_size)
+            span.expect(r, self.kv.gone_before(span.window, r.pages.slid))
 
     def _remove(self, r: Request, step: int) -> None:
         super()._remove(r, step)
@@ -121,10 +148,11 @@ class WindowGroup(DecodeGroup):
         for span in self.spans:
             while span.next_event(step) == step:
                 _, _, position, r = heappop(span.events)
-                self.kv.complete(r, (position + 1) * self.block_size)
+                after = span.freed_with(position)
+                self.kv.complete(r, after * self.block_size)
                 for g in span.groups:
-                    self.kv.drop(r, g, position, position + 1)
-                span.expect(r, position + 1)
+                    self.kv.drop(r, g, position, after)
+                span.expect(r, after)
 
     def settle(self, step: int) -> None:
         """Put the blocks freed in a step into the queue, in the order of scheduling one by one."""

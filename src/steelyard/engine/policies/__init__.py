@@ -15,20 +15,21 @@ from steelyard.engine.scheduler import Scheduler
 
 MakePolicy = Callable[[Limits, BlockNames, bool], Policy]
 
-_POLICIES: dict[str, MakePolicy] = {
+POLICIES: dict[str, MakePolicy] = {
     "vllm": lambda limits, names, plain: Scheduler(limits, names, plain=plain),
     "sarathi": lambda limits, names, plain: Scheduler(limits, names, plain=plain),
     "orca": lambda limits, names, plain: Orca(limits, names, plain=plain),
     "static": lambda limits, names, plain: StaticBatching(limits, names, plain=plain),
     "phase-aware": lambda limits, names, plain: PhaseAware(limits, names, plain=plain),
 }
+"""By name. `SchedulerName` of the scenario has the same names, and ``sglang``, which has settings of its own."""
 
 
 def policy_of(name: str, sglang: SglangSettings | None = None) -> MakePolicy:
     """A factory for the scheduler of this name; ``sglang`` are the settings that only SGLang has."""
     if name == "sglang":
         return lambda limits, names, plain: SglangScheduler(limits, names, sglang, plain=plain)
-    return _POLICIES[name]
+    return POLICIES[name]
 
 
-__all__ = ["MakePolicy", "Policy", "SglangSettings", "policy_of"]
+__all__ = ["POLICIES", "MakePolicy", "Policy", "SglangSettings", "policy_of"]
