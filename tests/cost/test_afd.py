@@ -18,7 +18,16 @@ from steelyard.cost.host import NO_HOST, HostCost, HostTerms
 from steelyard.engine import Engine, Limits, Request
 from steelyard.engine.step_cost import StepCost
 from steelyard.hardware import find_gpu
-from steelyard.model import AttentionOperator, Layer, ModelSpec, head_operators, kv_dtype_bytes, load_model, operators
+from steelyard.model import (
+    AttentionOperator,
+    Layer,
+    ModelSpec,
+    Recurrence,
+    head_operators,
+    kv_dtype_bytes,
+    load_model,
+    operators,
+)
 from steelyard.scenario import EngineSpec
 from support.engine_worlds import settled
 
@@ -297,7 +306,7 @@ def sides(model: ModelSpec, layer: Layer, source: FirstOf, host: HostCost) -> La
             size = kv_dtype_bytes(model, "auto")
             prefill, decode = source.prefill_attention(operator, size), source.decode_attention(operator, size)
             attention.append(AttentionLayers(operator, 1, prefill, decode))
-        else:
+        elif not isinstance(operator, Recurrence):
             tables[side] += source.rows(operator, rows).seconds
     near = CompiledCost(
         token_seconds=tables[:1],
@@ -325,7 +334,7 @@ def test_a_model_in_one_piece_takes_as_long_as_co_located(name: str) -> None:
     def head(tokens: int, requests: int) -> float:
         seconds = 0.0
         for operator in head_operators(model):
-            assert not isinstance(operator, AttentionOperator)
+            assert not isinstance(operator, AttentionOperator | Recurrence)
             rows = requests if operator_is_per_sequence(operator) else tokens
             seconds += source.rows(operator, np.array([float(rows)])).seconds[0]
         return seconds

@@ -38,6 +38,7 @@ from steelyard.model import (
     Gemm,
     GroupedGemm,
     ModelSpec,
+    Recurrence,
     check_tp,
     head_operators,
     kv_dtype_bytes,
@@ -103,6 +104,7 @@ def slow_step(
     for layer in model.layers:
         for _ in range(layer.count):
             for operator in operators(model, layer, 1):
+                assert not isinstance(operator, Recurrence)
                 if not isinstance(operator, AttentionOperator):
                     seconds += one(operator, (tokens + rows) // 2 if isinstance(operator, GroupedGemm) else rows)
                     continue
@@ -112,7 +114,7 @@ def slow_step(
                     seen = kv if operator.window is None else min(kv, n * operator.window)
                     seconds += float(source.decode_attention(operator, kv_bytes).curve(n).at(np.array([seen]))[0])
     for operator in head_operators(model, 1):
-        assert not isinstance(operator, AttentionOperator)
+        assert not isinstance(operator, AttentionOperator | Recurrence)
         per_sequence = not isinstance(operator, GroupedGemm) and operator.per == "sequence"
         seconds += one(operator, sequences if per_sequence else rows)
     return seconds
@@ -262,7 +264,7 @@ def test_the_last_layer_and_the_head_are_left_after_the_last_launch(name: str, m
         layer.count * float(source.rows(operator, rows).seconds[0]) / model.num_layers
         for layer in model.layers
         for operator in operators(model, layer, 1)
-        if not isinstance(operator, AttentionOperator)
+        if not isinstance(operator, AttentionOperator | Recurrence)
     )
     left = cost.decode_host(100)[2] - head_seconds(name, 100)
     assert layer <= left * (1 + 1e-9) and left == pytest.approx(layer, rel=0.05), "embedding and final norm aside"
@@ -273,7 +275,7 @@ def head_seconds(name: str, requests: int) -> float:
     return sum(
         float(source.rows(operator, np.array([float(requests)])).seconds[0])
         for operator in head_operators(load_model(name), 1)
-        if not isinstance(operator, AttentionOperator | GroupedGemm) and operator.per == "sequence"
+        if not isinstance(operator, AttentionOperator | GroupedGemm | Recurrence) and operator.per == "sequence"
     )
 
 
@@ -524,7 +526,9 @@ def test_collectives_grow_with_size_and_ranks_and_are_free_alone(gpu: str) -> No
         assert (collectives.seconds(kind, 1, sizes) == 0).all()
         two, four, eight = (collectives.seconds(kind, ranks, sizes) for ranks in (2, 4, 8))
         assert (np.diff(two) > 0).all() and (two > 0).all()
-        assert (four >= two).all() and (eight >= four).all()
+        # NCCL does not use its low-latency protocol for two ranks through the host's memory.
+        far = slice(None) if chip.peer_access else sizes >= 1e6
+        assert (four >= two)[far].all() and (eight >= four).all()
         assert (two[-1:] >= sizes[-1:] / 2 / chip.peer_bandwidth).all(), "faster than the link"
 
 
@@ -714,6 +718,23 @@ def test_advice_on_what_would_fit_is_true(gpu: str) -> None:
             if advised and not fits(model, gpu, int(advised[1]), engine):
                 untrue.append(f"{name}: {advised[0]}")
     assert not untrue
+
+
+def test_a_cache_given_in_bytes_holds_that_many_whatever_the_share() -> None:
+    """vLLM takes it without asking for the share, so it may be in what others would leave free."""
+    model, gpu = load_model("llama-3.1-8b"), find_gpu("rtx-4090")
+    block = 16 * 2 * 8 * 128 * 2 * 32
+    for share in (0.92, 0.7):
+        engine = EngineSpec(kv_cache_memory_bytes=1000 * block + 1, gpu_memory_utilization=share)
+        assert plan_memory(model, gpu, 1, engine).summary()["num_gpu_blocks"] == 1000
+    by_share = plan_memory(model, gpu, 1, EngineSpec()).kv
+    assert plan_memory(model, gpu, 1, EngineSpec(kv_cache_memory_bytes=by_share + 20 * block)).kv > by_share
+    with pytest.raises(UserError, match=r"engine\.kv_cache_memory_bytes: 4096 blocks take 8\.0 GiB, but only"):
+        plan_memory(model, gpu, 1, EngineSpec(kv_cache_memory_bytes=4096 * block))
+    with pytest.raises(UserError, match="are less than two blocks"):
+        plan_memory(model, gpu, 1, EngineSpec(kv_cache_memory_bytes=block + 1))
+    with pytest.raises(ValueError, match="num_gpu_blocks says this; give one of the two"):
+        EngineSpec(kv_cache_memory_bytes=1000 * block, num_gpu_blocks=900)
 
 
 def test_a_step_that_is_too_large_is_not_blamed_on_the_weights() -> None:

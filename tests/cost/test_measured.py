@@ -199,7 +199,7 @@ def test_eight_bit_matrices_are_faster_and_pay_for_quantising() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpu", "wanted", "analytic"), [("h200", "auto", False), ("h200", "analytic", True), ("h100", "auto", True)]
+    ("gpu", "wanted", "analytic"), [("h200", "auto", False), ("h200", "analytic", True), ("a100-80", "auto", True)]
 )
 def test_a_run_says_where_its_times_come_from(gpu: str, wanted: str, analytic: bool) -> None:
     asked = {"arrivals": {"kind": "poisson", "rate": 4}, "requests": 40, "prompt": 300, "output": 30}

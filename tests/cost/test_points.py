@@ -15,7 +15,7 @@ from steelyard.cost.bundle import FOLDER, Bundle, index_bundle, read_bundle, shi
 from steelyard.cost.measured import MeasuredSource
 from steelyard.cost.points import PointTable, open_points
 from steelyard.hardware import find_gpu
-from steelyard.model import AttentionOperator, Layout, load_model, operators
+from steelyard.model import AttentionOperator, Layout, Recurrence, load_model, operators
 
 WHOLE, PARTS = st.integers(-(2**40), 2**40), st.floats(allow_nan=False)
 POINT = st.fixed_dictionaries(
@@ -74,7 +74,7 @@ def test_both_give_the_same_times_to_the_last_bit(model: str) -> None:
             found = [each.prefill_attention(operator, 2.0) for each in (one, other)]
             assert found[0] is not None and found[1] is not None
             assert found[0].seconds([(300, 40), (20, 0)]) == found[1].seconds([(300, 40), (20, 0)])
-        else:
+        elif not isinstance(operator, Recurrence):
             times = [each.rows(operator, rows) for each in (one, other)]
             if times[0] is None or times[1] is None:
                 assert times == [None, None]

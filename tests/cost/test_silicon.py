@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import time
 from dataclasses import replace
@@ -34,12 +33,15 @@ from steelyard.model import (
 from steelyard.report.silicon import print_silicon
 from steelyard.scenario import EngineSpec, Scenario, TopologySpec
 from steelyard.validate import silicon_points
-from steelyard.validate.rival import Rival
 from steelyard.validate.silicon import Errors, PointReplay, regret, validate_silicon
-from steelyard.validate.silicon_points import Point, PointLayout, read_points, scenario_of, why_not
-from support.silicon_tables import H200, needs_package, seconds, silicon, write
+from steelyard.validate.silicon_apart import PointLayout
+from steelyard.validate.silicon_points import Point, read_points, scenario_of, why_not
+from support.silicon_sample import sample
+from support.silicon_tables import H200, NOBODY, needs_package, seconds, silicon, write
 
-NOBODY = Rival(None, "nobody asked")
+__all__ = ["sample"]  # a fixture
+
+
 ATTENTION = {"num_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "kv_cache_dtype": "bfloat16"}
 
 
@@ -267,45 +269,6 @@ def test_chunks_take_the_time_of_prompts_with_as_many_pairs(tmp_path: Path) -> N
 
 # -- the sample --------------------------------------------------------------------------------------------------
 
-COLUMNS = (
-    *("id", "silicon_data_source", "backend", "backend_version", "model_path", "system", "precision", "mode"),
-    *("isl", "osl", "gemm_quant_mode", "moe_quant_mode", "batch_size", "tp_size", "pp_size", "attention_dp_size"),
-    *("moe_tp_size", "moe_ep_size", "silicon_ttft_ms", "silicon_tpot_ms"),
-)
-ROW = {
-    "silicon_data_source": "source_file=2026-04-06.csv; silicon_concurrency=4",
-    "backend": "vllm",
-    "backend_version": "0.18.0",
-    "model_path": "meta-llama/Llama-3.1-8B-Instruct",
-    "system": "h200_sxm",
-    "mode": "agg",
-    "isl": "1000",
-    "osl": "100",
-    "batch_size": "4.0",
-    "tp_size": "1.0",
-    "pp_size": "1.0",
-    "moe_tp_size": "1.0",
-    "moe_ep_size": "1.0",
-    "silicon_ttft_ms": "60",
-    "silicon_tpot_ms": "9",
-}
-
-
-@pytest.fixture
-def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes a package with the given rows of a sample in it."""
-
-    def make(*rows: dict[str, str]) -> list[Point]:
-        (tmp_path / "systems").mkdir(exist_ok=True)
-        with (tmp_path / "systems" / "silicon_sample.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            writer.writerows({"id": f"row{i}", **ROW, **row} for i, row in enumerate(rows))
-        monkeypatch.setattr(silicon_points, "package_folder", lambda: tmp_path)
-        return read_points()
-
-    return make
-
 
 def the_workload(scenario: Scenario) -> Any:
     (only,) = scenario.workload.mix
@@ -333,11 +296,31 @@ def test_an_own_run_has_exact_lengths_and_its_releases_defaults(sample: Any) -> 
         assert scenario.engine.async_scheduling is ahead
 
 
+def published(sample: Any, model: str, system: str, version: str) -> Any:
+    """Engine settings of a published run."""
+    (point,) = sample({"model_path": model, "system": system, "backend_version": version})
+    return silicon_points._engine(point)
+
+
+def test_published_recipes_differ_between_gpus_and_releases(sample: Any) -> None:
+    hopper = published(sample, "openai/gpt-oss-120b", "h200_sxm", "0.18.0")
+    assert hopper["moe_backend"] == "marlin" and "kv_cache_dtype" not in hopper
+    blackwell = published(sample, "openai/gpt-oss-120b", "b200_sxm", "0.15.1")
+    assert "moe_backend" not in blackwell and blackwell["kv_cache_dtype"] == "fp8"
+    before, since = (published(sample, "MiniMaxAI/MiniMax-M2.5", "b200_sxm", each) for each in ("0.17.0", "0.19.0"))
+    assert (before["max_num_batched_tokens"], before["gpu_memory_utilization"]) == (8192, 0.95)
+    assert (since["max_num_batched_tokens"], since["gpu_memory_utilization"]) == (2000, 0.9)
+    assert max(since["cudagraph_capture_sizes"]) == 2048 and "cudagraph_capture_sizes" not in before
+    nightly = published(sample, "MiniMaxAI/MiniMax-M2.5", "b200_sxm", "nightly-5b8c30d62b754b57")
+    assert nightly == since
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"mode": "disagg"}, "separate GPUs"),
+        ({"mode": "disagg"}, "number of engines"),
         ({"backend": "sglang"}, "vLLM's scheduler"),
+        ({"backend": "trtllm", "mode": "disagg"}, "TensorRT-LLM"),
         ({"system": "b300_sxm"}, "not in the catalog"),
         ({"attention_dp_size": "4"}, "data or pipeline"),
         ({"moe_ep_size": "4"}, "expert parallel"),
@@ -371,7 +354,7 @@ def test_replays_count_each_measurement_once_and_are_repeatable(
     assert found.replays[0].ours == found.replays[1].ours
     assert found.skipped == {
         "the same measurement again": 1,
-        "prefill and decode on separate GPUs": 1,
+        "prefill and decode apart: the number of engines is not said": 1,
         "model not known": 1,
     }
     told = json.dumps(found.as_dict(), allow_nan=False)

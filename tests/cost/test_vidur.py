@@ -16,7 +16,7 @@ from steelyard.cost.source import EXTRAPOLATED, MEASURED, CostSource, Curve, Dec
 from steelyard.cost.tabulated import GAP_SECONDS, Tabulated
 from steelyard.cost.vidur import read_compute_folder
 from steelyard.hardware import find_gpu
-from steelyard.model import AttentionOperator, ModelSpec, head_operators, load_model, operators
+from steelyard.model import AttentionOperator, ModelSpec, Recurrence, head_operators, load_model, operators
 
 LAYERS = ("emb", "input_layernorm", "attn_pre_proj", "attn_rope", "attn_post_proj", "post_attention_layernorm")
 MLP = ("mlp_up_proj", "mlp_act", "mlp_down_proj")
@@ -122,7 +122,7 @@ def seconds(source: Tabulated, model: ModelSpec, name: str, at: float, tp: int =
 
 def _operator(model: ModelSpec, name: str, tp: int) -> RowOperator:
     every = (*operators(model, model.layers[0], tp), *head_operators(model, tp))
-    return next(op for op in every if op.name == name and not isinstance(op, AttentionOperator))
+    return next(op for op in every if op.name == name and not isinstance(op, AttentionOperator | Recurrence))
 
 
 def attention_of(model: ModelSpec) -> AttentionOperator:
@@ -177,7 +177,7 @@ def test_what_a_profile_lacks_comes_from_the_next_source(vidur: Path) -> None:
     model = load_model("llama-3.1-8b")
     chain = FirstOf((read_compute_folder(vidur, model, 1), Roofline(find_gpu("a100"))))
     for operator in (*operators(model, model.layers[0]), *head_operators(model)):
-        if not isinstance(operator, AttentionOperator):
+        if not isinstance(operator, AttentionOperator | Recurrence):
             chain.rows(operator, np.array([16.0]))
     assert {what for what, by in chain.chosen.items() if by == "roofline"} == {"lm_head", "sampler"}
 

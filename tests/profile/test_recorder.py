@@ -10,6 +10,8 @@ import textwrap
 from importlib.metadata import entry_points
 from pathlib import Path
 
+import pytest
+
 from steelyard.profile.recorder import install
 from steelyard.validate.capture import read_capture_folder
 from steelyard.validate.settings import scenario_of
@@ -78,7 +80,8 @@ STAND_IN = textwrap.dedent(
             cudagraph_mode=Some(name="FULL_AND_PIECEWISE"), cudagraph_capture_sizes=[1, 2, 4, 8]
         ),
         model_config=Some(model="m", hf_config=hf, max_model_len=4096, dtype="torch.bfloat16", quantization=None),
-        parallel_config=Some(tensor_parallel_size=1),
+        parallel_config=Some(tensor_parallel_size=1, disable_custom_all_reduce=True),
+        load_config=Some(load_format="dummy"),
     )
     from steelyard.profile.recorder import install
     install(); install()  # vLLM may load a plugin more than once in a process
@@ -98,11 +101,13 @@ STAND_IN = textwrap.dedent(
 )
 
 
-def run_stand_in(folder: Path | None) -> subprocess.CompletedProcess[str]:
+def run_stand_in(folder: Path | None, strategy: str = "", load_format: str = "dummy") -> None:
     variables = {name: value for name, value in os.environ.items() if not name.startswith("STEELYARD")}
+    variables["VLLM_MOE_ROUTING_SIMULATION_STRATEGY"] = strategy
     if folder is not None:
         variables["STEELYARD_RECORD"] = str(folder)
-    return subprocess.run([sys.executable, "-c", STAND_IN], env=variables, capture_output=True, text=True, check=True)
+    code = STAND_IN.replace('load_format="dummy"', f'load_format="{load_format}"')
+    subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True)
 
 
 def test_what_is_recorded_is_a_capture(tmp_path: Path) -> None:
@@ -123,7 +128,23 @@ def test_what_is_recorded_is_a_capture(tmp_path: Path) -> None:
     assert all(row["t_schedule"] <= row["t_launched"] <= row["t_result"] <= row["t_update"] for row in rows)
     scenario = scenario_of(capture, run, "h200")
     assert scenario.engine.max_num_seqs == 8 and scenario.engine.max_model_len == 4096
-    assert scenario.engine.num_gpu_blocks == 100
+    assert scenario.engine.num_gpu_blocks == 100 and scenario.engine.disable_custom_all_reduce
+    assert set(capture.meta["host"]) == {"name", "cpu"} and capture.meta["host"]["cpu"]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "load_format", "routing"),
+    [
+        ("uniform_random", "dummy", "uniform_random"),
+        ("", "dummy", "unknown"),
+        ("", "LoadFormat.DUMMY", "unknown"),
+        ("", "auto", "trained"),
+    ],
+)
+def test_how_experts_are_chosen_is_recorded(tmp_path: Path, strategy: str, load_format: str, routing: str) -> None:
+    """With random gates and greedy decoding, all tokens may choose the same experts."""
+    run_stand_in(tmp_path / "captured", strategy, load_format)
+    assert read_capture_folder(tmp_path / "captured").meta["expert_routing"] == routing
 
 
 def test_nothing_is_recorded_unless_asked_for(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from steelyard.model import (
     ModelSpec,
     MoeFfn,
     Operator,
+    Recurrence,
     Routing,
     Stage,
     operators,
@@ -57,10 +58,16 @@ class Side:
 
 def attention_part(model: ModelSpec) -> ModelSpec:
     """The model as the attention side holds it: with feed-forward blocks of width zero."""
-    return replace(model, layers=tuple(replace(layer, ffn=_hollow(layer.ffn)) for layer in model.layers))
+    return replace(model, layers=tuple(replace(layer, ffn=_hollow(model, layer)) for layer in model.layers))
 
 
-def _hollow(ffn: DenseFfn | MoeFfn) -> DenseFfn | MoeFfn:
+def _hollow(model: ModelSpec, layer: Layer) -> DenseFfn | MoeFfn:
+    ffn, attention = layer.ffn, layer.attention
+    if ffn is None or attention is None or attention.chunked or attention.indexer is not None:
+        raise UserError(
+            f"model {model.name}: attention/FFN units are simulated for layers of plain or latent attention with a "
+            "feed-forward block; some of its layers have none, or recurrent, sparse or chunked attention"
+        )
     if isinstance(ffn, DenseFfn):
         return DenseFfn(0)
     return replace(ffn, expert_intermediate=0, shared_intermediate=0, shared_gate=False, expert_bias=False)
@@ -85,7 +92,7 @@ def ffn_operators(model: ModelSpec, layer: Layer, side: Side) -> Iterator[tuple[
     ffn = False
     for operator in operators(model, layer, layout, side.routing):
         ffn = ffn or operator.name in _FFN_BEGINS
-        if not ffn or isinstance(operator, AttentionOperator) or operator.name in (*_STAYS, *_EXCHANGES):
+        if not ffn or isinstance(operator, AttentionOperator | Recurrence) or operator.name in (*_STAYS, *_EXCHANGES):
             continue
         yield operator, 1 if operator.per == "pooled" else instances
 

@@ -18,9 +18,10 @@ from steelyard.cost.compiled import AttentionLayers, CompiledCost, operator_is_p
 from steelyard.cost.graphs import graph_plan
 from steelyard.cost.host import HostTerms
 from steelyard.cost.scaled import family_of
+from steelyard.cost.shares import FamilyShares
 from steelyard.cost.source import PROVENANCES, FirstOf, Floats, RowOperator
 from steelyard.hardware import GpuLink, Topology, slower
-from steelyard.model import AttentionOperator, Layer, ModelSpec, MoeFfn, head_operators, kv_dtype_bytes
+from steelyard.model import AttentionOperator, Layer, ModelSpec, MoeFfn, Recurrence, head_operators, kv_dtype_bytes
 from steelyard.scenario import EngineSpec
 
 
@@ -58,6 +59,7 @@ def compile_unit(
     for layer in model.layers:
         one, its_ffn = near.cut(), far.cut()
         for operator in attention_operators(model, layer, attention.tp):
+            assert not isinstance(operator, Recurrence)
             one.add(operator)
         for operator, split in ffn_operators(model, layer, ffn):
             its_ffn.add(operator, split)
@@ -66,6 +68,7 @@ def compile_unit(
         layers.append(LayerCost(layer.count, one.compiled(), its_ffn.tokens.sum(axis=0).tolist().__getitem__))
     around = near.cut()
     for operator in head_operators(attention_part(model), attention.tp):
+        assert not isinstance(operator, Recurrence)
         around.add(operator)
     near.take(around, 1)
     near.families.setdefault("collective", set()).add("roofline")  # the transfers, which no source was asked for
@@ -101,6 +104,7 @@ class _SideTables:
         self.requests = np.zeros((len(PROVENANCES), instances * engine.max_num_seqs + 1))
         self.attention: list[AttentionLayers] = []
         self.families: dict[str, set[str]] = {}
+        self.shares = FamilyShares(len(self.rows) - 1)
 
     def cut(self) -> _SideTables:
         """Empty tables of the same side."""
@@ -113,14 +117,17 @@ class _SideTables:
             decode = self.source.decode_attention(operator, self._kv_bytes)
             self.attention.append(AttentionLayers(operator, 1, prefill, decode))
             self.families.setdefault("attention", set()).add(self.source.chosen["prefill attention"])
+            self.shares.add_kernels("attention", prefill, decode, self.engine.max_num_seqs)
             return
         table = self.requests if operator_is_per_sequence(operator) else self.tokens
         rows = self.rows[: -(-(table.shape[1] - 1) // split) + 1]
-        seconds, provenance, _ = self.source.rows(operator, rows)
+        found = self.source.rows(operator, rows)
+        seconds, provenance, _ = found
         mine = -(-np.arange(table.shape[1]) // split)
         for kind in range(len(PROVENANCES)):
             table[kind] += np.where(provenance == kind, seconds, 0.0)[mine]
         self.families.setdefault(family_of(operator), set()).add(self.source.chosen[operator.name])
+        self.shares.add(family_of(operator), 1, found)
 
     def take(self, layer: _SideTables, count: int) -> None:
         """Add ``count`` layers."""
@@ -129,6 +136,7 @@ class _SideTables:
         self.attention += [replace(part, layers=count * part.layers) for part in layer.attention]
         for family, sources in layer.families.items():
             self.families.setdefault(family, set()).update(sources)
+        self.shares.take(layer.shares, count)
 
     def compiled(self) -> CompiledCost:
         """The tables as a `CompiledCost`."""
@@ -140,6 +148,7 @@ class _SideTables:
             source=self.source,
             kv_bytes=self._kv_bytes,
             families=self.families,
+            shares=self.shares.by_family(),
             graphs=graph_plan(self.engine),
             host=host_cost(self.model, self.terms),
         )

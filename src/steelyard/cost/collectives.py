@@ -1,7 +1,8 @@
 """Communication inside a group of GPUs: seconds by bytes, ranks and topology.
 
 Measured tables are used where there are any. The rest is start-up time plus bytes over the slowest link. The constants
-are those of NCCL's own tuner and of published measurements; none is fitted to one capture. What ``size`` counts:
+are those of NCCL's own tuner and of published measurements; none is fitted to one capture. GPUs without NVLink send
+over PCIe, straight to each other or through the host's memory (`steelyard.hardware.topology`). What ``size`` counts:
 
 - allreduce (the one vLLM chooses for a tensor-parallel group), nccl_allreduce (what other groups use), allgather,
   reducescatter: bytes of the whole tensor
@@ -42,17 +43,19 @@ class Wire:
 
 
 # NCCL 2.28's tuner. Low latency sends a flag with every 8 bytes (141 of 360 GB/s on Hopper; 35 to 45 GB/s from a node),
-# its 128-byte form needs NVLink, "simple" waits for whole chunks.
-LOW_LATENCY = Wire(6.6e-6, {"nvlink": 0.0, "pcie": 0.0, "network": 0.0}, 0.39, most=40e9)
+# its 128-byte form needs NVLink, "simple" waits for whole chunks. A pair that adds up through the host's memory uses
+# "simple" even for 4 KiB: 19.6 us with vLLM 0.19, SGLang 0.5.10 and TensorRT-LLM 1.3.0rc10 on two RTX PRO 6000
+# (NVIDIA's tables).
+LOW_LATENCY = Wire(6.6e-6, {"nvlink": 0.0, "pcie": 0.0, "host": 0.0, "network": 0.0}, 0.39, most=40e9)
 LINES = Wire(14.0e-6, {"nvlink": 1.3e-6, "network": 1.3e-6}, 0.92)
-SIMPLE = Wire(8.4e-6, {"nvlink": 2.8e-6, "pcie": 4.7e-6, "network": 11.3e-6}, 1.0)
+SIMPLE = Wire(8.4e-6, {"nvlink": 2.8e-6, "pcie": 4.7e-6, "host": 4.7e-6, "network": 11.3e-6}, 1.0)
 TREE_SHARE = 0.92  # of a ring's rate, the same tuner
 NVLS_SECONDS = 25e-6  # until reductions inside the switch run, the same tuner
 NVLS_TRAFFIC = 1.25  # 1 + 1/ranks crossings of each link per byte; that of four ranks, so that more are never faster
 
 # vLLM's own all-reduce inside a node: every GPU reads all others (one shot), or sums a part and reads the other sums
 # (two shots, a barrier more). Starts as replayed from a graph on Hopper: 4.2 to 5.3 and 8 to 13 us; A100, B200 and
-# GB200 take 5 to 8 and 10 to 21.
+# GB200 take 5 to 8 and 10 to 21; pairs over PCIe take 4.3 (RTX PRO 6000) and 5.4 (L40S).
 CUSTOM_BYTES = 8 << 20  # from here on vLLM uses NCCL
 CUSTOM_RANKS = (2, 4, 6, 8)
 ONE_SHOT_SECONDS = 4.5e-6
@@ -195,14 +198,14 @@ def _in_switch(topology: Topology, span: Span, size: Floats) -> Floats:
 
 def _fastest(topology: Topology, span: Span, inside: int, between: int, moved: Floats) -> Floats:
     """The fastest protocol for ``inside`` and ``between`` hops and ``moved`` bytes over the slowest link."""
-    network = topology.network(span)
+    near, network = topology.inside(span), topology.network(span)
     ways = []
     for wire in (LOW_LATENCY, LINES, SIMPLE):
-        if topology.peer.kind not in wire.hop:
+        if near.kind not in wire.hop or (near.kind == "host" and span.ranks == 2 and wire is LOW_LATENCY):
             continue
-        start = wire.start + inside * (topology.peer.latency + wire.hop[topology.peer.kind])
+        start = wire.start + inside * (near.latency + wire.hop[near.kind])
         start += between * (network.latency + wire.hop["network"])
-        rate = topology.inside(span).rate * wire.share if span.most > 1 else math.inf
+        rate = near.rate * wire.share if span.most > 1 else math.inf
         if span.nodes > 1:
             rate = min(rate, span.fewest * network.rate * wire.share, wire.most)
         ways.append(start + moved / rate)
@@ -243,14 +246,16 @@ def _near_and_far(span: Span) -> tuple[float, float]:
 
 
 def _allreduce(topology: Topology, span: Span, size: Floats) -> Floats:
-    """vLLM's own kernels for small tensors inside a node (over PCIe for pairs only), NCCL for all others."""
-    nccl = nccl_allreduce(topology, span, size)
-    wired = topology.peer.kind == "nvlink" or span.ranks == 2
-    if span.nodes > 1 or span.ranks not in CUSTOM_RANKS or not wired:
+    """vLLM's own kernels for small tensors inside a node, NCCL for all others.
+
+    The kernels read other GPUs' memory, so they need NVLink, or a pair that has access to each other's over PCIe.
+    """
+    nccl, near = nccl_allreduce(topology, span, size), topology.inside(span)
+    reached = near.kind == "nvlink" or (near.kind == "pcie" and span.ranks == 2)
+    if span.nodes > 1 or span.ranks not in CUSTOM_RANKS or not reached:
         return nccl
-    rate = topology.peer.rate
-    one = ONE_SHOT_SECONDS + (span.ranks - 1) * size / rate
-    two = TWO_SHOT_SECONDS + 2.0 * (span.ranks - 1) / span.ranks * size / rate
+    one = ONE_SHOT_SECONDS + (span.ranks - 1) * size / near.rate
+    two = TWO_SHOT_SECONDS + 2.0 * (span.ranks - 1) / span.ranks * size / near.rate
     return np.where(size < CUSTOM_BYTES, np.minimum(np.minimum(one, two), nccl), nccl)
 
 

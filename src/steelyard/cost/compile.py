@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,7 +13,11 @@ from steelyard.cost.deep_gemm import with_backend
 from steelyard.cost.graphs import GraphPlan, graph_plan
 from steelyard.cost.host import HostCost, HostTerms
 from steelyard.cost.kernels import ExpertKernel
-from steelyard.cost.scaled import family_of
+from steelyard.cost.local import ChunkedPrefill
+from steelyard.cost.measured import MeasuredSource
+from steelyard.cost.power import PowerTables
+from steelyard.cost.scaled import Scaled, family_of
+from steelyard.cost.shares import FamilyShares
 from steelyard.cost.source import PROVENANCES, CostSource, Estimate, FirstOf, Floats, RowOperator
 from steelyard.model import (
     AttentionOperator,
@@ -23,6 +28,7 @@ from steelyard.model import (
     ModelSpec,
     MoeFfn,
     Operator,
+    Recurrence,
     Routing,
     as_layout,
     check_layout,
@@ -103,7 +109,9 @@ class _Tables:
         self.collective, self.elementwise = np.zeros((2, len(self.rows)))  # parts of ``tokens``
         self.attention: list[AttentionLayers] = []
         self.families: dict[str, set[str]] = {}
+        self.shares = FamilyShares(most)
         self.kernels: list[ExpertKernel] = []
+        self.power = _power_tables(source, len(self.rows), self.head.shape[1]) if layout.dp == 1 else None
 
     def add(self, model: ModelSpec, before: Sequence[Operator], after: Sequence[Operator]) -> None:
         """Add the layers of a model or stage, and the operators before and after them."""
@@ -112,22 +120,39 @@ class _Tables:
             for operator in operators(model, layer, self.layout, self.routing):
                 if isinstance(operator, AttentionOperator):
                     self._add_attention(operator, layer.count)
+                elif isinstance(operator, Recurrence):
+                    self._add_recurrence(operator, layer.count)
                 else:
                     self._add_rows(operator, layer.count)
                     self.families.setdefault(family_of(operator), set()).add(self.source.chosen[operator.name])
         for operator in (*before, *after):
-            assert not isinstance(operator, AttentionOperator)
+            assert not isinstance(operator, AttentionOperator | Recurrence)
             self._add_rows(operator, 1)
 
     def _add_attention(self, operator: AttentionOperator, layers: int) -> None:
-        prefill = self.source.prefill_attention(operator, self.kv_bytes)
-        decode = self.source.decode_attention(operator, self.kv_bytes)
+        """Chunked attention is that of whole sequences, which the chunks are for the kernel."""
+        asked = replace(operator, window=None, chunked=False) if operator.chunked else operator
+        prefill = self.source.prefill_attention(asked, self.kv_bytes)
+        decode = self.source.decode_attention(asked, self.kv_bytes)
+        if operator.chunked and operator.window is not None:
+            prefill = ChunkedPrefill(prefill, operator.window)
         self.attention.append(AttentionLayers(operator, layers, prefill, decode))
+        if self.power is not None:
+            self.power.attention(operator, layers, self.kv_bytes)
         self.families.setdefault("attention", set()).add(self.source.chosen["prefill attention"])
+        self.shares.add_kernels("attention", prefill, decode, self.engine.max_num_seqs)
+
+    def _add_recurrence(self, operator: Recurrence, layers: int) -> None:
+        prefill, decode = self.source.prefill_recurrence(operator), self.source.decode_recurrence(operator)
+        self.attention.append(AttentionLayers(operator, layers, prefill, decode))
+        self.power = None  # what it draws was not measured
+        self.families.setdefault("recurrence", set()).add(self.source.chosen["prefill recurrence"])
+        self.shares.add_kernels("recurrence", prefill, decode, self.engine.max_num_seqs)
 
     def _add_rows(self, operator: RowOperator, layers: int) -> None:
         if operator_is_per_sequence(operator):
-            _add(self.head, layers, self.source.rows(operator, self.rows[: self.head.shape[1]]))
+            found = self.source.rows(operator, self.rows[: self.head.shape[1]])
+            _add(self.head, layers, found)
         elif isinstance(operator, GroupedGemm):
             found = self.source.rows(operator, self.pooled_rows)
             _add(self.experts, layers, found)
@@ -135,7 +160,8 @@ class _Tables:
                 self.kernels.append(ExpertKernel(found.kernels, operator.top_k, operator.experts))
         elif operator.per == "pooled":
             table = self.exchange if isinstance(operator, Collective) else self.pooled
-            _add(table, layers, self.source.rows(operator, self.pooled_rows))
+            found = self.source.rows(operator, self.pooled_rows)
+            _add(table, layers, found)
         else:
             found = self.source.rows(operator, self.rows)
             _add(self.tokens, layers, found)
@@ -143,6 +169,12 @@ class _Tables:
                 self.collective += layers * found.seconds
             elif not isinstance(operator, Gemm):
                 self.elementwise += layers * found.seconds
+        self._add_power(operator, layers, found.seconds)
+        self.shares.add(family_of(operator), layers, found)
+
+    def _add_power(self, operator: RowOperator, layers: int, seconds: Floats) -> None:
+        if self.power is not None:
+            self.power.rows(operator, layers, self.rows[: len(seconds)], seconds)
 
     def compiled(self, model: ModelSpec, terms: HostTerms) -> CompiledCost:
         """The tables as a `CompiledCost`."""
@@ -158,13 +190,24 @@ class _Tables:
             source=self.source,
             kv_bytes=self.kv_bytes,
             families=self.families,
+            shares=self.shares.by_family(),
             graphs=graphs,
             host=host_cost(model, terms),
             kernels=tuple(self.kernels),
             collective_seconds=self.collective,
             elementwise_seconds=self.elementwise,
+            power=None if self.power is None else self.power.power(),
             ran=(engine.max_num_batched_tokens, engine.max_num_seqs, *graphs.sizes, *_warmed_up(engine, graphs)),
         )
+
+
+def _power_tables(source: FirstOf, tokens: int, head: int) -> PowerTables | None:
+    """Where the GPU has a profile."""
+    for each in source.sources:
+        inner = each.source if isinstance(each, Scaled) else each
+        if isinstance(inner, MeasuredSource):
+            return PowerTables(inner, tokens, head)
+    return None
 
 
 def _warmed_up(engine: EngineSpec, graphs: GraphPlan) -> list[int]:
@@ -173,9 +216,14 @@ def _warmed_up(engine: EngineSpec, graphs: GraphPlan) -> list[int]:
 
 
 def host_cost(model: ModelSpec, terms: HostTerms) -> HostCost:
-    """The host cost of a model's steps."""
+    """The host cost of a model's steps.
+
+    Where a layer is a single block, feed-forward blocks count with the attention or recurrent block before them, since
+    only at those are graphs cut.
+    """
+    layers = sum(layer.count for layer in model.layers if layer.attention is not None or layer.recurrent is not None)
     expert_layers = sum(layer.count for layer in model.layers if isinstance(layer.ffn, MoeFfn))
-    return HostCost(terms, model.num_layers, expert_layers)
+    return HostCost(terms, max(layers, expert_layers, 1), expert_layers)
 
 
 def _add(table: Floats, count: int, found: Estimate) -> None:

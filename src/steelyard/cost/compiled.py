@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -12,12 +13,14 @@ from numpy.typing import NDArray
 from steelyard.cost.graphs import GraphPlan
 from steelyard.cost.host import HINDERED, HostCost, Launch
 from steelyard.cost.kernels import ExpertKernel, FirstUses
+from steelyard.cost.power import StepPower
 from steelyard.cost.source import (
     DecodeAttention,
     Decodes,
     FirstOf,
     Floats,
     PrefillAttention,
+    Provenance,
 )
 from steelyard.cost.step import StepTime
 from steelyard.model import (
@@ -26,11 +29,13 @@ from steelyard.model import (
     Elementwise,
     Gemm,
     GroupedGemm,
+    Recurrence,
 )
 
 Ints = NDArray[np.int64]
 _NO_LIMIT = 1 << 60  # cached tokens
 _MOST_REMEMBERED = 1 << 16  # entries of a cache: bounds its memory
+_HALF_OCTAVES = range(6, 37)  # of mean cached tokens, from 8 to 262,144: where the power limit's effect is worked out
 _SAMPLED = 256  # prefills sampled for the shares of provenance; chosen
 
 
@@ -51,9 +56,12 @@ Piece = tuple[int, float, float]  # (kv_max, a, b): a + b * kv seconds while kv 
 
 @dataclass(frozen=True)
 class AttentionLayers:
-    """Attention of one kind of layer: the operator, how many layers, and its prefills and decodes."""
+    """Attention of one kind of layer: the operator, how many layers, and its prefills and decodes.
 
-    operator: AttentionOperator
+    Updates of recurrent state are kept here as well: their decodes do not depend on cached tokens.
+    """
+
+    operator: AttentionOperator | Recurrence
     layers: int
     prefill: PrefillAttention
     decode: DecodeAttention
@@ -124,12 +132,14 @@ class CompiledCost:
         source: FirstOf,
         kv_bytes: float,
         families: dict[str, set[str]],
+        shares: Mapping[str, Mapping[Provenance, float]] | None = None,
         graphs: GraphPlan,
         host: HostCost,
         kernels: tuple[ExpertKernel, ...] = (),
         ran: tuple[int, ...] = (),
         collective_seconds: Floats | None = None,
         elementwise_seconds: Floats | None = None,
+        power: StepPower | None = None,
     ) -> None:
         pooled_seconds, exchange_seconds = (
             np.zeros_like(expert_seconds) if table is None else table for table in (pooled_seconds, exchange_seconds)
@@ -148,16 +158,19 @@ class CompiledCost:
         self._source = source
         self._kv_bytes = kv_bytes
         self.families = families  # the sources used, by family of operators
+        self.shares = shares or {}  # of each family's time, by provenance
         self.graphs = graphs
         self.host = host
         self._kernels = kernels  # compiled on first use by a fresh engine
         self._ran = ran  # tokens of warm-up steps
+        self.power = power
         self._width = self._sampled = 1  # tokens of each decode, and how many of them the output head sees
         self._seen: dict[tuple[int, int], float] = {}
         self._fixed: dict[int, float] = {}  # this and the following caches: by batch size
         self._decode_host: dict[int, tuple[float, float, float]] = {}
         self._decode_graphs: dict[int, tuple[Launch, int | None]] = {}
         self._pieces: dict[int, tuple[Piece, ...]] = {}
+        self._slowed: dict[int, tuple[list[float], list[Piece]]] = {}  # ends of pieces, pieces
         self._skew: dict[int, float] = {}
         self._decode_kinds: dict[int, tuple[int, ...]] = {}  # provenance by kind of layer
 
@@ -171,6 +184,19 @@ class CompiledCost:
         wide.graphs = graphs
         wide._width, wide._sampled = tokens, sampled
         return wide
+
+    def changed(self, graphs: GraphPlan, attention: tuple[AttentionLayers, ...]) -> CompiledCost:
+        """The same with other graphs, or other prefill attention. Decodes computed so far stay known."""
+        made = CompiledCost(**(self._parts(self._source) | {"graphs": graphs, "attention": attention}))
+        made._width, made._sampled = self._width, self._sampled
+        made._pieces, made._skew = dict(self._pieces), dict(self._skew)
+        made._decode_kinds = dict(self._decode_kinds)
+        return made
+
+    @property
+    def attention(self) -> tuple[AttentionLayers, ...]:
+        """Attention by kind of layer."""
+        return self._attention
 
     def __reduce__(self) -> tuple[Callable[..., CompiledCost], tuple[Any, ...]]:
         """Pickled as its tables and the decodes computed so far, without their sources."""
@@ -191,15 +217,19 @@ class CompiledCost:
             "source": source,
             "kv_bytes": self._kv_bytes,
             "families": self.families,
+            "shares": self.shares,
             "graphs": self.graphs,
             "host": self.host,
             "kernels": self._kernels,
             "ran": self._ran,
             "collective_seconds": self._beside[0],
             "elementwise_seconds": self._beside[1],
+            "power": self.power,
         }
 
     def _widened(self, part: AttentionLayers, queries: int) -> AttentionLayers:
+        if isinstance(part.operator, Recurrence):
+            raise AssertionError("drafts over recurrent state are refused before")
         decode = part.operator.decode
         operator = replace(part.operator, decode=replace(decode, heads=decode.heads * queries))
         return replace(part, operator=operator, decode=self._source.decode_attention(operator, self._kv_bytes))
@@ -224,7 +254,10 @@ class CompiledCost:
             rows = tokens if padded is None else padded
             fixed = self._fixed[n] = self._layers(tokens, rows) + self._head[n * self._sampled]
         a, b, kv_max = self._decode_attention(n, kv, longest)
-        return fixed + a, b, kv_max
+        if self.power is None:
+            return fixed + a, b, kv_max
+        end, more_a, more_b = self._slowed_at(n, fixed, kv)
+        return fixed + a + more_a, b + more_b, min(kv_max, end)
 
     def decode_host(self, n: int) -> tuple[float, float, float]:
         """Prepare, launch and tail of a decode-only step."""
@@ -243,10 +276,14 @@ class CompiledCost:
         requests, sampled = n + len(chunks), n * self._sampled + len(chunks)
         padded = self.graphs.padded(tokens, decode_only=False)
         rows = tokens if padded is None else padded
-        gpu = self._layers(tokens, rows) + self._head[sampled] + attention
+        fixed = self._layers(tokens, rows) + self._head[sampled]
         how = self.graphs.launch(tokens, decode_only=False)
         prepare, launch, tail = self._host_part(rows, requests, how, sampled)
-        return StepTime(gpu, prepare, launch, tail, HINDERED * launch if how == "eager" else 0.0)
+        slowed = 0.0
+        if self.power is not None:
+            slowed = self.power.slowed(rows, sampled, (n, kv), chunks, fixed, attention, prepare + launch)
+        hindered = HINDERED * launch if how == "eager" else 0.0
+        return StepTime(fixed + attention + slowed, prepare, launch, tail, hindered, slowed)
 
     def together(self, batches: Sequence[RankBatch | None]) -> StepTime:
         """A step of all ranks, each with its batch or a dummy one (None).
@@ -399,7 +436,7 @@ class CompiledCost:
         return found
 
     def by_family(self, done: Stretches, seconds: float) -> dict[str, float]:
-        """Approximate GPU seconds of a run by kind of work."""
+        """Approximate GPU seconds of a run by kind of work. What the power limit adds counts as attention."""
         tokens, rows, steps = done.decodes + done.prefill_tokens, done.decodes + done.prefill_requests, done.steps
         plain, experts, head, pooled, exchange = (table.sum(axis=0) for table in self._tables)
         everybody = tokens * self.ranks
@@ -451,6 +488,33 @@ class CompiledCost:
         b += skew * (longest_b - b)
         return a, b, min(kv_max, longest_max - more)
 
+    def _slowed_at(self, n: int, fixed: float, kv: int) -> Piece:
+        """What decode steps take longer under the GPU's power limit: the piece that ``kv`` lies in."""
+        found = self._slowed.get(n)
+        if found is None:
+            found = self._slowed[n] = self._slowed_pieces(n, fixed)
+        ends, pieces = found
+        return pieces[bisect_left(ends, kv)]
+
+    def _slowed_pieces(self, n: int, fixed: float) -> tuple[list[float], list[Piece]]:
+        """Linear between two numbers of cached tokens an octave; pieces without a slow-down are one."""
+        assert self.power is not None
+        tokens = n * self._width
+        rows = self.graphs.padded(tokens, decode_only=True) or tokens
+        at = [0.0, *(n * 2.0 ** (half / 2) for half in _HALF_OCTAVES)]
+        lines = [_piece_at(self._pieces_of(n), int(kv)) for kv in at]
+        more = [
+            self.power.slowed(rows, n * self._sampled, (n, kv), (), fixed, a + b * kv)
+            for kv, (_, a, b) in zip(at, lines, strict=True)
+        ]
+        pieces: list[Piece] = []
+        for i, end in enumerate([*at[1:-1], _NO_LIMIT]):
+            slope = (more[i + 1] - more[i]) / (at[i + 1] - at[i])
+            if pieces and pieces[-1][1:] == (0.0, 0.0) and more[i] == slope == 0.0:
+                pieces.pop()
+            pieces.append((int(end), more[i] - slope * at[i], slope))
+        return [float(end) for end, _, _ in pieces], pieces
+
     def _pieces_of(self, n: int) -> tuple[Piece, ...]:
         pieces = self._pieces.get(n)
         if pieces is None:
@@ -459,11 +523,14 @@ class CompiledCost:
 
     def _decode_pieces(self, n: int) -> tuple[Piece, ...]:
         """Decode attention of all layers: linear between the knots of the source's curves and the windows."""
-        curves = []
+        curves, layers_with_keys = [], 0
         knots = {0.0}
         for part in self._attention:
-            curve = part.decode.curve(n)
-            edge = float("inf") if part.operator.window is None else float(n * part.operator.window)
+            curve, window = part.decode.curve(n), None
+            if isinstance(part.operator, AttentionOperator):
+                window = part.operator.window
+                layers_with_keys += part.layers
+            edge = float("inf") if window is None else float(n * window)
             curves.append((part.layers, curve, edge))
             knots |= {kv for kv in (*curve.kv, edge) if 0 < kv < min(edge, _NO_LIMIT) or kv == edge < _NO_LIMIT}
         at = np.array([*sorted(knots), 2 * max(knots) + 1024])
@@ -471,7 +538,7 @@ class CompiledCost:
         for layers, curve, edge in curves:
             seconds += layers * curve.at(np.minimum(at, edge))
         self._decode_kinds[n] = tuple(curve.provenance for _, curve, _ in curves)
-        self._skew[n] = sum(layers * curve.skew for layers, curve, _ in curves) / sum(layers for layers, _, _ in curves)
+        self._skew[n] = sum(layers * curve.skew for layers, curve, _ in curves) / max(1, layers_with_keys)
         slopes = np.diff(seconds) / np.diff(at)
         ends = [*(int(knot) for knot in at[1:-1]), _NO_LIMIT]
         starts = zip(ends, at.tolist(), seconds.tolist(), slopes.tolist(), strict=False)

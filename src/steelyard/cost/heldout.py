@@ -11,12 +11,14 @@ import numpy as np
 from steelyard.cost.bundle import Bundle, Row
 from steelyard.cost.measured import MeasuredSource
 from steelyard.cost.measured.tiles import HeadShape
-from steelyard.cost.source import Decodes, Floats
+from steelyard.cost.roofline import Roofline
+from steelyard.cost.source import Decodes, Floats, Provenance
 from steelyard.hardware import Gpu
-from steelyard.model import AttentionOperator, AttentionShape
+from steelyard.model import AttentionOperator, AttentionShape, Gemm, GroupedGemm
 
 ALL = "all"
 SUMMED_UP = "as the engine asks"  # with the lengths of decodes summed up
+_LEAST_MICROSECONDS = 20.0
 
 
 @dataclass(frozen=True)
@@ -35,12 +37,47 @@ def held_out_errors(bundle: Bundle, gpu: Gpu) -> list[HeldOutError]:
     """For matrices, attention and experts, by kind and over all."""
     source = MeasuredSource(gpu, bundle)
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for family, errors_of in (("gemm", _gemms), ("attention", _attention), ("moe", _experts)):
+    for family, errors_of in _FAMILIES.items():
         for kind, error in errors_of(source, bundle.held_out.get(family, [])):
             found[family, kind].append(error)
             if SUMMED_UP not in kind:
                 found[family, ALL].append(error)
     return [_summary(family, kind, np.array(errors)) for (family, kind), errors in sorted(found.items())]
+
+
+def held_out_by_class(bundle: Bundle, gpu: Gpu) -> Iterator[tuple[str, Provenance, float]]:
+    """Family, class and relative error of held-out points: by the profile, and by the roofline alone.
+
+    Points shorter than 20 µs are left out: most of their time is a kernel's start, and they make little of a step.
+    """
+    source, roofline = MeasuredSource(gpu, bundle), Roofline(gpu)
+    for family, errors_of in _FAMILIES.items():
+        rows = [row for row in bundle.held_out.get(family, []) if row["us"] >= _LEAST_MICROSECONDS]
+        for kind, error in errors_of(source, rows):
+            if SUMMED_UP not in kind:
+                yield _CALLED[family], "extrapolated" if kind.startswith("other") else "interpolated", error
+        for row in rows:
+            yield _CALLED[family], "analytic", _error(_at_roofline(family, row, roofline), row)
+
+
+def _at_roofline(family: str, row: Row, roofline: Roofline) -> float:
+    """Seconds of a point by the roofline."""
+    if family == "gemm":
+        matrix = Gemm("matrix", k=row["k"], n=row["n"], weight_bytes=2.0, compute="bf16")
+        return float(roofline.rows(matrix, np.array([float(row["m"])])).seconds[0])
+    if family == "moe":
+        own = {"experts": row["experts"], "top_k": row["top_k"], "weight_bytes": 2.0, "compute": "bf16"}
+        up = GroupedGemm("experts_gate_up", k=row["hidden"], n=2 * row["inter"], **own)
+        down = GroupedGemm("experts_down", k=row["inter"], n=row["hidden"], **own)
+        return sum(float(roofline.rows(each, np.array([float(row["m"])])).seconds[0]) for each in (up, down))
+    heads = AttentionShape(row["heads"], row["kv_heads"], row["dim"], row["dim"])
+    operator = AttentionOperator("attention", "gqa", heads, heads, 2 * heads.kv_heads * heads.qk_dim, None, "bf16")
+    pairs = list(zip(row["queries"], row["keys"], strict=True))
+    decodes = [float(keys) for queries, keys in pairs if queries == 1]
+    chunks = [(queries, keys - queries) for queries, keys in pairs if queries > 1]
+    alone = roofline.decode_attention(operator, 2).curve(len(decodes))
+    seconds = float(alone.at(np.array([sum(decodes)]))[0]) if decodes else 0.0
+    return seconds + (roofline.prefill_attention(operator, 2).seconds(chunks) if chunks else 0.0)
 
 
 def _summary(family: str, kind: str, errors: Floats) -> HeldOutError:
@@ -99,3 +136,7 @@ def _summed_up(source: MeasuredSource, shape: HeadShape, decodes: list[int], chu
 
 def _error(seconds: float, row: Row) -> float:
     return float(seconds / (row["us"] * 1e-6) - 1.0)
+
+
+_FAMILIES = {"gemm": _gemms, "attention": _attention, "moe": _experts}
+_CALLED = {"gemm": "gemm", "attention": "attention", "moe": "experts"}  # families as costs call them

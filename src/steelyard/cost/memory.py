@@ -1,6 +1,9 @@
 """GPU memory: what is left for KV blocks after weights, activations and the runtime.
 
-vLLM finds out by running its largest batch once, before it captures graphs. Graphs use memory that it leaves free.
+vLLM finds out by running its largest batch once. It counts what it uses more than before that, so the buffers of NCCL,
+which it opens first, count for nothing. Up to 0.19 graphs use memory that it leaves free, by default a tenth of the
+GPU; from 0.20 on an estimate of them counts, and a twelfth is left (vllm/v1/worker/gpu_worker.py and
+vllm/config/cache.py of 0.19 to 0.28). The constants are those of 0.26, with its graphs.
 """
 
 from __future__ import annotations
@@ -46,6 +49,9 @@ class MemoryPlan:
     blocks: int
     draft: int = 0  # weights of the draft model; its keys and values are in the blocks
     windows: tuple[int | None, ...] = ALL_TOKENS  # of the KV-cache groups
+    chunked: bool = False  # whether these are chunks
+    block_size: int | None = None  # tokens of a block, if not those of the settings
+    states: int = 0  # blocks of recurrent state for each request
 
     @property
     def kv(self) -> int:
@@ -64,7 +70,9 @@ class MemoryPlan:
             "block_bytes": self.block_bytes,
             "num_gpu_blocks": self.blocks + 1,
             **({"draft_bytes": self.draft} if self.draft else {}),
-            **({"kv_groups": len(self.windows)} if self.windows != ALL_TOKENS else {}),
+            **({"kv_groups": len(self.windows) + self.states} if self.windows != ALL_TOKENS or self.states else {}),
+            **({"state_blocks_per_request": self.states} if self.states else {}),
+            **({"block_tokens": self.block_size} if self.block_size is not None else {}),
         }
 
 
@@ -100,15 +108,19 @@ def _plan_stage(
     if draft is not None:
         block_bytes += engine.block_size * draft.kv_bytes_per_token(engine.kv_cache_dtype, layout)
     left = usable - weights - drafting - activations - RUNTIME_BYTES
-    blocks = engine.num_gpu_blocks if engine.num_gpu_blocks is not None else left // block_bytes
+    if engine.kv_cache_memory_bytes is not None:  # which vLLM takes whatever the share of the GPU is
+        left += gpu.memory_bytes - usable
+    blocks = _wanted_blocks(engine, block_bytes)
+    blocks = left // block_bytes if blocks is None else blocks
     if left <= 0 or blocks < 2:
         taken = {"weights": weights, "activations": activations, "runtime": RUNTIME_BYTES}
         if drafting:
             taken["draft"] = drafting
         raise NoRoom(_no_room(model, gpu, layout, engine, taken))
     if blocks * block_bytes > left:
+        key = "num_gpu_blocks" if engine.num_gpu_blocks is not None else "kv_cache_memory_bytes"
         raise UserError(
-            f"engine.num_gpu_blocks: {blocks} blocks take {_gib(blocks * block_bytes)}, but only {_gib(left)} are left "
+            f"engine.{key}: {blocks} blocks take {_gib(blocks * block_bytes)}, but only {_gib(left)} are left "
             f"on {gpu.full_name} beside {model.name}; at most {left // block_bytes} blocks fit"
         )
     return MemoryPlan(
@@ -121,7 +133,23 @@ def _plan_stage(
         blocks=blocks - 1,
         draft=drafting,
         windows=kept.windows,
+        chunked=kept.chunked,
+        block_size=kept.block_size,
+        states=kept.states,
     )
+
+
+def _wanted_blocks(engine: EngineSpec, block_bytes: int) -> int | None:
+    """The blocks that a user asks for, as a number or by their bytes; None if as many as fit."""
+    if engine.kv_cache_memory_bytes is None:
+        return engine.num_gpu_blocks
+    blocks = engine.kv_cache_memory_bytes // block_bytes
+    if blocks < 2:
+        raise UserError(
+            f"engine.kv_cache_memory_bytes: {engine.kv_cache_memory_bytes} bytes are less than two blocks; a block has "
+            f"{block_bytes}"
+        )
+    return blocks
 
 
 def _activation_bytes(stage: Stage, layout: Layout, engine: EngineSpec) -> int:

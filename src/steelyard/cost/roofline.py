@@ -12,9 +12,18 @@ import numpy as np
 
 from steelyard.cost.collectives import Collectives
 from steelyard.cost.precision import precision_of
+from steelyard.cost.recurrence import RecurrenceDecodes, RecurrencePrefill, ScanRates
 from steelyard.cost.source import ANALYTIC, Curve, Decodes, Estimate, Floats, RowOperator
 from steelyard.hardware import Gpu, Topology, topology_of
-from steelyard.model import AttentionOperator, AttentionShape, Collective, Elementwise, Gemm, GroupedGemm
+from steelyard.model import (
+    AttentionOperator,
+    AttentionShape,
+    Collective,
+    Elementwise,
+    Gemm,
+    GroupedGemm,
+    Recurrence,
+)
 
 # Shares of the peak that kernels reach. Chosen for data-centre GPUs in general, fitted to none. `python -m
 # tools.roofline_errors h200` prints their errors on the H200, from 19,000 measured kernels of 50 µs and more. Beside
@@ -25,6 +34,7 @@ GROUPED_ARITHMETIC = 0.55  # routed experts; 0.30 to 0.50
 GROUPED_MEMORY = 0.70  # 0.45 to 0.82
 ATTENTION_ARITHMETIC = 0.60  # prefill; 0.30 to 0.61, the low end for short prompts
 ATTENTION_MEMORY = 0.80  # decode; 0.50 to 0.89, the low end for few and short requests
+SCAN_ARITHMETIC = 0.30  # recurrent layers over prompts: small products in chunks; chosen, nothing was measured
 ELEMENTWISE_MEMORY = 0.75  # 0.85: norms on the H200, which has few of that length
 # Start, ramp and drain of one kernel inside a CUDA graph. Chosen: on the H200 an empty kernel takes 1.0 µs, norms,
 # rotary embeddings and cache writes of one row 1.2 to 2.6, the smallest matrices 2.5 to 3.
@@ -33,6 +43,7 @@ KERNEL_SECONDS = 2.5e-6
 TILE_ROWS, TILE_COLUMNS = 64, 128  # of a GEMM's result that one streaming multiprocessor works on at a time
 FEWEST_ROWS = 16  # of a tile, where there are no more
 QUERY_TILE = 128  # query rows (tokens times heads that share keys) of one attention tile
+SPARSE_HEADS = 64  # that kernels of sparse attention are padded to; twice as many on Blackwell, which has 4-bit types
 KEY_SPLIT = 1024  # keys from which an attention tile's work is split further; chosen
 
 
@@ -100,17 +111,53 @@ class Roofline:
         return np.where(tiles < self.gpu.sms, rows * columns, whole_waves)
 
     def decode_attention(self, operator: AttentionOperator, kv_bytes: float) -> _Decodes:
-        arithmetic = operator.decode.flops_per_pair / (self.gpu.peak(operator.compute) * ATTENTION_ARITHMETIC)
-        memory = operator.kv_elements * kv_bytes / (self.gpu.memory_bandwidth * ATTENTION_MEMORY)
-        return _Decodes(Curve((0, 1), (KERNEL_SECONDS, KERNEL_SECONDS + max(arithmetic, memory)), ANALYTIC))
+        """Sparse attention reads the best tokens one by one, which costs no more here than reading them in a row."""
+        per_key = self._per_key(operator, operator.decode, kv_bytes)
+        return _Decodes(Curve((0, 1), (KERNEL_SECONDS, KERNEL_SECONDS + per_key), ANALYTIC))
 
     def prefill_attention(self, operator: AttentionOperator, kv_bytes: float) -> _Prefill:
+        """Sparse attention is bound by arithmetic, too: queries near each other read the same tokens from the cache."""
         return _Prefill(
-            per_pair=operator.prefill.flops_per_pair / (self.gpu.peak(operator.compute) * ATTENTION_ARITHMETIC),
-            per_token=operator.kv_elements * kv_bytes / (self.gpu.memory_bandwidth * ATTENTION_MEMORY),
+            per_pair=self._arithmetic(operator, operator.prefill),
+            per_token=self._read(operator, kv_bytes),
             shape=operator.prefill,
             sms=self.gpu.sms,
             window=operator.window,
+            moved_per_pair=self._moved(operator),
+        )
+
+    def _per_key(self, operator: AttentionOperator, shape: AttentionShape, kv_bytes: float) -> float:
+        """Seconds of one query for one cached token."""
+        return max(self._arithmetic(operator, shape), self._read(operator, kv_bytes)) + self._moved(operator)
+
+    def _read(self, operator: AttentionOperator, kv_bytes: float) -> float:
+        """Seconds to read one cached token."""
+        value = kv_bytes if operator.value_bytes is None else operator.value_bytes
+        return operator.kv_elements * value / (self.gpu.memory_bandwidth * ATTENTION_MEMORY)
+
+    def _arithmetic(self, operator: AttentionOperator, shape: AttentionShape) -> float:
+        """Seconds of one query and one key, with the heads that kernels of sparse attention are padded to."""
+        flops: float = shape.flops_per_pair
+        if operator.attention == "sparse":
+            whole = SPARSE_HEADS * (2 if "fp4" in self.gpu.flops else 1)
+            flops *= -(-shape.heads // whole) * whole / shape.heads
+        return flops / (self.gpu.peak(operator.compute) * ATTENTION_ARITHMETIC)
+
+    def _moved(self, operator: AttentionOperator) -> float:
+        return operator.pair_bytes / (self.gpu.memory_bandwidth * ELEMENTWISE_MEMORY)
+
+    def decode_recurrence(self, operator: Recurrence) -> RecurrenceDecodes:
+        return RecurrenceDecodes(operator, self._scan_rates(operator))
+
+    def prefill_recurrence(self, operator: Recurrence) -> RecurrencePrefill:
+        return RecurrencePrefill(operator, self._scan_rates(operator))
+
+    def _scan_rates(self, operator: Recurrence) -> ScanRates:
+        return ScanRates(
+            flops=self.gpu.peak(operator.compute) * SCAN_ARITHMETIC,
+            bytes=self.gpu.memory_bandwidth * ELEMENTWISE_MEMORY,
+            sms=self.gpu.sms,
+            kernel_seconds=KERNEL_SECONDS,
         )
 
 
@@ -136,6 +183,7 @@ class _Prefill:
     shape: AttentionShape
     sms: int
     window: int | None
+    moved_per_pair: float = 0.0  # seconds of further kernels, without a window
     provenance: int = ANALYTIC
 
     def seconds(self, chunks: Sequence[tuple[int, int]]) -> float:
@@ -152,7 +200,8 @@ class _Prefill:
             rows = max(1.0, tokens * sharing / QUERY_TILE)
             tiles += self.shape.kv_heads * rows * max(1.0, own / tokens / KEY_SPLIT)
         busy = min(1.0, tiles / self.sms)
-        return KERNEL_SECONDS + max(pairs * self.per_pair / busy, keys * self.per_token)
+        seconds = KERNEL_SECONDS + max(pairs * self.per_pair / busy, keys * self.per_token)
+        return seconds + pairs * self.moved_per_pair if self.moved_per_pair else seconds
 
     def together(self, chunks: Sequence[tuple[int, int]], decodes: Decodes) -> None:
         return None

@@ -13,11 +13,12 @@ from steelyard.cost.source import (
     Estimate,
     Floats,
     PrefillAttention,
+    RecurrenceSource,
     RowOperator,
 )
-from steelyard.model import AttentionOperator, Collective, Gemm, GroupedGemm
+from steelyard.model import AttentionOperator, Collective, Gemm, GroupedGemm, Recurrence
 
-FAMILIES = ("gemm", "experts", "attention", "collective", "small")
+FAMILIES = ("gemm", "experts", "attention", "collective", "small", "recurrence")
 
 
 def family_of(operator: RowOperator) -> str:
@@ -52,6 +53,14 @@ class Scaled:
     def prefill_attention(self, operator: AttentionOperator, kv_bytes: float) -> PrefillAttention | None:
         found = self.source.prefill_attention(operator, kv_bytes)
         return None if found is None else _ScaledPrefill(found, self.factors.get("attention", 1.0))
+
+    def decode_recurrence(self, operator: Recurrence) -> DecodeAttention | None:
+        found = self.source.decode_recurrence(operator) if isinstance(self.source, RecurrenceSource) else None
+        return None if found is None else _ScaledDecodes(found, self.factors.get("recurrence", 1.0))
+
+    def prefill_recurrence(self, operator: Recurrence) -> PrefillAttention | None:
+        found = self.source.prefill_recurrence(operator) if isinstance(self.source, RecurrenceSource) else None
+        return None if found is None else _ScaledPrefill(found, self.factors.get("recurrence", 1.0))
 
 
 @dataclass(frozen=True)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, TypeVar
+from typing import Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.cost.kernels import Kernel
-from steelyard.model import AttentionOperator, Collective, Elementwise, Gemm, GroupedGemm
+from steelyard.model import AttentionOperator, Collective, Elementwise, Gemm, GroupedGemm, Recurrence
 
 Floats = NDArray[np.float64]
-Provenance = Literal["measured", "interpolated", "extrapolated", "analytic"]
-PROVENANCES: tuple[Provenance, ...] = ("measured", "interpolated", "extrapolated", "analytic")
-MEASURED, INTERPOLATED, EXTRAPOLATED, ANALYTIC = range(4)
+Provenance = Literal["measured", "interpolated", "extrapolated", "transferred", "analytic"]
+PROVENANCES: tuple[Provenance, ...] = ("measured", "interpolated", "extrapolated", "transferred", "analytic")
+MEASURED, INTERPOLATED, EXTRAPOLATED, TRANSFERRED, ANALYTIC = range(5)
 
 RowOperator = Gemm | GroupedGemm | Elementwise | Collective
 Answer = TypeVar("Answer")
@@ -83,6 +83,24 @@ class CostSource(Protocol):
         ...
 
 
+@runtime_checkable
+class RecurrenceSource(Protocol):
+    """A source that may know updates of recurrent state. Cached tokens do not change the time of a decode."""
+
+    @property
+    def name(self) -> str:
+        """Its name in reports."""
+        ...
+
+    def decode_recurrence(self, operator: Recurrence) -> DecodeAttention | None:
+        """One layer's update by the decodes of a step."""
+        ...
+
+    def prefill_recurrence(self, operator: Recurrence) -> PrefillAttention | None:
+        """One layer's update by the prompt chunks of a step."""
+        ...
+
+
 class FirstOf:
     """Several sources, the best first: the first that knows an operator answers.
 
@@ -105,6 +123,15 @@ class FirstOf:
 
     def prefill_attention(self, operator: AttentionOperator, kv_bytes: float) -> PrefillAttention:
         return self._first("prefill attention", lambda source: source.prefill_attention(operator, kv_bytes))
+
+    def decode_recurrence(self, operator: Recurrence) -> DecodeAttention:
+        return self._recurrence("decode recurrence", lambda source: source.decode_recurrence(operator))
+
+    def prefill_recurrence(self, operator: Recurrence) -> PrefillAttention:
+        return self._recurrence("prefill recurrence", lambda source: source.prefill_recurrence(operator))
+
+    def _recurrence(self, what: str, ask: Callable[[RecurrenceSource], Answer | None]) -> Answer:
+        return self._first(what, lambda source: ask(source) if isinstance(source, RecurrenceSource) else None)
 
     def _first(self, what: str, ask: Callable[[CostSource], Answer | None]) -> Answer:
         for source in self.sources:

@@ -15,7 +15,7 @@ from steelyard.cost.compile import compile_cost
 from steelyard.cost.compiled import CompiledCost, DecodeLine, RankBatch, Stretches
 from steelyard.cost.host import HostTerms
 from steelyard.cost.kernels import FirstUses
-from steelyard.cost.source import CostSource, Floats
+from steelyard.cost.source import CostSource, Floats, Provenance
 from steelyard.cost.step import StepTime
 from steelyard.errors import UserError
 from steelyard.model import (
@@ -97,19 +97,28 @@ def find_draft(engine: EngineSpec, target: ModelSpec, base_dir: Path) -> Draft |
     return Draft(model, joined=False)
 
 
+def check_drafted(target: ModelSpec) -> None:
+    """Refuse drafts for models with recurrent layers: what happens to a state when drafts are rejected is not
+    simulated."""
+    if target.recurrents:
+        raise UserError(f"engine.speculative: drafts over the recurrent state of {target.name} are not simulated")
+
+
 def eagle_head(target: ModelSpec) -> Draft:
     """EAGLE's single layer, of the target's shape but dense: as wide as the FFN that one token uses.
 
     It has no norm before attention and none at the end.
     """
+    check_drafted(target)
     layer = next((layer for layer in target.layers if isinstance(layer.ffn, DenseFfn)), target.layers[0])
-    ffn = layer.ffn
+    ffn, own = layer.ffn, layer.attention
+    assert ffn is not None and own is not None
     width = ffn.intermediate if isinstance(ffn, DenseFfn) else ffn.top_k * ffn.expert_intermediate
     if isinstance(ffn, MoeFfn):
         width += ffn.shared_intermediate
-    attention = replace(layer.attention, window=None, qkv_bias=False, o_bias=False, qk_norm=False, sinks=False)
+    attention = replace(own, window=None, chunked=False, qkv_bias=False, o_bias=False, qk_norm=False, sinks=False)
     one = Layer(attention, DenseFfn(width))
-    model = replace(target, name=f"{target.name}-eagle", layers=(one,), quantization=None, mtp_layers=0)
+    model = replace(target, name=f"{target.name}-eagle", layers=(one,), quantization=None, mtp_layers=0, order=())
     return Draft(model, joined=True, norms=-1)
 
 
@@ -125,7 +134,9 @@ def mtp_layers(target: ModelSpec, tokens: int) -> Draft:
             f"engine.speculative.num_tokens: {tokens} is no multiple of the {target.mtp_layers} layers that "
             f"{target.name} drafts with"
         )
-    model = replace(target, name=f"{target.name}-mtp", layers=(replace(target.layers[-1], count=1),), mtp_layers=0)
+    model = replace(
+        target, name=f"{target.name}-mtp", layers=(replace(target.layers[-1], count=1),), mtp_layers=0, order=()
+    )
     return Draft(model, joined=True, norms=3, copies=target.mtp_layers)
 
 
@@ -195,6 +206,11 @@ class SpeculativeCost:
         if self.draft is None:
             return self.target.families
         return {name: found | self.draft.families.get(name, set()) for name, found in self.target.families.items()}
+
+    @property
+    def shares(self) -> Mapping[str, Mapping[Provenance, float]]:
+        """Of each family's time, by provenance: the target's, which takes most of it."""
+        return self.target.shares
 
     def first_uses(self) -> FirstUses | None:
         """The kernels of a fresh engine."""

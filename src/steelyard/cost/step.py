@@ -21,3 +21,4 @@ class StepTime(NamedTuple):
     launch: float  # on the host, from there until the last one is launched
     tail: float  # on the GPU, from the launch of the last kernel to the end
     hindered: float = 0.0  # the part of ``launch`` that is not needed after a pause
+    slowed: float = 0.0  # the part of ``gpu`` that the power limit adds, but not after a pause

@@ -252,6 +252,8 @@ class Tabulated:
             return Estimate.all_of(np.zeros_like(rows), MEASURED)
         if isinstance(operator, Gemm | GroupedGemm) and operator.weight_bytes != self.weight_bytes:
             return None
+        if isinstance(operator, GroupedGemm) and not operator.gated:
+            return None
         if isinstance(operator, GroupedGemm) and self.experts is not None:
             found = self.experts.along(operator, rows)
         elif operator.name in self.operators:

@@ -55,7 +55,9 @@ def is_compute_folder(folder: Path) -> bool:
 def read_compute_folder(folder: Path, model: ModelSpec, tp: int) -> Tabulated:
     """The rows of a folder that have this model's shapes."""
     layers, attention = _present(folder, _LAYERS), _present(folder, _ATTENTION)
-    heads = model.layers[0].attention
+    if not model.attentions:
+        raise UserError(f"{folder}: {model.name} has no attention, which such a profile has")
+    heads, _ = model.attentions[0]
     shape = {"n_head": heads.heads, "n_kv_head": heads.kv_heads, "n_embd": model.hidden}
     operators = _layers(layers, _with_width(shape, model), tp)
     seen = {"n_q_head": heads.heads, "n_kv_head": heads.kv_heads, "n_embd": model.hidden, _TP: tp}

@@ -15,6 +15,7 @@ from steelyard.model import (
     GroupedGemm,
     Layout,
     ModelSpec,
+    Recurrence,
     as_layout,
     head_operators,
     kv_dtype_bytes,
@@ -35,6 +36,14 @@ class AttentionWork:
 
 
 @dataclass(frozen=True)
+class StateWork:
+    """One kind of recurrent layer: seconds at peak per token, and bytes of a request's state."""
+
+    token: float
+    state_bytes: float
+
+
+@dataclass(frozen=True)
 class Work:
     """The minimum cost of a model on a GPU: seconds at peak arithmetic, bytes that must be read."""
 
@@ -44,6 +53,7 @@ class Work:
     experts: tuple[tuple[float, float], ...]  # (bytes of all experts, chance that a step's token chooses one)
     attention: tuple[AttentionWork, ...]
     ranks: int = 1  # data-parallel ones, whose tokens meet at the experts
+    recurrence: tuple[StateWork, ...] = ()
 
     def seconds_at_peak(self, done: Stretches) -> float:
         """GPU seconds the arithmetic would take at the peak rate of each data type."""
@@ -54,10 +64,12 @@ class Work:
             pairs = _seen(done.prefill_pairs, done.prefill_tokens * done.steps, part.window)
             keys = _seen(done.decode_keys, done.decodes * done.steps, part.window)
             total += float(pairs.sum()) * part.prefill_pair + float(keys.sum()) * part.decode_pair
+        for state in self.recurrence:
+            total += float(tokens.sum()) * state.token
         return total
 
     def bytes(self, done: Stretches) -> float:
-        """Weights and cache that the steps had to read."""
+        """Weights and cache that the steps had to read, and states, which they wrote as well."""
         total = float(done.steps.sum()) * self.weight_bytes
         for size, chance in self.experts:
             touched = 1.0 - (1.0 - chance) ** (self.ranks * (done.decodes + done.prefill_tokens))
@@ -65,6 +77,9 @@ class Work:
         for part in self.attention:
             keys = _seen(done.decode_keys, done.decodes * done.steps, part.window)
             total += float(keys.sum()) * part.kv_bytes
+        rows = (done.decodes + done.prefill_requests) * done.steps
+        for state in self.recurrence:
+            total += float(rows.sum()) * 2 * state.state_bytes
         return total
 
 
@@ -82,6 +97,7 @@ def work_of(model: ModelSpec, gpu: Gpu, tp: int | Layout, kv_cache_dtype: str) -
     token = row = weights = 0.0
     experts: list[tuple[float, float]] = []
     attention: list[AttentionWork] = []
+    recurrence: list[StateWork] = []
     kv_bytes = kv_dtype_bytes(model, kv_cache_dtype)
     for layer in model.layers:
         for operator in operators(model, layer, tp):
@@ -94,6 +110,8 @@ def work_of(model: ModelSpec, gpu: Gpu, tp: int | Layout, kv_cache_dtype: str) -
                 experts.append((size / layout.pp, operator.choices / operator.experts))
             elif isinstance(operator, AttentionOperator):
                 attention.append(_attention_work(operator, gpu, layer.count / layout.pp, kv_bytes))
+            elif isinstance(operator, Recurrence):
+                recurrence.append(_state_work(operator, gpu, layer.count / layout.pp))
     for operator in head_operators(model, tp):
         if isinstance(operator, Gemm):
             weights += operator.k * operator.n * operator.weight_bytes
@@ -102,7 +120,7 @@ def work_of(model: ModelSpec, gpu: Gpu, tp: int | Layout, kv_cache_dtype: str) -
             else:
                 token += _gemm_seconds(operator, gpu)
     pp = layout.pp
-    return Work(token / pp, row / pp, weights / pp, tuple(experts), tuple(attention), layout.dp)
+    return Work(token / pp, row / pp, weights / pp, tuple(experts), tuple(attention), layout.dp, tuple(recurrence))
 
 
 def _gemm_seconds(gemm: Gemm | GroupedGemm, gpu: Gpu) -> float:
@@ -115,6 +133,14 @@ def _attention_work(operator: AttentionOperator, gpu: Gpu, layers: float, kv_byt
     return AttentionWork(
         prefill_pair=layers * operator.prefill.flops_per_pair / peak,
         decode_pair=layers * operator.decode.flops_per_pair / peak / ranks,
-        kv_bytes=layers * operator.kv_elements * kv_bytes / ranks,
+        kv_bytes=layers * operator.kv_elements * (operator.value_bytes or kv_bytes) / ranks,
         window=operator.window,
     )
+
+
+def _state_work(operator: Recurrence, gpu: Gpu, layers: float) -> StateWork:
+    """A token updates each state by one product with its values, and reads it by another; a gated delta net reads it
+    once more for what to replace."""
+    products = 3 if operator.recurrence == "gated_delta" else 2
+    flops = 2.0 * products * operator.heads * operator.head_dim * operator.state_dim
+    return StateWork(layers * flops / gpu.peak(operator.compute), layers * operator.state_bytes)

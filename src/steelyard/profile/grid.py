@@ -175,7 +175,9 @@ def _attention() -> Iterator[Series]:
                     yield run._replace(points=[*run.points, *((point, False) for point in known), (held_out, True)])
     yield from (_plain(1, batches.others(shape)) for shape in SHAPES[:2])
     yield from (_plain(1, batches.windowed(shape, window)) for shape, window in WINDOWED)
-    rest = {op.decode: None for op, _ in _catalog(AttentionOperator, lambda name, tp: 0) if op.attention != "mla"}
+    rest = {
+        op.decode: None for op, _ in _catalog(AttentionOperator, lambda name, tp: 0) if op.attention in ("gqa", "mfa")
+    }
     for each in rest:
         shape = (each.heads, each.kv_heads, each.qk_dim)
         if shape not in (*SHAPES, *MORE_SHAPES):

@@ -4,7 +4,8 @@ Install steelyard beside vLLM and start the server with ``STEELYARD_RECORD=FOLDE
 this module as a plugin in each of its processes. The folder then is a capture: `steelyard validate FOLDER` compares
 it with a simulation, `steelyard calibrate FOLDER --out FILE` takes the host's times from it. Files:
 
-- ``meta.json`` and ``config.json``: the engine's effective settings, and the model's configuration;
+- ``meta.json`` and ``config.json``: the engine's effective settings, its host and how experts are chosen, and the
+  model's configuration;
 - ``served.requests.jsonl``: per request when it was submitted, prompt and output tokens, the second of each output
   token after submission as the caller of the engine saw it, prompt tokens found in the prefix cache;
 - ``served.steps.jsonl``: per engine step when it was scheduled, launched and its result processed, and what ran in it.
@@ -16,8 +17,11 @@ vLLM 0.26 (v1 engine), and costs well under 0.1 ms a step.
 from __future__ import annotations
 
 import atexit
+import hashlib
 import json
 import os
+import platform
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -25,6 +29,7 @@ from typing import Any
 
 FOLDER_VARIABLE = "STEELYARD_RECORD"
 NAME_VARIABLE = "STEELYARD_RECORD_NAME"
+ROUTING_VARIABLE = "VLLM_MOE_ROUTING_SIMULATION_STRATEGY"
 _FLUSH_SECONDS = 1.0  # lost at most when a process is killed; chosen
 
 
@@ -168,6 +173,8 @@ def _settings(config: Any) -> dict[str, Any]:
         "fresh": True,  # recorded from its start on
         "model": config.model_config.model,
         "gpu": _gpu(),
+        "host": _host(),
+        "expert_routing": _expert_routing(config),
         "num_gpu_blocks": cache.num_gpu_blocks,
         "block_size": cache.block_size,
         "gpu_memory_utilization": cache.gpu_memory_utilization,
@@ -184,10 +191,29 @@ def _settings(config: Any) -> dict[str, Any]:
             "kv_cache_dtype": cache.cache_dtype,
             "num_gpu_blocks_override": cache.num_gpu_blocks_override,
             "tensor_parallel_size": config.parallel_config.tensor_parallel_size,
+            "disable_custom_all_reduce": bool(config.parallel_config.disable_custom_all_reduce),
             "enable_chunked_prefill": bool(scheduler.enable_chunked_prefill),
             "scheduling_policy": scheduler.policy,
         },
     }
+
+
+def _expert_routing(config: Any) -> str:
+    """How experts are chosen: by a strategy of vLLM's simulator, by trained gates, or by random ones, which may choose
+    the same few for all tokens."""
+    strategy = os.environ.get(ROUTING_VARIABLE, "").lower()
+    if strategy:
+        return strategy
+    return "unknown" if str(config.load_config.load_format).lower().endswith("dummy") else "trained"
+
+
+def _host() -> dict[str, str]:
+    """What tells hosts apart: a digest of the name, and the processor."""
+    from steelyard.files.reading import read_text
+
+    lines = read_text(Path("/proc/cpuinfo")).splitlines() if sys.platform == "linux" else []
+    cpu = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+    return {"name": hashlib.sha256(platform.node().encode()).hexdigest()[:12], "cpu": cpu}
 
 
 def _gpu() -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -38,6 +39,16 @@ def kernel_time(calls: Sequence[Call], settle_s: float = 0.0) -> Timing:
     timing = _steady(graph.replay)
     graph.reset()
     return Timing(timing.seconds / len(calls), timing.spread)
+
+
+@contextmanager
+def replayed(calls: Sequence[Call]) -> Iterator[Callable[[int], float]]:
+    """A captured graph of the calls, as a function from repeats to the seconds of one."""
+    graph = _captured(calls, _anchor().pool())
+    try:
+        yield lambda repeats: _timed(graph.replay, repeats) / repeats
+    finally:
+        graph.reset()
 
 
 def launched_time(calls: Sequence[Call]) -> Timing:

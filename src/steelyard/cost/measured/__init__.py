@@ -25,6 +25,7 @@ from steelyard.model import AttentionOperator, Elementwise, Gemm, GroupedGemm
 
 __all__ = ["MeasuredSource"]
 
+_KNOWN_ATTENTION = ("gqa", "mfa")
 _IN_THE_EXPERTS = ("experts_down", "experts_act", "experts_sum")  # measured together with experts_gate_up
 
 
@@ -51,7 +52,7 @@ class MeasuredSource:
                 yield family, lack
 
     def rows(self, operator: RowOperator, rows: Floats) -> Estimate | None:
-        if isinstance(operator, GroupedGemm) and (operator.weight_bytes != 2 or not self.experts.points):
+        if isinstance(operator, GroupedGemm) and not self._knows_experts(operator):
             return None
         if operator.name in _IN_THE_EXPERTS:
             return Estimate.all_of(np.zeros_like(rows), INTERPOLATED)
@@ -59,6 +60,9 @@ class MeasuredSource:
         if alone is None:
             return None
         return alone._replace(seconds=np.where(rows > 0, alone.seconds + self._layer_overhead, 0.0))
+
+    def _knows_experts(self, gemm: GroupedGemm) -> bool:
+        return gemm.weight_bytes == 2 and gemm.gated and bool(self.experts.points)
 
     def _alone(self, operator: RowOperator, rows: Floats) -> Estimate | None:
         if isinstance(operator, Gemm):
@@ -71,12 +75,12 @@ class MeasuredSource:
         return None
 
     def decode_attention(self, operator: AttentionOperator, kv_bytes: float) -> MeasuredDecodes | None:
-        if operator.attention == "mla" or not self.attention.points:
+        if operator.attention not in _KNOWN_ATTENTION or not self.attention.points:
             return None
         return self.attention.decodes(operator, kv_bytes, self._layer_overhead)
 
     def prefill_attention(self, operator: AttentionOperator, kv_bytes: float) -> MeasuredPrefill | None:
-        if operator.attention == "mla" or not self.attention.points:
+        if operator.attention not in _KNOWN_ATTENTION or not self.attention.points:
             return None
         return self.attention.prefill(operator, kv_bytes)
 
@@ -88,15 +92,17 @@ class MeasuredSource:
         """
         if gemm.weight_bytes == 2 and self.matrices.points:
             found = self.matrices.seconds(gemm.n, gemm.k, rows)
-            kept_up = self.bundle.about.get("kept_up_tflops")
-            if kept_up is None:
-                return found
-            return found._replace(seconds=np.maximum(found.seconds, 2e-12 / kept_up * gemm.n * gemm.k * rows))
+            return found._replace(seconds=np.maximum(found.seconds, self.at_kept_up(gemm, rows)))
         quantized = self._small.of("quantize", 2 * gemm.k, rows)
         if gemm.weight_bytes == 1 and gemm.compute == "fp8" and quantized is not None and self.matrices_fp8.points:
             found = self.matrices_fp8.seconds(gemm.n, gemm.k, rows)
             return Estimate(found.seconds + quantized.seconds, found.provenance)
         return None
+
+    def at_kept_up(self, gemm: Gemm, rows: Floats) -> Floats:
+        """Seconds at the rate of large matrices that the GPU keeps up, if the profile has it."""
+        kept_up = self.bundle.about.get("kept_up_tflops")
+        return np.zeros_like(rows) if kept_up is None else 2e-12 / kept_up * gemm.n * gemm.k * rows
 
     @cached_property
     def matrices(self) -> Matrices:

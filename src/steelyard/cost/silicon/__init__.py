@@ -1,8 +1,8 @@
-"""NVIDIA AIConfigurator's silicon database as a cost source.
+"""The silicon database of NVIDIA's AIConfigurator, and of AISimulate after it, as a cost source.
 
-The package `aiconfigurator-core` ships measured operator times as Parquet files under
-``systems/data/SYSTEM/FAMILY/ENGINE/VERSION/``. We read those files and nothing of its Python API, which changes with
-every minor release. ``latency`` is in milliseconds everywhere. What is used of them:
+Both packages ship measured operator times as Parquet files under ``systems/data/SYSTEM/FAMILY/ENGINE/VERSION/``. We
+read those files and nothing of their Python API, which changes with every minor release. The source's name, which
+results keep, has the release. ``latency`` is in milliseconds everywhere. What is used of them:
 
 - ``gemm/…/gemm_perf``: ``gemm_dtype``, ``m`` rows, ``n`` columns and ``k`` inner size on a lattice. fp8 includes the
   quantization of its input.
@@ -30,7 +30,15 @@ from steelyard.lazy import lazily
 if TYPE_CHECKING:
     from steelyard.cost.silicon.source import Silicon
 
-__all__ = ["SYSTEMS", "Database", "Origin", "Silicon", "find_database", "find_silicon", "package_folder"]
+__all__ = [
+    "SYSTEMS",
+    "Database",
+    "Origin",
+    "Silicon",
+    "find_database",
+    "find_silicon",
+    "package_folder",
+]
 
 __getattr__ = lazily(__name__, {"Silicon": "steelyard.cost.silicon.source"})
 

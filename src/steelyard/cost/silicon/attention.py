@@ -10,7 +10,7 @@ import numpy as np
 
 from steelyard.cost import source
 from steelyard.cost.interpolate import line, rising
-from steelyard.cost.silicon.database import Column, Database, Origin, seconds
+from steelyard.cost.silicon.database import Column, Database, Origin, Value, seconds
 from steelyard.cost.source import EXTRAPOLATED, INTERPOLATED, MEASURED, Curve, Floats
 from steelyard.model import AttentionOperator
 
@@ -131,10 +131,13 @@ def _kernels(origin: Origin) -> tuple[AttentionKernel, ...]:
         latent = origin.read("num_heads", "kv_cache_dtype")
         kinds = set(zip(latent["num_heads"].tolist(), latent["kv_cache_dtype"].tolist(), strict=True))
         return tuple(AttentionKernel(heads, 0, 0, 0, dtype) for heads, dtype in sorted(kinds))
-    table = origin.read("num_heads", "num_key_value_heads", "head_dim", "window_size", "kv_cache_dtype")
-    return tuple(
-        AttentionKernel(*key) for key in sorted(set(zip(*(column.tolist() for column in table.values()), strict=True)))
-    )
+    columns = ("num_heads", "num_key_value_heads", "head_dim", "window_size", "kv_cache_dtype")
+    if origin.has("window_size"):
+        keys = set(zip(*(column.tolist() for column in origin.read(*columns).values()), strict=True))
+    else:
+        plain = origin.read(*(column for column in columns if column != "window_size"))
+        keys = {(*sizes, 0, dtype) for *sizes, dtype in zip(*(each.tolist() for each in plain.values()), strict=True)}
+    return tuple(AttentionKernel(*key) for key in sorted(keys))
 
 
 def _nearest(origin: Origin, wanted: AttentionKernel) -> AttentionKernel | None:
@@ -153,13 +156,14 @@ def _nearest(origin: Origin, wanted: AttentionKernel) -> AttentionKernel | None:
 def _rows(origin: Origin, kernel: AttentionKernel, *columns: str) -> dict[str, Column]:
     if not kernel.dim:
         return origin.read(*columns, num_heads=kernel.heads, kv_cache_dtype=kernel.kv_dtype)
+    windows: dict[str, Value] = {"window_size": kernel.window} if origin.has("window_size") else {}
     return origin.read(
         *columns,
         num_heads=kernel.heads,
         num_key_value_heads=kernel.kv_heads,
         head_dim=kernel.dim,
-        window_size=kernel.window,
         kv_cache_dtype=kernel.kv_dtype,
+        **windows,
     )
 
 

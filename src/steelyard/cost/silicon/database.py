@@ -1,10 +1,15 @@
-"""Finds the tables of the installed package, and reads parts of them."""
+"""Finds the tables of the installed package, and reads parts of them.
+
+AIConfigurator's last release is 0.12.0; AISimulate succeeds it. Its first release still has AIConfigurator's package
+inside, later ones their own: same folders, same columns.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 from functools import cache, reduce
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from operator import and_
 from pathlib import Path
@@ -13,9 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard.files.finding import is_folder
 from steelyard.files.tables import column_names, read_columns
 
-PACKAGE = "aiconfigurator_core"
+# Packages that may hold the tables, the later first, and the distributions that may have brought them.
+PACKAGES = {"aisimulate_core": ("aisimulate",), "aiconfigurator_core": ("aiconfigurator-core", "aisimulate")}
 SYSTEMS = {
     "a100-80": "a100_sxm",
     "h100": "h100_sxm",
@@ -25,6 +32,7 @@ SYSTEMS = {
     "l40s": "l40s",
     "rtx-pro-6000": "rtx_pro_6000_server",
 }
+_SYSTEMS = Path("systems", "data")
 Column = NDArray[Any]
 Value = str | int
 
@@ -58,6 +66,7 @@ class Database:
 
     folder: Path
     engine: str  # its tables are preferred
+    release: str = ""  # the distribution that they came with
 
     def origins(self, family: str, table: str) -> tuple[Origin, ...]:
         """Every version of a table: the preferred engine's first, the newest of each first."""
@@ -79,11 +88,25 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 def package_folder() -> Path | None:
-    """Where the package is installed, if it is, without importing it."""
-    spec = find_spec(PACKAGE)
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    return Path(spec.submodule_search_locations[0])
+    """Where the package with the tables is installed, if it is, without importing it."""
+    for name in PACKAGES:
+        spec = find_spec(name)
+        for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+            if is_folder(Path(folder) / _SYSTEMS):
+                return Path(folder)
+    return None
+
+
+@cache
+def installed_release(package: str) -> str:
+    """The distributions that may have brought a package, with their versions: two of them have the same one."""
+    found = []
+    for name in PACKAGES[package]:
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            continue
+    return " or ".join(found)
 
 
 def find_database(gpu: str, engine: str = "vllm") -> Database | None:
@@ -91,8 +114,8 @@ def find_database(gpu: str, engine: str = "vllm") -> Database | None:
     package = package_folder()
     if package is None or gpu not in SYSTEMS:
         return None
-    folder = package / "systems" / "data" / SYSTEMS[gpu]
-    return Database(folder, engine) if folder.is_dir() else None
+    folder = package / _SYSTEMS / SYSTEMS[gpu]
+    return Database(folder, engine, installed_release(package.name)) if is_folder(folder) else None
 
 
 def seconds(latency: Column) -> NDArray[np.float64]:

@@ -20,6 +20,7 @@ from steelyard.model import GroupedGemm
 _ROUTING = "power_law_1.01"
 _IDEAL_SECONDS = 1e-5  # start of the handful of kernels, in the roofline that scales other shapes; chosen
 _FOUR_BITS = ("int4_wo", "w4a16_mxfp4")
+_KERNEL = "kernel_source"
 
 
 @dataclass(frozen=True)
@@ -48,14 +49,19 @@ def shape_of(gemm: GroupedGemm) -> LayerShape:
     return LayerShape(gemm.experts, gemm.choices, gemm.k, gemm.n / 2)
 
 
-def estimate(database: Database, gpu: Gpu, gemm: GroupedGemm, rows: Floats) -> tuple[Estimate, Origin] | None:
-    """Seconds of the whole layer for each number of tokens: from its own shape, else scaled from the nearest."""
+def estimate(
+    database: Database, gpu: Gpu, gemm: GroupedGemm, rows: Floats, kernel: str = ""
+) -> tuple[Estimate, Origin] | None:
+    """Seconds of the whole layer for each number of tokens: from its own shape, else scaled from the nearest.
+
+    ``kernel`` is a part of the name of the kernel that must have been timed; any will do without it.
+    """
     dtypes = _dtypes(gemm)
-    apart = expert_parallel.estimate(database, gpu, gemm, dtypes, rows)
+    apart = None if kernel else expert_parallel.estimate(database, gpu, gemm, dtypes, rows)
     if apart is not None:
         return apart
     wanted = shape_of(gemm)
-    tables = [(origin, _layers(origin, dtype)) for dtype in dtypes for origin in _origins(database)]
+    tables = [(origin, _layers(origin, dtype, kernel)) for dtype in dtypes for origin in _origins(database)]
     for origin, layers in tables:
         if wanted in layers and gemm.load is None:
             return along(rows, *layers[wanted]), origin
@@ -84,10 +90,14 @@ def _dtypes(gemm: GroupedGemm) -> tuple[str, ...]:
 
 
 @cache
-def _layers(origin: Origin, dtype: str) -> dict[LayerShape, tuple[Floats, Floats]]:
+def _layers(origin: Origin, dtype: str, kernel: str) -> dict[LayerShape, tuple[Floats, Floats]]:
     """Shape on one GPU -> measured tokens and seconds, with tensor-parallel experts."""
-    names = ("num_experts", "topk", "hidden_size", "inter_size", "moe_tp_size", "num_tokens", "latency")
-    table = origin.read(*names, moe_dtype=dtype, moe_ep_size=1, distribution=_ROUTING)
+    names = ["num_experts", "topk", "hidden_size", "inter_size", "moe_tp_size", "num_tokens", "latency"]
+    named = names if not kernel else [*names, _KERNEL]
+    table = origin.read(*named, moe_dtype=dtype, moe_ep_size=1, distribution=_ROUTING)
+    if kernel:
+        chosen = np.array([kernel in name for name in table[_KERNEL].tolist()], dtype=bool)
+        table = {name: column[chosen] for name, column in table.items()}
     keys = np.stack([table[name] for name in names[:5]], axis=1) if len(table["topk"]) else np.zeros((0, 5))
     times = seconds(table["latency"])
     layers = {}

@@ -15,44 +15,49 @@ from steelyard.cost.source import INTERPOLATED, DecodeAttention, Estimate, Float
 from steelyard.hardware import Gpu, Topology
 from steelyard.model import AttentionOperator, Collective, Gemm, GroupedGemm
 
-_IN_THE_EXPERTS = ("experts_down", "experts_act", "experts_sum")  # timed together with experts_gate_up
+IN_THE_EXPERTS = ("experts_down", "experts_act", "experts_sum")  # timed together with experts_gate_up
 _IN_PARALLEL_EXPERTS = ("experts_elsewhere",)  # the same, with expert parallelism
 _IN_THE_ATTENTION = ("kv_write",)
+_KNOWN_ATTENTION = ("gqa", "mla", "mfa")  # the tables of sparse attention are not read
 
 
 @dataclass(frozen=True)
 class Silicon:
     """Operator times of one GPU from AIConfigurator's tables, which have no separate element-wise operators.
 
-    ``used`` collects the engines whose tables were used, by family of operators.
+    ``used`` collects the engines whose tables were used, by family of operators. ``experts_kernel`` is a part of the
+    name of the kernel whose times of routed experts are taken.
     """
 
     gpu: Gpu
     topology: Topology
     database: Database
+    experts_kernel: str = ""
     used: dict[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        return f"silicon tables of {self.gpu.name} for {self.database.engine}"
+        release = f", {self.database.release}" if self.database.release else ""
+        return f"silicon tables of {self.gpu.name} for {self.database.engine}{release}"
 
     def rows(self, operator: RowOperator, rows: Floats) -> Estimate | None:
         if isinstance(operator, Gemm):
             return self._gemm(operator, rows)
         if isinstance(operator, Collective):
             return self._collective(operator, rows)
-        if operator.name in _IN_THE_EXPERTS and self.database.origins("moe", "moe_perf"):
+        if operator.name in IN_THE_EXPERTS and self.database.origins("moe", "moe_perf"):
             return Estimate.all_of(np.zeros_like(rows), INTERPOLATED)
         if operator.name in _IN_PARALLEL_EXPERTS and expert_parallel.are_timed(self.database):
             return Estimate.all_of(np.zeros_like(rows), INTERPOLATED)
         if isinstance(operator, GroupedGemm):
-            return self._experts(operator, rows)
+            return self._experts(operator, rows) if operator.gated else None
         if operator.name in _IN_THE_ATTENTION and self.database.origins("attention", "generation_attention_perf"):
             return Estimate.all_of(np.zeros_like(rows), INTERPOLATED)
         return None
 
     def decode_attention(self, operator: AttentionOperator, kv_bytes: float) -> DecodeAttention | None:
-        found = attention.find_decodes(self.database, operator, kv_bytes)
+        known = operator.attention in _KNOWN_ATTENTION
+        found = attention.find_decodes(self.database, operator, kv_bytes) if known else None
         if found is None:
             return None
         decodes, origin = found
@@ -60,7 +65,8 @@ class Silicon:
         return decodes
 
     def prefill_attention(self, operator: AttentionOperator, kv_bytes: float) -> PrefillAttention | None:
-        found = attention.find_prefills(self.database, operator, kv_bytes)
+        known = operator.attention in _KNOWN_ATTENTION
+        found = attention.find_prefills(self.database, operator, kv_bytes) if known else None
         if found is None:
             return None
         prefills, origin = found
@@ -75,7 +81,7 @@ class Silicon:
         return lattice.estimate(gemm, rows)
 
     def _experts(self, gemm: GroupedGemm, rows: Floats) -> Estimate | None:
-        found = experts.estimate(self.database, self.gpu, gemm, rows)
+        found = experts.estimate(self.database, self.gpu, gemm, rows, self.experts_kernel)
         if found is None:
             return None
         layer, origin = found
