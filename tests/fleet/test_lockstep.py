@@ -24,9 +24,10 @@ from steelyard.fleet.frontend import shown
 from steelyard.fleet.handover import Handover, Transfers
 from steelyard.fleet.links import Link, Port, Ports
 from steelyard.fleet.lockstep import LockStep, Rank
-from steelyard.hardware import find_gpu
+from steelyard.hardware import find_gpu, topology_of
 from steelyard.model import Layout, load_model
 from steelyard.scenario import EngineSpec, scenario_from_dict
+from steelyard.scenario.topology import TopologySpec
 from steelyard.sim import simulate
 from steelyard.workload import build_workload
 from support.engine_worlds import Ask, TwoKinds, World
@@ -193,7 +194,10 @@ def test_all_ranks_replay_a_graph_or_none_does() -> None:
 
 @pytest.mark.skipif(not LLMSERVINGSIM.is_dir(), reason="the shared LLMServingSim data is not here")
 def test_two_real_ranks_with_experts_spread_are_predicted_from_their_profile() -> None:
-    """Qwen3-30B-A3B as two ranks on RTX PRO 6000, its experts over both; that simulator itself misses TTFT by 14 %."""
+    """Qwen3-30B-A3B as two ranks on RTX PRO 6000, its experts over both; that simulator itself misses TTFT by 14 %.
+
+    As if they reached each other's memory: tests/cost/test_llmservingsim.py has the bench with the usual links.
+    """
     model, gpu, layout = (
         load_model("qwen3-30b-a3b-instruct-2507"),
         find_gpu("rtx-pro-6000"),
@@ -209,8 +213,9 @@ def test_two_real_ranks_with_experts_spread_are_predicted_from_their_profile() -
         }
     )
     host = HostTerms()
+    linked = topology_of(gpu, TopologySpec(peer_access=True))
     cost = compile_cost(
-        model, layout, engine, open_profile(LLMSERVINGSIM / "perf", gpu, model, 1), Roofline(gpu), terms=host
+        model, layout, engine, open_profile(LLMSERVINGSIM / "perf", gpu, model, 1), Roofline(gpu, linked), terms=host
     )
     room = Limits(
         blocks=plan_memory(model, gpu, layout, engine).blocks,
@@ -301,3 +306,40 @@ def test_a_client_that_gives_up_after_its_rank_has_decided_is_heard_at_its_next_
     run_fleet(ranks, desk, serving_router("round-robin", 2, 0))
     assert ranks[1].log.given_up == {1: (11.0, "the client gave up")}
     assert {i: first for i, (first, _) in times(ranks[0]).items()} == {0: 10.0, 2: 30.0}
+
+
+def test_a_rank_without_work_decides_when_the_others_are_ready() -> None:
+    """Its dummy batch waits for theirs, so a request that comes meanwhile is not scheduled before it came."""
+    scenario = scenario_from_dict(
+        {
+            "model": {"config": "step3", "quantization": "fp8"},
+            "fleet": {
+                "gpu": "h800",
+                "tp": 4,
+                "dp": 2,
+                "expert_parallel": True,
+                "replicas": 8,
+                "router": "least-outstanding",
+            },
+            "engine": {"max_num_batched_tokens": 512, "max_model_len": 16384, "max_num_seqs": 64},
+            "workload": {
+                "arrivals": {"kind": "poisson", "rate": 20},
+                "requests": 300,
+                "prompt": {"kind": "lognormal", "median": 200, "p95": 600, "max": 8000},
+                "output": 1,
+            },
+        }
+    )
+    requests = simulate(scenario).requests
+    assert (requests["queue"] > 0).all()
+
+
+def test_after_a_pause_the_power_limit_does_not_slow_a_step() -> None:
+    """A lone prompt after a pause runs at the highest clock; its decode, right behind it, as it would anyway."""
+    cost = AllKinds(decode=StepTime(2.0, 0.0, 0.0, 0.0), other=StepTime(10.0, 0.0, 0.0, 0.0, slowed=4.0))
+    room = Limits(blocks=100, max_model_len=1000, block_size=4, max_num_seqs=8)
+    world = World(room, cost, (Ask(10, 2, at=100.0),))
+    desk = Desk(world.workload(), [room])
+    engine = Engine(room, cost, desk.names, rested=0.5)
+    run_fleet([engine], desk, serving_router("round-robin", 1, 0))
+    assert times(engine)[0] == (103.0, 105.0)

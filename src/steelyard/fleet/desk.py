@@ -207,7 +207,8 @@ def _refusals(workload: Workload, rows: _Rows, stages: Sequence[Sequence[Limits]
 def _refused(workload: Workload, rows: _Rows, limits: Limits) -> dict[int, str]:
     prompt, output = workload.prompt, workload.output
     most = np.minimum(prompt + output - 1 + limits.speculative_tokens + limits.lookahead, limits.max_model_len)
-    need = sum(np.minimum(-(-most // limits.block_size), limits.most_blocks(window)) for window in limits.windows)
+    tokens = -(-most // limits.block_size)
+    need = limits.states + sum(np.minimum(tokens, limits.most_blocks(window)) for window in limits.windows)
     bad = (prompt + 1 > limits.max_model_len) | (need > limits.blocks)
     if not limits.enable_chunked_prefill:
         bad |= prompt > limits.max_num_batched_tokens

@@ -87,7 +87,7 @@ class Handover:
         left = size
         if transfers.layerwise:
             # Layers sent during prefill: assumed to go at the rate that a transfer would get now.
-            rate = min(link.bandwidth * link.factor / (len(link.transfers) + 1) for link in path)
+            rate = min(link.bandwidth * link.factor / (link.active + 1) for link in path)
             left = max(size / layers, size - rate * (now - first.scheduled))
         number = self.network.start(size, path, now, left)
         self._under_way[number] = r, replica

@@ -160,7 +160,7 @@ class LockStep:
         return bool(self.decided) or any(rank.active for rank in self.ranks)
 
     def wake(self, clock: float) -> None:
-        """Start all ranks after they were idle."""
+        """No rank decides again before this second."""
         for rank in self.ranks:
             rank.clock = max(rank.clock, clock)
 
@@ -186,6 +186,7 @@ class LockStep:
         batches = [self.decided[rank] for rank in self.ranks]
         self.decided.clear()
         if all(batch is None for batch in batches):
+            self.wake(max(rank.clock for rank in self.ranks))  # a rank without work waits for the others all the same
             return
         ranks = [None if b is None else RankBatch(b.decodes, b.kv, b.longest, b.chunks) for b in batches]
         time = self.cost.together(ranks)
