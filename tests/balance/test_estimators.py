@@ -35,6 +35,8 @@ from steelyard.balance.estimate.history import tool_returns
 from steelyard.balance.estimate.recent import RecentSamples
 from steelyard.balance.estimate.spread import Spread
 from steelyard.balance.estimate.surface import Surface
+from steelyard.balance.rounds import RoundSettings
+from steelyard.balance.settings import CoreSettings
 from steelyard.cli import main
 from steelyard.errors import UserError
 from steelyard.records import OUTCOMES, Trajectory, Turn
@@ -423,3 +425,21 @@ def test_held_out_tasks_of_swe_agent() -> None:
     assert found.tool_returns == 3845
     assert ours.auc > 0.82 and 0.88 < ours.coverage_p90 < 0.93
     assert ours.auc > max(turn.auc, trie.auc) + 0.1 and ours.r2 > max(turn.r2, trie.r2) + 0.2
+
+
+def test_tries_are_built_again_every_fifty_steps() -> None:
+    """Then a prompt that was seen long ago has no trie of its own any more."""
+    made = CoreSettings("sticky", "trie", 1, (), RoundSettings(60, groups=13, size=8))
+    estimator = made.core().placement._estimator
+
+    def of(prompt: str, left: int) -> Trajectory:
+        return Trajectory("a", prompt, "task", (Turn(1, "search", "ok", 10, 1.0), Turn(left)), 10)
+
+    seen = History("b", "old", 10)
+    seen.add(Turn(1, "search", "ok", 10, 1.0))
+    estimator.learn(of("old", 9_000))
+    for number in range(50 * 13 * 8 - 2):
+        estimator.learn(of(f"{number}", 10))
+    assert estimator.observe(seen).mean == 9_000
+    estimator.learn(of("last", 10))
+    assert estimator.observe(seen).mean < 100

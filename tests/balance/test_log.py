@@ -19,13 +19,13 @@ from steelyard.balance.inbox import Envelope
 from steelyard.balance.kinds import Command, Event
 from steelyard.balance.log import Header, Journal, event_line, read_event
 from steelyard.balance.settings import CoreSettings
-from steelyard.balance.tail import Divided, OverSampling, PartialRollout, Repacking, TailBatching
+from steelyard.balance.tail import Divided, OverSampling, PartialRollout, Reconfiguring, Repacking, TailBatching
 from steelyard.errors import UserError
 from steelyard.posttrain.replay import ReplayVerdict, replay_log
 from steelyard.posttrain.run import posttrain
 from steelyard.records import Trajectory, Turn
 from steelyard.scenario import posttrain_from_dict
-from support.cluster import Cluster, settings
+from support.cluster import WIDE, Cluster, settings
 from support.engine_worlds import settled
 
 KINDS: dict[str, type] = {kind.__name__: kind for kind in (*get_args(Event), *get_args(Command))}
@@ -53,7 +53,13 @@ def _writable(value: Any) -> bool:
     return bool(value == value)
 
 
-@pytest.mark.parametrize("tail", [None, OverSampling(), TailBatching(), PartialRollout(9), Divided(7), Repacking()])
+@pytest.mark.parametrize(
+    "tail",
+    [
+        *(None, OverSampling(), TailBatching(), PartialRollout(9), Divided(7), Repacking()),
+        *(Reconfiguring(), Reconfiguring(few=0.5, wide=WIDE)),
+    ],
+)
 def test_settings_are_read_back(tail: Any) -> None:
     made = settings(tail)
     assert decode(CoreSettings, json.loads(json.dumps(encode(made))), "here") == made
@@ -178,6 +184,7 @@ def logged(tmp_path: Path, **changes: Any) -> ReplayVerdict:
         {"router": "c-mlfq", "estimator": "trie"},
         {"router": "heddle", "tail": "over-sampling"},
         {"tail": "repack", "mode": "split"},
+        {"tail": {"kind": "reconfigure", "tp": 2, "few": 0.5}, "mode": "split"},
         {"tail": "tail-batching", "streaming": True},
         {"tail": {"kind": "divided", "chunk": 128}},
         {"estimator": "oracle"},

@@ -26,11 +26,12 @@ from steelyard.balance.events import (
     RolloutEvent,
 )
 from steelyard.balance.placement import Placement
-from steelyard.balance.rollouts import Replica, Running
+from steelyard.balance.rollouts import Replica, Rollouts, Running
 from steelyard.balance.route import BucketSpeed
 from steelyard.balance.route.ranking import Ranking
 from steelyard.balance.route.rollout import DEFAULT, ROLLOUT_ROUTERS, rollout_router
 from steelyard.balance.route.rollout.bins import BINS, ReplicaBins
+from steelyard.balance.route.rollout.cmlfq import CMlfq
 from steelyard.balance.route.rollout.demand import LENGTHS, Demand, DemandModel, lengths, unknown
 from steelyard.balance.route.rollout.finish import FinishPredictor
 from steelyard.errors import UserError
@@ -256,10 +257,23 @@ def test_c_mlfq_takes_the_larger_caps_without_single_gpus() -> None:
 
 
 def test_c_mlfq_falls_back_when_queues_are_full_and_then_waits() -> None:
+    """By requests on a replica, whatever seats it has."""
     bench = Bench("c-mlfq", [1, 2], seats=1)
-    places = [bench.begin(f"t{number}") for number in range(35)]
-    assert [place and place.replica for place in places] == [0] * 17 + [1] * 17 + [None]
-    assert bench.call("t20")[1:] == [Place("t34", 1)]
+    places = [bench.begin(f"t{number}") for number in range(129)]
+    assert [place and place.replica for place in places] == [0] * 64 + [1] * 64 + [None]
+    assert bench.call("t70")[1:] == [Place("t128", 1)]
+
+
+def test_c_mlfq_has_the_queue_cap_that_it_is_given() -> None:
+    rollouts = Rollouts(watch=(router := CMlfq(queue_cap=3)).changed)
+    rollouts.apply(ReplicaUp(0.0, 0, 1, 256, 10**6))
+    for number in range(4):
+        running = rollouts.apply(Begun(0.0, str(number), "p", 10))
+        assert running is not None
+        found = router.choose(running, rollouts, 0.0)
+        assert (found is None) == (number == 3)
+        if found is not None:
+            rollouts.place(running, found.replica)
 
 
 # -- cost-aware -------------------------------------------------------------------------------------------------------

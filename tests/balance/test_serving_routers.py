@@ -98,7 +98,7 @@ def loads(router: Router) -> list[float]:
 
 
 @settled(150)
-@given(st.sampled_from(SERVING_ROUTERS), st.integers(1, 5), STEPS, st.sampled_from([0.0, 0.5]))
+@given(st.sampled_from(list(SERVING_ROUTERS)), st.integers(1, 5), STEPS, st.sampled_from([0.0, 0.5]))
 def test_choices_are_replicas_and_loads_come_back_to_nothing(
     name: str, replicas: int, steps: list[Step], temperature: float
 ) -> None:
@@ -111,7 +111,13 @@ def test_choices_are_replicas_and_loads_come_back_to_nothing(
 
 
 @settled(60)
-@given(st.sampled_from(SERVING_ROUTERS), st.sampled_from(SERVING_ROUTERS), st.integers(1, 3), st.integers(1, 3), STEPS)
+@given(
+    st.sampled_from(list(SERVING_ROUTERS)),
+    st.sampled_from(list(SERVING_ROUTERS)),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    STEPS,
+)
 def test_pools_count_their_own(name: str, other: str, few: int, more: int, steps: list[Step]) -> None:
     parts = [
         RoutedPool(range(few, few + more), serving_router(other, more, 1)),

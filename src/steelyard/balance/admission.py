@@ -17,7 +17,14 @@ from steelyard.balance.tail.events import GivenUp
 from steelyard.errors import UserError
 
 Measure = Literal["start", "oldest token"]
-Late = Literal["drop", "train"]
+Late = Literal["wait", "drop", "train"]
+"""What happens to samples that would be too stale: training waits for them in time, they are discarded, or they are
+trained on all the same."""
+
+
+def capacity(concurrency: float, running: int, staleness: int, version: int, batch: int, accepted: int) -> float:
+    """Samples that may begin now, as in AReaL and Libra. ``accepted`` have ended, over all time."""
+    return min(concurrency - running, (staleness + version + 1) * batch - accepted - running)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +137,10 @@ class Admission:
 
     @property
     def capacity(self) -> int:
-        """Samples that may begin now, as in AReaL and Libra. Stopped samples occupy no engine, but they still count
-        towards the staleness of others."""
-        allowed = (self._staleness + self.version + 1) * self._batch - self.accepted - self.stopped
-        return min(self._concurrency, allowed) - self.running
+        """Samples that may begin now. Stopped samples occupy no engine, but they still count towards the staleness of
+        others."""
+        accepted = self.accepted + self.stopped
+        return int(capacity(self._concurrency, self.running, self._staleness, self.version, self._batch, accepted))
 
     def versions(self, trajectory: str) -> Versions:
         """The versions of a trajectory that has not been handed out yet."""

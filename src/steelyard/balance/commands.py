@@ -104,8 +104,24 @@ class Repack:
 
 
 @dataclass(frozen=True, slots=True)
+class Merge:
+    """Replicas ``of`` give their GPUs to one replica, whose number is new or that of an earlier merge of the same."""
+
+    number: int
+    of: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reconfigure:
+    """Replicas are merged into wide ones. Those merged are reported as down at once, and wide ones as up when they run.
+    Until all of them are up, nothing is placed. `Reopen` undoes it."""
+
+    merges: tuple[Merge, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Reopen:
-    """Closed replicas take trajectories again."""
+    """Closed replicas take trajectories again. Merged ones get their GPUs back from the wide ones, which are down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,4 +134,4 @@ class TrainOn:
     last: bool
 
 
-RoundCommand = Start | Cap | Pause | Resume | Abort | Repack | Reopen | TrainOn
+RoundCommand = Start | Cap | Pause | Resume | Abort | Repack | Reconfigure | Reopen | TrainOn

@@ -15,6 +15,9 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from steelyard.errors import UserError, did_you_mean
 
 _NUMBERS = {"inf": inf, "-inf": -inf}
+_LATER = "added later"
+ADDED_LATER = {_LATER: True}
+"""Metadata of a field that logs of earlier versions do not have. Its default is what they decided by."""
 
 
 def encode(value: Any, kind: bool = False) -> Any:
@@ -32,7 +35,7 @@ def encode(value: Any, kind: bool = False) -> Any:
 
 
 def decode(cls: type, row: Any, where: str) -> Any:
-    """A dataclass out of its JSON."""
+    """A dataclass out of its JSON. Fields with `ADDED_LATER` may be missing: then they have their defaults."""
     if not isinstance(row, dict):
         raise UserError(f"{where}: must be a JSON object (found {str(row)[:40]!r})")
     hints = _hints(cls)
@@ -40,9 +43,10 @@ def decode(cls: type, row: Any, where: str) -> Any:
         if key not in hints:
             raise UserError(f"{where}: {cls.__name__} has no {key!r}; {did_you_mean(key, hints)}")
     for each in fields(cls):
-        if each.name in hints and each.name not in row:
+        if each.name in hints and each.name not in row and _LATER not in each.metadata:
             raise UserError(f"{where}: {cls.__name__}: {each.name} is missing")
-    return cls(**{name: _value(hints[name], row[name], f"{where}: {cls.__name__}: {name}") for name in hints})
+    told = f"{where}: {cls.__name__}"
+    return cls(**{name: _value(hint, row[name], f"{told}: {name}") for name, hint in hints.items() if name in row})
 
 
 def decode_kind(kinds: dict[str, type], row: Any, where: str) -> Any:

@@ -99,6 +99,8 @@ class Placement:
 
     def _serve(self, at: float, commands: list[RolloutCommand]) -> None:
         rollouts = self.rollouts
+        if rollouts.awaited:
+            return
         while (trajectory := rollouts.waiting.first()) is not None:
             choice = self._router.choose(trajectory, rollouts, at)
             if choice is None:

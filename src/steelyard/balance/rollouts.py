@@ -107,6 +107,7 @@ class Rollouts:
         self.replicas: dict[int, Replica] = {}
         self.running: dict[str, Running] = {}
         self.waiting: Line[Running] = Line() if waiting is None else waiting
+        self.awaited: set[int] = set()  # replicas that must be up before anything is placed
         self._watch = watch  # called with each replica whose load has changed
         self._gone = gone  # called with the number of each replica that is about to be lost
         self._over: dict[str, int] = {}  # last epochs of ended trajectories, oldest first
@@ -330,6 +331,7 @@ class Rollouts:
         added = Replica(event.replica, event.tp, event.seats, event.tokens, event.epoch)
         self.replicas[event.replica] = added
         self._down.pop(event.replica, None)
+        self.awaited.discard(event.replica)
         self._watch(added)
 
     def _go_down(self, event: ReplicaDown) -> None:

@@ -76,5 +76,14 @@ def to_pandas(columns: Mapping[str, np.ndarray]) -> Any:
     return pandas.DataFrame(dict(columns))
 
 
+def to_polars(columns: Mapping[str, np.ndarray]) -> Any:
+    """The columns as a polars frame, where polars is installed."""
+    try:
+        polars = import_module("polars")
+    except ImportError:
+        raise UserError("polars is not installed; `pip install polars`, or use to_arrow()") from None
+    return polars.from_arrow(to_arrow(columns))
+
+
 def _arrow_type(column: np.ndarray) -> pa.DataType:
     return pa.string() if column.dtype.kind in "OUT" else pa.from_numpy_dtype(column.dtype)

@@ -40,9 +40,9 @@ class PaperTrie:
     """Predicts by the longest known prefix, in the prompt's own trie if it has the first signal, else in that of all
     prompts.
 
-    If neither has the first signal, it predicts the mean over recent tool returns. ``rebuild``, which the
-    paper does every 50 steps, forgets all but the last ``keep`` trajectories. Here it is done whenever ``most`` have
-    been learnt since, as the tries would grow without end.
+    If neither has the first signal, it predicts the mean over recent tool returns. ``rebuild`` forgets all but the last
+    ``keep`` trajectories. It is done whenever ``most`` have been learnt since: in a run, those of 50 steps, as in the
+    paper.
     """
 
     def __init__(self, keep: int = 5_000, most: int = 50_000) -> None:

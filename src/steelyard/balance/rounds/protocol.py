@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from steelyard.balance.admission import Late
 from steelyard.balance.commands import RoundCommand
+from steelyard.balance.encoding import ADDED_LATER
 from steelyard.balance.events import RolloutEvent, RoundEvent
 
 RoundInput = RolloutEvent | RoundEvent
@@ -15,8 +17,9 @@ _PARTS = 8  # parts of a step at most, if training takes groups as they come; ch
 
 @dataclass(frozen=True, slots=True)
 class RoundSettings:
-    """A training step takes ``groups`` groups of ``size`` samples each, none more than ``staleness`` weight versions
-    old by then."""
+    """A training step takes ``groups`` groups of ``size`` samples each, which began at most ``staleness`` weight
+    versions before, unless ``late`` lets it train on others. Without a tail policy, at most ``concurrency`` samples run
+    at a time."""
 
     steps: int
     groups: int
@@ -26,6 +29,8 @@ class RoundSettings:
     synchronous: bool = True  # whether rollout stops during training
     lead: int = 0  # steps by which a round may open before the weights of its own step are there
     waits: bool = True  # whether training waits for every trajectory that begins
+    concurrency: int | None = field(default=None, metadata=ADDED_LATER)
+    late: Late = field(default="wait", metadata=ADDED_LATER)
 
     @property
     def least_part(self) -> int:

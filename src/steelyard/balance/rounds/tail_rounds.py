@@ -13,7 +13,18 @@ from collections.abc import Sequence
 from math import inf
 
 from steelyard.balance.admission import Admission, AdmissionEvent, BatchChosen, BatchWanted, Discard, Gathering
-from steelyard.balance.commands import Abort, Cap, Pause, Reopen, Repack, Resume, RoundCommand, Start, TrainOn
+from steelyard.balance.commands import (
+    Abort,
+    Cap,
+    Pause,
+    Reconfigure,
+    Reopen,
+    Repack,
+    Resume,
+    RoundCommand,
+    Start,
+    TrainOn,
+)
 from steelyard.balance.events import (
     Aborted,
     Begun,
@@ -69,9 +80,10 @@ class TailRounds:
         self._opened = 0  # rounds
         self._open = False
         self._repacked: Repack | None = None  # the last one, until replicas are opened again
-        self._closed: dict[int, int] = {}  # epochs of the replicas that it frees
+        self._merged = False  # whether replicas are merged
+        self._closed: dict[int, int] = {}  # epochs of the replicas that were freed or merged
         self._reopened: dict[int, int] = {}  # epochs of the replicas that were opened again last
-        self._commanded_at = -inf  # time of the last `Repack` or `Reopen`
+        self._commanded_at = -inf  # time of the last change of replicas
         self._own: frozenset[str] = frozenset()  # groups that the open round may train on; any if empty
         self._step = -1  # the step that the training job gathers samples for
         self._part = 0
@@ -230,6 +242,8 @@ class TailRounds:
                 self._repacked, self._commanded_at = command, at
                 self._closed |= {number: replicas[number].epoch for number in command.freed}
                 self._commands.append(command)
+            case Reconfigure() if self._carried_out(at):
+                self._reconfigure(command, at)
             case Train():
                 self._train(command, at)
 
@@ -245,14 +259,23 @@ class TailRounds:
         if left:
             self._coming[group] = left
 
+    def _reconfigure(self, command: Reconfigure, at: float) -> None:
+        replicas = self._rollouts.replicas
+        self._merged, self._commanded_at = True, at
+        self._closed |= {number: replicas[number].epoch for merge in command.merges for number in merge.of}
+        self._rollouts.awaited = {merge.number for merge in command.merges}
+        self._commands.append(command)
+
     def _reopen(self, at: float) -> None:
         if self._closed:
             self._reopened, self._closed = self._closed, {}
             self._repacked, self._commanded_at = None, at
+            if self._merged:
+                self._merged, self._rollouts.awaited = False, set(self._reopened)
             self._commands.append(Reopen())
 
     def _carried_out(self, at: float) -> bool:
-        """Whether the reports about the last `Repack` or `Reopen` are in, so that decisions see its effect. Once time
+        """Whether the reports about the last change of replicas are in, so that decisions see its effect. Once time
         has passed they are not waited for, since a report may be lost."""
         if at > self._commanded_at:
             return True

@@ -1,6 +1,6 @@
 """Tail policies: what to do about the last few trajectories of a step, which all others would wait for."""
 
-from steelyard.balance.commands import Cap, Repack, Resume, TrajectoryMove
+from steelyard.balance.commands import Cap, Merge, Reconfigure, Repack, Resume, TrajectoryMove
 from steelyard.balance.events import Paused
 from steelyard.balance.tail.commands import (
     AbortRest,
@@ -21,6 +21,7 @@ from steelyard.balance.tail.policies import (
     TailBatching,
     TailPolicy,
 )
+from steelyard.balance.tail.reconfigure import Reconfiguring, WideReplicas
 from steelyard.balance.tail.repack import Repacking, gather
 from steelyard.balance.tail.tail import Tail
 
@@ -30,11 +31,14 @@ __all__ = [
     "Defer",
     "Divided",
     "Group",
+    "Merge",
     "Opening",
     "OverSampling",
     "PartialRollout",
     "Paused",
     "Plain",
+    "Reconfigure",
+    "Reconfiguring",
     "Repack",
     "Repacking",
     "Resume",
@@ -50,5 +54,6 @@ __all__ = [
     "TailPolicy",
     "Train",
     "TrajectoryMove",
+    "WideReplicas",
     "gather",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from steelyard.balance.commands import Cap, Repack, Resume
+from steelyard.balance.commands import Cap, Reconfigure, Repack, Resume
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,4 +50,4 @@ class Train:
     groups: tuple[tuple[str, ...], ...]
 
 
-TailCommand = StartMore | StartAgain | Cap | Resume | AbortRest | Defer | Repack | Train
+TailCommand = StartMore | StartAgain | Cap | Resume | AbortRest | Defer | Repack | Reconfigure | Train

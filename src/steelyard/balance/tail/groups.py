@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from steelyard.balance.rollouts import Rollouts
+from steelyard.balance.tail.progress import TurnProgress
 
 
 @dataclass(slots=True)
@@ -62,11 +63,17 @@ class Round:
     ready: int = 0  # complete groups that it may train on
     unbegun: int = 0  # samples asked for that have not begun yet
     running: int = 0
-    repack_at: int = 0  # number of remaining samples at which `Repacking` gathers them on few replicas
+    repack_at: int = 0  # number of remaining samples at which replicas are to change
+    progress: TurnProgress = field(default_factory=TurnProgress)  # of running turns, if the policy follows it
 
     def may_take(self, name: str) -> bool:
         """Whether a group is for this round."""
         return not self.among or name in self.among
+
+    @property
+    def few_left(self) -> bool:
+        """Whether so few samples are left, all of which have begun, that replicas are to change."""
+        return 0 < len(self.rollouts.running) <= self.repack_at and not self.unbegun
 
     @property
     def idle(self) -> bool:

@@ -16,10 +16,19 @@ _PLAIN = Plain()
 
 
 @dataclass(frozen=True)
-class Repacking:
+class LastFew:
+    """Base of policies that change replicas when few samples are left. ``within`` decides everything else."""
+
+    within: Plain | OverSampling | TailBatching | PartialRollout | Divided = _PLAIN
+
+    def over(self, round_: Round) -> bool:
+        return self.within.over(round_)
+
+
+@dataclass(frozen=True)
+class Repacking(LastFew):
     """Gathers once a share ``few`` of a round's samples is left, and again whenever half of those have ended."""
 
-    within: Plain | OverSampling | TailBatching | PartialRollout | Divided = _PLAIN  # decides everything else
     few: float = 0.25
     fill: float = 0.5  # share of seats and cache to fill, so that gathered trajectories stay fast
 
@@ -27,14 +36,10 @@ class Repacking:
         round_.repack_at = int(self.few * round_.wanted * round_.size)
         return self.within.open(round_)
 
-    def over(self, round_: Round) -> bool:
-        return self.within.over(round_)
-
     def react(self, round_: Round, event: TailEvent) -> list[TailCommand]:
         commands = self.within.react(round_, event)
-        left = len(round_.rollouts.running)
-        if left and left <= round_.repack_at and not round_.unbegun:
-            round_.repack_at = left // 2
+        if round_.few_left:
+            round_.repack_at = len(round_.rollouts.running) // 2
             repack = gather(round_.rollouts, self.fill)
             if repack is not None:
                 commands.append(repack)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from steelyard.balance.route.draws import HashedPairs
 from steelyard.balance.route.plain import LeastOutstanding, PowerOfTwo, RoundRobin, Sticky
-from steelyard.balance.route.rollout.cmlfq import CMlfq
+from steelyard.balance.route.rollout.cmlfq import QUEUE_CAP, CMlfq
 from steelyard.balance.route.rollout.cost_aware import CostAware
 from steelyard.balance.route.rollout.heddle import Heddle
 from steelyard.balance.route.rollout.plain import GroupPrefixAware, RequestTurns
@@ -15,7 +15,7 @@ from steelyard.balance.route.rollout.ranked import FewestLeftFirst, LeastAttaine
 from steelyard.balance.route.speed import Speeds
 from steelyard.errors import UserError, did_you_mean
 
-__all__ = ["DEFAULT", "ORACLES", "ROLLOUT_ROUTERS", "TurnChoice", "TurnRouter", "rollout_router"]
+__all__ = ["DEFAULT", "ORACLES", "QUEUE_CAP", "ROLLOUT_ROUTERS", "TurnChoice", "TurnRouter", "rollout_router"]
 
 DEFAULT = "cost-aware"
 ORACLES = frozenset({"shortest-first"})  # to be given an estimator that knows the answer
@@ -26,9 +26,15 @@ ROLLOUT_ROUTERS = (
 
 
 def rollout_router(
-    name: str = DEFAULT, *, speeds: Speeds | None = None, caps: Mapping[int, int] | None = None, seed: int = 0
+    name: str = DEFAULT,
+    *,
+    speeds: Speeds | None = None,
+    caps: Mapping[int, int] | None = None,
+    queue_cap: int = QUEUE_CAP,
+    seed: int = 0,
 ) -> TurnRouter:
-    """The router of this name. ``speeds`` is for cost-aware, ``caps`` (tokens by TP degree) for C-MLFQ as published."""
+    """The router of this name. ``speeds`` is for cost-aware; ``caps`` (tokens by TP degree) and ``queue_cap`` (turns on
+    a replica) are for C-MLFQ as published."""
     makers: dict[str, Callable[[], TurnRouter]] = {
         "round-robin": lambda: RequestTurns(RoundRobin()),
         "least-outstanding": lambda: RequestTurns(LeastOutstanding()),
@@ -38,7 +44,7 @@ def rollout_router(
         "shortest-first": FewestLeftFirst,
         "length-predicted": FewestLeftFirst,
         "least-attained": LeastAttained,
-        "c-mlfq": lambda: CMlfq(caps),
+        "c-mlfq": lambda: CMlfq(caps, queue_cap),
         "heddle": Heddle,
         "cost-aware": lambda: _cost_aware(speeds),
     }

@@ -13,7 +13,7 @@ from steelyard.balance.route.rollout.protocol import BaseTurnRouter, TurnChoice
 SMALL: Mapping[int, int] = {1: 4_000, 2: 12_000, 4: 30_000}
 LARGE: Mapping[int, int] = {2: 5_000, 4: 15_000, 8: 40_000}
 _RECOMPUTED = 4_096  # tokens: shorter contexts are recomputed instead of moved
-_QUEUE = 16  # turns that may queue on a replica beyond its seats
+QUEUE_CAP = 64  # turns on a replica at most, running and queued
 
 
 class CMlfq(BaseTurnRouter):
@@ -21,12 +21,12 @@ class CMlfq(BaseTurnRouter):
     of its remaining tokens agree on that bucket.
 
     In a new bucket it goes to the replica with the fewest turns; in the same bucket it stays on its replica. Replicas
-    with a full queue are skipped. If a whole bucket is full, buckets for longer trajectories are tried, then those for
-    shorter.
+    with ``queue_cap`` turns are skipped. If a whole bucket is full, buckets for longer trajectories are tried, then
+    those for shorter.
     """
 
-    def __init__(self, caps: Mapping[int, int] | None = None) -> None:
-        self._given = caps
+    def __init__(self, caps: Mapping[int, int] | None = None, queue_cap: int = QUEUE_CAP) -> None:
+        self._given, self._queue_cap = caps, queue_cap
         self._buckets: dict[int, Ranking] = {}  # by degree, rising
         self._degrees: dict[int, int] = {}  # by replica
 
@@ -53,8 +53,7 @@ class CMlfq(BaseTurnRouter):
         if replica.tp not in self._buckets:
             self._buckets = dict(sorted([*self._buckets.items(), (replica.tp, Ranking())]))
         self._degrees[replica.number] = replica.tp
-        full = replica.busy >= replica.seats + _QUEUE
-        self._buckets[replica.tp].put(replica.number, replica.busy, full)
+        self._buckets[replica.tp].put(replica.number, replica.busy, replica.busy >= self._queue_cap)
 
     def gone(self, number: int) -> None:
         degree = self._degrees.pop(number)

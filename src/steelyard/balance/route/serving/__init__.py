@@ -35,25 +35,24 @@ __all__ = [
     "serving_router",
 ]
 
-SERVING_ROUTERS = (
-    *("round-robin", "random", "sticky", "sticky-spill", "least-outstanding"),
-    *("power-of-two", "prefix-aware", "kv-aware", "slo-aware"),
-)
 _DEFAULTS = RouterSettings()
+
+MakeRouter = Callable[[int, int, RouterSettings], Router]  # of a number of replicas, a seed and settings
+
+SERVING_ROUTERS: dict[str, MakeRouter] = {
+    "round-robin": lambda replicas, seed, settings: RoundRobin(range(replicas)),
+    "random": lambda replicas, seed, settings: Random(replicas, seed),
+    "sticky": lambda replicas, seed, settings: SessionHomes(Sticky(RoundRobin(range(replicas)))),
+    "sticky-spill": lambda replicas, seed, settings: CountedLoads(SessionHomes(StickySpill(range(replicas))), replicas),
+    "least-outstanding": lambda replicas, seed, settings: CountedLoads(LeastOutstanding(range(replicas)), replicas),
+    "power-of-two": lambda replicas, seed, settings: CountedLoads(PowerOfTwo(SeededPairs(replicas, seed)), replicas),
+    "prefix-aware": lambda replicas, seed, settings: CountedLoads(PrefixAware(range(replicas)), replicas),
+    "kv-aware": lambda replicas, seed, settings: KvAware(replicas, seed, settings),
+    "slo-aware": lambda replicas, seed, settings: SloAware(replicas, settings),
+}
+"""By name. `RouterName` of the scenario has the same names."""
 
 
 def serving_router(name: str, replicas: int, seed: int, settings: RouterSettings = _DEFAULTS) -> Router:
     """The router of this name for replicas numbered from 0, all available. It counts their unfinished requests."""
-    numbers = range(replicas)
-    routers: dict[str, Callable[[], Router]] = {
-        "round-robin": lambda: RoundRobin(numbers),
-        "random": lambda: Random(replicas, seed),
-        "sticky": lambda: SessionHomes(Sticky(RoundRobin(numbers))),
-        "sticky-spill": lambda: CountedLoads(SessionHomes(StickySpill(numbers)), replicas),
-        "least-outstanding": lambda: CountedLoads(LeastOutstanding(numbers), replicas),
-        "power-of-two": lambda: CountedLoads(PowerOfTwo(SeededPairs(replicas, seed)), replicas),
-        "prefix-aware": lambda: CountedLoads(PrefixAware(numbers), replicas),
-        "kv-aware": lambda: KvAware(replicas, seed, settings),
-        "slo-aware": lambda: SloAware(replicas, settings),
-    }
-    return routers[name]()
+    return SERVING_ROUTERS[name](replicas, seed, settings)
