@@ -55,7 +55,7 @@ def cell(column: str, value: Any) -> Callable[[PosttrainResult], PosttrainResult
 
 def step(**fields: Any) -> Callable[[PosttrainResult], PosttrainResult]:
     """Change the first step."""
-    return lambda result: replace(result, steps=(replace(result.steps[0], **fields), *result.steps[1:]))
+    return lambda result: replace(result, records=(replace(result.records[0], **fields), *result.records[1:]))
 
 
 CHANGES = [

@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from typer.testing import CliRunner
 
-from steelyard.cli import app
 from steelyard.errors import UserError
-from steelyard.posttrain import compare as module
-from steelyard.posttrain.compare import compare, digest_of, figures_of
-from steelyard.posttrain.compare_cases import Cases, colocated
-from steelyard.posttrain.compare_choices import BOUNDS, OURS, RIVALS, Choice, Contender, contenders
-from steelyard.posttrain.compare_outcomes import JUDGED_BY, Comparison, Outcome
+from steelyard.posttrain import compare_runs as module
+from steelyard.posttrain.choosing import Tried
+from steelyard.posttrain.colocated import colocated
+from steelyard.posttrain.compare import compare
+from steelyard.posttrain.compare_cases import Cases
+from steelyard.posttrain.compare_choices import (
+    BOUNDS,
+    DIMENSIONS,
+    OUR_POLICIES,
+    OURS,
+    RIVALS,
+    Choice,
+    Contender,
+    contenders,
+)
+from steelyard.posttrain.compare_outcomes import JUDGED_BY
+from steelyard.posttrain.compare_plans import of_its_kind, with_plan
 from steelyard.posttrain.compare_results import NUMBERS, CompareResults
+from steelyard.posttrain.compare_runs import digest_of, figures_of
+from steelyard.posttrain.compare_tuning import TRIAL_STEPS
 from steelyard.posttrain.part import scaled, shares
-from steelyard.report.compare import comparison_page, verdict
-from steelyard.report.compare_figure import comparison_svg
 from steelyard.scenario import load_posttrain, posttrain_from_dict
 from steelyard.scenario.posttrain import Mode, PlannerName, PosttrainScenario, RouterName
 from support.paths import EXAMPLES
@@ -45,24 +55,29 @@ def tiny(**more: Any) -> PosttrainScenario:
 # -- who is compared --------------------------------------------------------------------------------------------------
 
 
-def test_everything_that_a_scenario_knows_is_tried_and_nothing_twice() -> None:
-    found = contenders({}, full=False, rivals=True)
-    assert found[0].choice == OURS and [each.name for each in found[1:4]] == [
-        "oracle",
-        "oracle, fixed split",
-        "static best",
-    ]
-    assert len({each.choice for each in found}) == len(found) == len({each.name for each in found})
+def test_everything_that_a_scenario_knows_can_be_tried_and_nothing_twice() -> None:
+    found = contenders(DIMENSIONS, full=False, rivals=True)
+    assert found[:5] == [*OURS, *BOUNDS]
+    assert len(found) == len({each.name for each in found})
+    others = [each.choice for each in found if each.kind != "rival"]
+    assert len(set(others)) == len(others)
+    assert not {*others} & {each.choice for each in RIVALS}
     assert {each.choice.router for each in found} == set(get_args(RouterName))
     assert {each.choice.planner for each in found} == set(get_args(PlannerName))
     assert {each.choice.mode for each in found} == set(get_args(Mode))
 
 
+def test_nothing_is_changed_that_was_not_asked_for() -> None:
+    assert contenders({}, full=False, rivals=False) == [*OURS, *BOUNDS]
+    asked = contenders({"router": ["sticky"]}, full=False, rivals=False)[5:]
+    assert [each.name for each in asked] == ["our policies", "router sticky"]
+
+
 def test_changes_are_of_one_thing_unless_two_cannot_go_together() -> None:
-    ours = asdict(OURS)
-    for each in contenders({}, full=False, rivals=False):
+    ours = asdict(OUR_POLICIES)
+    for each in contenders(DIMENSIONS, full=False, rivals=False):
         changed = {name for name, value in asdict(each.choice).items() if value != ours[name]}
-        if each.kind == "change" and not changed & {"mode"}:
+        if each.kind == "change" and changed and not changed & {"mode"}:
             assert len(changed) == 1 and each.name.startswith(changed.pop())
 
 
@@ -74,7 +89,9 @@ def test_the_product_has_all_pairs() -> None:
     }
 
 
-@pytest.mark.parametrize("who", [*BOUNDS, *RIVALS, Contender("ours", "ours", OURS)], ids=lambda who: who.name)
+@pytest.mark.parametrize(
+    "who", [*BOUNDS, *RIVALS, Contender("our policies", "change", OUR_POLICIES)], ids=lambda who: who.name
+)
 def test_every_named_contender_is_what_its_name_says(who: Contender) -> None:
     assert who.choice == who.choice.coherent, "it would run as something else than its name says"
     scenario = Cases(tiny()).of(who.choice)
@@ -83,6 +100,21 @@ def test_every_named_contender_is_what_its_name_says(who: Contender) -> None:
         name: asdict(who.choice)[name] for name in ("mode", "router", "planner", "pool", "streaming")
     }
     assert scenario.tail.kind == who.choice.tail
+    for key, value in who.choice.settings:
+        found: Any = scenario.model_dump()
+        for part in key.split("."):
+            found = found[part]
+        assert found == value
+    batches, at_once = who.choice.concurrency, scenario.admission.concurrency
+    assert scenario.admission.late == who.choice.late
+    assert at_once == (None if batches is None else batches * 16)  # samples of a batch
+
+
+@pytest.mark.parametrize("who", OURS, ids=lambda who: who.name)
+def test_ours_is_what_an_objective_chooses(who: Contender) -> None:
+    assert Cases(tiny()).of(who.choice) == tiny(objective=who.choice.objective)
+    chosen_elsewhere = tiny(objective="cost")
+    assert Cases(chosen_elsewhere).of(OUR_POLICIES).objective is None, "others are run as they are"
 
 
 def test_colocated_stages_have_all_gpus_and_a_layout_that_divides_the_batch() -> None:
@@ -95,6 +127,8 @@ def test_colocated_stages_have_all_gpus_and_a_layout_that_divides_the_batch() ->
 def test_a_part_of_a_scenario_has_a_part_of_everything() -> None:
     scenario = load_posttrain(PRESETS / "search-48.yaml")
     half = scaled(scenario, 0.5)
+    ahead = scenario.replace(mode="asynchronous", admission={"concurrency": 2048})
+    assert scaled(ahead, 0.5).admission.concurrency == 1024
     assert (half.gpus, half.rollout_gpus, half.trajectories.prompts) == (24, 16, 128)
     assert scaled(scenario, 1.0) == scenario
     with pytest.raises(UserError, match=r"search-48.yaml: cannot be run at a scale of 0.125: 4 engines of TP2"):
@@ -131,7 +165,7 @@ def test_an_interrupted_comparison_goes_on_where_it_was(tmp_path: Path, monkeypa
     monkeypatch.setattr(module, "figures_of", second)
     told: list[tuple[int, int]] = []
     (found,) = compare([tiny()], few, tmp_path, progress=lambda done, total: told.append((done, total)))
-    assert (first.ran, second.ran, told) == (["asynchronous"], ["split"], [(2, 2)])
+    assert (first.ran, second.ran, told) == (["asynchronous"], ["split"], [(1, 1), (2, 2)][1:])
     assert [each.figures["tokens_per_second"] for each in found.outcomes] == [1.0, 1.0]
     monkeypatch.setattr(module, "figures_of", third)
     compare([tiny()], few, tmp_path)
@@ -203,6 +237,73 @@ def test_where_ours_cannot_be_run_nothing_else_is(tmp_path: Path, monkeypatch: p
     assert counted.ran == []
 
 
+def test_ways_are_tried_once_for_both_objectives_and_each_chooses_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+    layout = {"rollout": [{"tp": 1, "replicas": 4}], "training": {"dp": 4}}
+
+    def ways(scenario: PosttrainScenario, simulate: object) -> tuple[Tried, ...]:
+        tried.append(scenario.seed)
+        return Tried("asynchronous", (2.0,), (1.0,), layout), Tried("one step off", (1.0,), (2.0,), layout)
+
+    counted = Counted()
+    monkeypatch.setattr(module, "try_ways", ways)
+    monkeypatch.setattr(module, "figures_of", counted)
+    (found,) = compare([tiny(steps=30)], OURS, tmp_path)
+    assert tried == [0] and counted.ran == ["asynchronous", "one-step-off"]
+    assert [each.figures["way"] for each in found.outcomes] == ["asynchronous", "one step off"]
+    compare([tiny(steps=40)], OURS, tmp_path)
+    assert tried == [0], "their number of steps is their own"
+
+
+def test_one_search_finds_the_splits_of_all_ways_of_a_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And each is run with the split that was better in its own short runs, on the trajectories of another seed."""
+    searched: list[PosttrainScenario] = []
+    ran: list[tuple[str, int, int, int]] = []
+
+    def search(scenario: PosttrainScenario) -> dict[str, Any]:
+        searched.append(scenario)
+        splits = (4, 2)
+        return {"plans": [{"rollout": [{"tp": 1, "replicas": 8 - dp}], "training": {"dp": dp}} for dp in splits]}
+
+    def fake(scenario: PosttrainScenario) -> dict[str, Any]:
+        ran.append((scenario.router, scenario.seed, scenario.steps, scenario.training.dp))
+        better = {"sticky": 2, "prefix-aware": 4}.get(scenario.router)
+        return {**dict.fromkeys(NUMBERS, 0.0), JUDGED_BY: 2.0 if scenario.training.dp == better else 1.0}
+
+    monkeypatch.setattr(module, "plans_of", search)
+    monkeypatch.setattr(module, "figures_of", fake)
+    choice = Choice("asynchronous", "sticky", "blind", "static-best", streaming=False)
+    those = [
+        FEW[0],
+        *(Contender(router, "rival", replace(choice, router=router)) for router in ("sticky", "prefix-aware")),
+    ]
+    compare([tiny(steps=30, seed=1)], those, tmp_path)
+    assert [each.router for each in searched] == ["sticky"]
+    whole = {(router, dp) for router, _, steps, dp in ran if steps == 30}
+    assert whole == {("cost-aware", 4), ("sticky", 2), ("prefix-aware", 4)}
+    assert {(seed, steps) for _, seed, steps, _ in ran} == {(1, 30), (101, TRIAL_STEPS)}
+
+
+def test_a_kind_keeps_what_decides_a_split_and_a_split_keeps_what_does_not() -> None:
+    scenario = tiny(
+        mode="asynchronous",
+        planner="static-best",
+        router="prefix-aware",
+        admission={"late": "train"},
+        training={"dp": 4, "weighed": True, "generates": True, "packing": "best-fit"},
+    )
+    kind = of_its_kind(scenario)
+    assert (kind.mode, kind.staleness_bound, kind.training.weighed) == ("asynchronous", 2, True)
+    assert (kind.router, kind.admission.late, kind.training.packing) == ("sticky", "wait", "balanced")
+    ranking = tiny(planner="static-best", router="heddle", estimator="oracle")
+    assert (of_its_kind(ranking).router, of_its_kind(ranking).estimator) == ("heddle", "oracle")
+    planned = with_plan(scenario, {"rollout": [{"tp": 2, "replicas": 3}], "training": {"tp": 2}})
+    assert (planned.planner, planned.rollout[0].tp, planned.training.tp, planned.training.dp) == ("given", 2, 2, 1)
+    assert planned.training.generates and planned.training.weighed and planned.training.packing == "best-fit"
+
+
 def test_a_scale_is_for_all_or_one_for_each() -> None:
     assert shares("0.5", 3) == [0.5] * 3 and shares("1,0.25", 2) == [1.0, 0.25] and shares("1", 1) == [1.0]
     for wrong in ("0.5,0.5", "half", "0", "1.5", "0.5,,1"):
@@ -215,7 +316,8 @@ def test_all_who_are_asynchronous_have_the_same_bound_on_staleness() -> None:
         cases = Cases(scenario)
         assert {cases.of(Choice(tail=tail)).staleness_bound for tail in ("none", "over-sampling", "partial")} == {bound}
     synchronous = Choice("split", streaming=False, tail="over-sampling")
-    assert Cases(tiny()).of(synchronous).staleness_bound == 1  # what is carried over must be
+    assert Cases(tiny()).of(synchronous).staleness_bound == 2  # those who carry over may do so as long
+    assert Cases(tiny()).of(replace(synchronous, tail="none")).staleness_bound == 0
 
 
 def test_a_result_is_of_the_files_that_its_scenario_names(tmp_path: Path) -> None:
@@ -233,138 +335,3 @@ def test_the_best_fixed_split_is_no_worse_over_the_run_than_the_one_written() ->
     scenario = tiny(steps=8, rollout=[{"tp": 1, "replicas": 6}])
     best, given = (figures_of(Cases(scenario).of(each))["settled_tokens_per_second"] for each in choices)
     assert best > given
-
-
-# -- what is said of it -----------------------------------------------------------------------------------------------
-
-
-def outcome(name: str, *tokens: float, **choice: Any) -> Outcome:
-    kind: Any = {"ours": "ours", "oracle": "bound", "static best": "bound", "A": "rival"}.get(name, "change")
-    figures = {
-        "samples_per_second": 1.5,
-        "step_seconds": 12.0,
-        "rollout_idle": 0.25,
-        "training_idle": 0.5,
-        "staleness": 0.75,
-        "given_up": 0.02,
-        "time_to_reward": {"reward": 0.4, "seconds": 1234.0, "reached": False},
-    }
-    runs = [{"tokens_per_second": each, JUDGED_BY: each, **figures} for each in tokens]
-    return Outcome(Contender(name, kind, Choice(**choice)), runs)
-
-
-def some(*more: Outcome) -> Comparison:
-    bounds = [outcome("oracle", 1000.0, planner="oracle"), outcome("static best", 880.0, planner="static-best")]
-    rival = outcome("A", 440.0, router="sticky")
-    return Comparison(tiny(), [outcome("ours", 880.0), *bounds, rival, *more])
-
-
-def test_the_verdict_counts_nobody_who_knows_lengths() -> None:
-    said = " ".join(
-        verdict(
-            some(outcome("estimator oracle", 990.0, estimator="oracle"), outcome("b", 985.0, planner="static-best"))
-        )
-    )
-    assert "Ours reaches 88.0% of oracle, 100.0% of static best." in said
-    assert "Ours is the best" in said and "A 2.00x" in said
-    level = [outcome(name, tokens, router="heddle") for name, tokens in (("b", 880.4), ("c", 879.6), ("d", 870.0))]
-    assert "in advance, even with b, c." in " ".join(verdict(some(*level)))
-    beaten = " ".join(verdict(some(outcome("router heddle", 924.0, router="heddle"))))
-    assert "router heddle, +5.0% against ours" in beaten
-
-
-def test_seeds_are_compared_pair_by_pair_and_a_lead_that_changes_sides_is_none() -> None:
-    bounds = [outcome("oracle", 200.0, 400.0, planner="oracle"), outcome("static best", 150.0, 150.0)]
-    rival = outcome("A", 50.0, router="sticky")
-    found = Comparison(tiny(), [outcome("ours", 100.0, 300.0), *bounds, rival])
-    said = " ".join(verdict(found))
-    assert "Ours reaches 66.7% of oracle, 133.3% of static best." in said and "A 2.00x" in said
-    even = outcome("b", 140.0, 250.0, router="heddle")
-    said = " ".join(verdict(Comparison(tiny(), [*found.outcomes, even])))
-    assert "+2.6% against the next, b, ahead with 1 of 2 seeds, so the two are even" in said
-    page = comparison_page([found], "steelyard compare tiny.yaml", "images")
-    assert "Provisional" in page.split("Made by")[0]
-    assert "| ours | 200 | 200 | 2, ±50.0% |" in page
-
-
-def test_only_who_comes_close_is_run_with_further_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    speeds = {"c-mlfq": 95.0, "heddle": 80.0, "cost-aware": 100.0}
-    ran: list[tuple[str, int]] = []
-
-    def fake(scenario: PosttrainScenario) -> dict[str, Any]:
-        ran.append((scenario.router, scenario.seed))
-        return {JUDGED_BY: speeds[scenario.router] * scenario.seed}
-
-    monkeypatch.setattr(module, "figures_of", fake)
-    those = [
-        Contender("ours", "ours", Choice()),
-        Contender("close", "change", Choice(router="c-mlfq")),
-        Contender("far", "change", Choice(router="heddle")),
-    ]
-    (found,) = compare([tiny(seed=1)], those, tmp_path, seeds=3)
-    assert ran == [
-        *(("cost-aware", 1), ("c-mlfq", 1), ("heddle", 1)),
-        *(("cost-aware", 2), ("cost-aware", 3), ("c-mlfq", 2), ("c-mlfq", 3)),
-    ]
-    assert [each.throughput for each in found.outcomes] == [200.0, 190.0, 80.0]
-    assert found.find("far").of(found.find("ours")) == 0.8  # with the seed that both were run with
-
-
-def test_there_is_a_verdict_where_nothing_else_could_be_run() -> None:
-    found = Comparison(tiny(), [outcome("ours", 880.0), Outcome(Contender("A", "rival", OURS), (), "does not fit")])
-    assert list(verdict(found)) == ["Ours is the best of all that know no lengths in advance: no other was run."]
-
-
-def test_the_page_and_the_figure_have_every_figure_that_was_run() -> None:
-    found = some(Outcome(Contender("c", "change", OURS), (), "tiny: it does not fit"))
-    page = comparison_page([found], "steelyard compare tiny.yaml", "images/comparison")
-    assert "| A | 440 | 440 | 1.50 | 12.0 | 25% | 50% | 0.75 | 2.0% | 50.0% | 44.0% | ~1,234 |" in page
-    assert "Not run: c: tiny: it does not fit" in page and "(images/comparison/tiny.svg)" in page
-    svg = comparison_svg(found)
-    bars = [line for line in svg.splitlines() if 'rx="2"' in line and 'height="14"' in line]
-    widths = [float(line.split('width="')[1].split('"')[0]) for line in bars]
-    assert widths == [520.0, pytest.approx(457.6), pytest.approx(457.6), pytest.approx(228.8)]
-
-
-def test_the_command_prints_what_it_writes(tmp_path: Path) -> None:
-    path = tmp_path / "tiny.yaml"
-    path.write_text(json.dumps(WRITTEN))
-    asked = ["compare", str(path), "--out", str(tmp_path / "kept"), "--no-rivals", "--steps", "1"]
-    for dimension in ("modes", "estimators", "planners", "tails", "pools"):
-        ours = asdict(OURS)[dimension.removesuffix("s")]
-        asked += [f"--{dimension}", ours]
-    asked += ["--routers", "sticky", "--page", str(tmp_path / "docs" / "comparison.md")]
-    ran = CliRunner().invoke(app, [*asked, "--json"])
-    assert ran.exit_code == 0, ran.output
-    (found,) = json.loads(ran.stdout)
-    names = [each["name"] for each in found["outcomes"]]
-    assert names == [
-        "ours",
-        "oracle",
-        "oracle, fixed split",
-        "static best",
-        "router sticky",
-        "streaming false",
-        "weighed false",
-    ]
-    page = (tmp_path / "docs" / "comparison.md").read_text()
-    assert json.loads((tmp_path / "docs" / "comparison.json").read_text()) == [found]
-    for each in found["outcomes"]:
-        star = " *" if "oracle" in each["name"] else ""  # they are told lengths in advance
-        assert f"| {each['name']}{star} | {each['figures']['tokens_per_second']:,.0f} |" in page
-    assert (tmp_path / "docs" / "images" / "comparison" / "tiny.svg").read_text().startswith("<svg")
-    again = CliRunner().invoke(app, asked)
-    assert again.exit_code == 0 and "of static best" in again.output
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (["--routers", "stiky"], "--routers: 'stiky' is none; did you mean 'sticky'"),
-        (["--scale", "0.3"], "cannot be run at a scale of 0.3: 8 engines of TP1 would be 2.4"),
-    ],
-)
-def test_mistakes_are_named_before_anything_is_run(tmp_path: Path, more: list[str], said: str) -> None:
-    ran = CliRunner().invoke(app, ["compare", str(PRESETS / "search-48.yaml"), "--out", str(tmp_path / "x"), *more])
-    assert isinstance(ran.exception, UserError) and said in str(ran.exception)
-    assert not (tmp_path / "x").exists()

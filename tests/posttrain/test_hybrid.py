@@ -140,4 +140,4 @@ def test_the_summary_says_what_was_moved(rule: str) -> None:
     assert set(summary["reallocations"][0]) >= {"step", "what", "predicted", "realised", "seconds"}
     for shares in summary["gpu_time"].values():
         assert sum(shares.values()) == pytest.approx(1.0) and min(shares.values()) >= 0
-    assert summary == {**summarise_posttrain(result.loop.setup, result.loop), "gpus": 16}
+    assert summary == summarise_posttrain(result.loop.setup, result.loop, 16)

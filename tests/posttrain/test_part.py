@@ -10,7 +10,8 @@ import pytest
 
 from steelyard.balance.plan import Plan
 from steelyard.errors import UserError
-from steelyard.posttrain.part import enlarged, evenly, recommended
+from steelyard.posttrain.advice import plan
+from steelyard.posttrain.part import enlarged, evenly
 from steelyard.posttrain.plan_simulator import PlanSimulator
 from steelyard.posttrain.setup import set_up_posttrain
 from steelyard.records import Trajectory, Turn
@@ -41,14 +42,14 @@ def test_a_part_has_the_longest_and_of_the_others_one_of_each_kind() -> None:
 
 @pytest.fixture(scope="module")
 def part() -> Plan:
-    return recommended(posttrain_from_dict(TWICE), enough=64).plan
+    return plan(posttrain_from_dict(TWICE), enough=64, draws=0).plan
 
 
 def test_a_part_is_planned_for_where_there_are_trajectories_enough(part: Plan) -> None:
     assert re.fullmatch(r"(simulated best of|of) \d+.*; simulated at 1/2", part.why)
-    for plan in (part, part.runner_up):
-        assert plan is not None and plan.training.gpus + plan.rollout_gpus <= 24
-        assert plan.training.dp % 2 == 0 and all(replicas % 2 == 0 for replicas in plan.replicas.values())
+    for each in (part, part.runner_up):
+        assert each is not None and each.training.gpus + each.rollout_gpus <= 24
+        assert each.training.dp % 2 == 0 and all(replicas % 2 == 0 for replicas in each.replicas.values())
 
 
 def test_a_parts_plan_is_as_good_for_the_whole(part: Plan) -> None:
@@ -56,7 +57,7 @@ def test_a_parts_plan_is_as_good_for_the_whole(part: Plan) -> None:
     said to take."""
     scenario = posttrain_from_dict(TWICE)
     simulations: list[int] = []
-    whole = recommended(scenario, enough=128, watch=simulations.append).plan
+    whole = plan(scenario, enough=128, draws=0, watch=simulations.append).plan
     assert "simulated at" not in whole.why
     assert simulations == list(range(len(simulations))) and len(simulations) > 1
     simulator = PlanSimulator(set_up_posttrain(scenario, any_degree=True))

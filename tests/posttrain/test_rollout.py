@@ -36,10 +36,11 @@ from steelyard.posttrain.driver import Driver
 from steelyard.posttrain.engines import EngineKind
 from steelyard.posttrain.loop import Loop
 from steelyard.posttrain.planning import Training
+from steelyard.posttrain.result import PosttrainResult
 from steelyard.posttrain.rollout import RolloutStage
 from steelyard.posttrain.setup import set_up_posttrain
 from steelyard.records import Trajectory, Turn
-from steelyard.scenario import posttrain_from_dict
+from steelyard.scenario import load_posttrain, posttrain_from_dict
 from steelyard.sim.prepared import prepare
 from support.paths import EXAMPLES
 from support.whole_record import WholeRecord, kept
@@ -376,10 +377,16 @@ def test_the_command_writes_a_summary_and_a_timeline(tmp_path: Path) -> None:
     for shares in summary["gpu_time"].values():
         assert sum(shares.values()) == pytest.approx(1.0) and min(shares.values()) >= 0
     assert (out / "timeline.svg").read_text().startswith("<svg")
+    loaded = PosttrainResult.load(out)
+    assert loaded.summary == summary and loaded.steps["samples"].tolist() == [32, 32]
+    assert np.bincount(loaded.trajectories["step"]).tolist() == [32, 32]
+    assert load_posttrain(out / "scenario.json").steps == 2
     again = CliRunner().invoke(
         app, ["posttrain", str(PRESETS / "search-48.yaml"), "--json", "--out", str(tmp_path / "b"), *SMALL]
     )
     assert json.loads(again.stdout) == summary
+    for name in sorted(path.name for path in out.iterdir()):
+        assert (out / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
 
 
 @pytest.mark.parametrize(

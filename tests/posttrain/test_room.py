@@ -37,11 +37,12 @@ TAILS: tuple[Any, ...] = (
 ROUTERS = cycle(("cost-aware", "sticky", "c-mlfq", "heddle", "round-robin", "length-predicted", "least-attained"))
 POOLS = cycle(("none", "thresholds", "payoff"))
 PLANNERS = cycle(("given", "libra", "given", "search", "one-at-a-time", "given", "proportional", "simulated"))
+RECONFIGURE = {"kind": "reconfigure", "tp": 4, "few": 0.5}
 CASES = [
     (mode, tail, next(ROUTERS), "none" if mode == "colocated" else next(POOLS), next(PLANNERS))
     for mode in MODES
     for tail in TAILS
-]
+] + [(mode, RECONFIGURE, "cost-aware", "none", "given") for mode in ("colocated", "split")]
 
 
 def scenario(blocks: int, context: int = 1100, **more: Any) -> PosttrainScenario:

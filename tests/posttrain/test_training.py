@@ -244,7 +244,7 @@ def test_flops_of_short_sequences_are_six_for_each_weight_and_token() -> None:
 
 def test_long_sequences_add_half_a_square_for_attention() -> None:
     cost = job("qwen3-1.7b", small(recompute="full"))
-    attention = load_model("qwen3-1.7b").layers[0].attention
+    attention = load_model("qwen3-1.7b").attentions[0][0]
     each = 4 * attention.heads * attention.head_dim * 28
     extra = cost.flops.forward(np.array([4096.0])) - 4096 * cost.flops.per_token
     assert extra == pytest.approx(each * 4096 * 4097 / 2)

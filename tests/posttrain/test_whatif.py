@@ -74,8 +74,8 @@ def test_trajectories_are_recovered_as_they_were_drawn() -> None:
         zip(table["id"], table["step"].tolist(), strict=True)
     )
     assert [group for group, samples in found.groups.items() if len(samples) == 4] == [str(each) for each in range(12)]
-    assert found.trained == [step.trained for step in result.steps]
-    assert found.tokens == sum(step.tokens for step in result.steps)
+    assert found.trained == [step.trained for step in result.records]
+    assert found.tokens == sum(step.tokens for step in result.records)
 
 
 def test_a_tool_without_a_latency_took_the_time_between_call_and_return() -> None:
@@ -172,7 +172,7 @@ def test_a_sample_that_was_given_up_is_as_one_of_its_group_that_was_longer() -> 
     )
     for sample in parts:
         place = found.draws(sample.group).index(sample)
-        (made,) = tasks.draw([int(sample.group)], 0, samples=range(place, place + 1))
+        (made,) = tasks.draw([int(sample.group)], samples=range(place, place + 1))
         assert made.id == sample.name and made.generated > sample.generated + sample.fresh
         known = [each.generated for each in found.groups[sample.group] if each.ended]
         if max(known, default=0) > sample.generated + sample.fresh:
@@ -183,10 +183,10 @@ def test_a_sample_that_was_given_up_is_as_one_of_its_group_that_was_longer() -> 
 def test_what_the_log_does_not_have_repeats_it() -> None:
     found = history(ran()[2])
     tasks = LoggedTasks(found, 4, 4)
-    first, *_, last = tasks.draw([0], 0, samples=range(6))
+    first, *_, last = tasks.draw([0], samples=range(6))
     assert first.id == found.draws("0")[0].name
-    assert (last.id, last.prompt, last.turns) == ("again/0/5", first.prompt, tasks.draw([0], 0)[1].turns)
-    (other,) = tasks.draw([1000], 0, samples=range(1))
+    assert (last.id, last.prompt, last.turns) == ("again/0/5", first.prompt, tasks.draw([0])[1].turns)
+    (other,) = tasks.draw([1000], samples=range(1))
     assert other.id == "again/1000/0" and other.prompt == "again/1000" and tasks.repeated == 3
 
 
@@ -221,8 +221,8 @@ def test_as_it_was_it_takes_what_it_took_to_the_bit(more: dict[str, Any]) -> Non
     scenario, result, text = ran(json.dumps(more))
     found = what_if(DecidedLog(rows(text)), scenario, ["router=sticky"])
     assert found.as_was == found.recorded
-    assert found.recorded.seconds == result.steps[-1].trained
-    assert found.recorded.tokens == sum(step.tokens for step in result.steps)
+    assert found.recorded.seconds == result.records[-1].trained
+    assert found.recorded.tokens == sum(step.tokens for step in result.records)
     assert found.error == 0 and found.repeated == 0
 
 
@@ -247,8 +247,8 @@ def test_changed_it_is_what_another_run_of_the_same_trajectories_is(change: str)
     scenario, _, text = ran(json.dumps({"trajectories": STEADY}))
     other = posttrain(changed_scenario(scenario, [change]))
     found = what_if(DecidedLog(rows(text)), scenario, [change])
-    assert found.changed.seconds == other.steps[-1].trained
-    assert found.changed.tokens == sum(step.tokens for step in other.steps)
+    assert found.changed.seconds == other.records[-1].trained
+    assert found.changed.tokens == sum(step.tokens for step in other.records)
     assert found.gain == found.changed.tokens_per_second / found.as_was.tokens_per_second - 1
 
 
@@ -258,7 +258,7 @@ def test_a_log_that_was_cut_is_compared_up_to_its_last_whole_step() -> None:
     cut = next(number for number, line in enumerate(lines) if '"StepTrained"' in line and '"step":1' in line)
     found = what_if(DecidedLog(rows("\n".join(lines[: cut + 3]))), scenario, ["router=sticky"])
     assert found.recorded.steps == found.changed.steps == 2
-    assert found.recorded.seconds == found.as_was.seconds == result.steps[1].trained
+    assert found.recorded.seconds == found.as_was.seconds == result.records[1].trained
     with pytest.raises(UserError, match="log: no training step ends in it"):
         what_if(DecidedLog(rows("\n".join(lines[:50]))), scenario, ["router=sticky"])
 

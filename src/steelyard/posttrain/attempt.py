@@ -11,6 +11,16 @@ from steelyard.engine.content import NO_NAMES, Chain, Names
 from steelyard.records import Trajectory, Turn
 
 
+@dataclass(eq=False, slots=True)
+class StoppedEngine:
+    """Caches wait on the GPUs of an engine that has stopped, and leave one after the other over its links."""
+
+    node: int
+    inside: float  # seconds per token to engines of its node
+    outside: float  # to others
+    free: float = 0.0  # when its links are
+
+
 @dataclass(slots=True)
 class Attempt:
     """A running trajectory and its progress: whole turns, and tokens of the current one.
@@ -21,6 +31,7 @@ class Attempt:
     trajectory: Trajectory
     version: int
     begun: float
+    round: float = 0.0  # when the first of its batch began
     turns: int = 0
     tokens: int = 0
     context: int = 0
@@ -41,6 +52,9 @@ class Attempt:
     priority: int | None = None  # instead of the router's
     sent: int = 0  # tokens of its cache that were sent to where it is now, while it was not generating
     arrives: float = 0.0  # when they arrive
+    kept: int = 0  # tokens of its cache that wait where its engine has stopped
+    kept_by: StoppedEngine | None = None
+    rerouted: int = 0  # times that it went on elsewhere than on its last replica
     row: int | None = None  # in the run's record, once it has ended
 
     @property

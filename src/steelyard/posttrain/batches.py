@@ -60,8 +60,8 @@ class BatchShape:
 
 
 class WholeBatches(Generic[Sample]):
-    """Keeps the samples of the newest batches. Samples that began together are of the same round, and later ones of a
-    higher one; ``round_of`` tells it."""
+    """Keeps the samples of the newest batches. Batches that began together are of the same round, and later ones of a
+    higher one; ``round_of`` tells it. A batch may begin group by group; the next one does not begin before that."""
 
     def __init__(self, shape: BatchShape, round_of: Callable[[Sample], float]) -> None:
         self._shape, self._round_of = shape, round_of
@@ -91,11 +91,12 @@ class WholeBatches(Generic[Sample]):
         """The newest whole batches. Older ones, and such as never will be whole, are dropped."""
         size, found = self._shape.size, list[list[Sample]]()
         kept: dict[float, list[Sample]] = defaultdict(list)
+        newest = max((*running, *self._ended), default=0.0)  # of which groups may not have begun
         for began in sorted(self._ended, reverse=True):
             if len(found) >= _BATCHES:
                 break
             ended = self._ended[began]
-            if began in running or len(ended) >= size:
+            if began in running or began == newest or len(ended) >= size:
                 kept[began] = ended
             if began not in running and len(ended) >= size:
                 known = sorted(ended, key=lambda sample: sample.trajectory.prompt)

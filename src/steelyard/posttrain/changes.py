@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from steelyard.errors import UserError
 from steelyard.hardware import Topology
 from steelyard.model import Layout, ModelSpec, weight_bytes
-from steelyard.posttrain.sync import MoveTime, Startup, across, plain_weights
+from steelyard.posttrain.sync import BUCKET_BYTES, BUCKET_SECONDS, MoveTime, Startup, across, plain_weights
 from steelyard.posttrain.training.layout import TrainLayout
 from steelyard.posttrain.training.memory import stage_weights
 
@@ -63,6 +65,16 @@ def engines_begin(
         "engine": startup.wake if asleep else startup.engine,
         "fetch": weights / link.rate + link.latency,
     }
+    return MoveTime(parts, gpus * weights)
+
+
+def engines_relaid(model: ModelSpec, topology: Topology, engine: Layout, gpus: int, start: float) -> MoveTime:
+    """Engines of another layout start on the same ``gpus`` GPUs of a node, which takes ``start`` seconds. Each GPU
+    fetches its shard of the weights from the others, which send equal shares."""
+    weights = float(weight_bytes(plain_weights(model), tp=engine))
+    link = topology.inside(topology.span(gpus))
+    buckets = ceil(weights / BUCKET_BYTES)
+    parts = {"engine": start, "fetch": weights / link.rate + link.latency, "buckets": buckets * BUCKET_SECONDS}
     return MoveTime(parts, gpus * weights)
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from steelyard.posttrain.held import Held
 from steelyard.posttrain.record import StepRecord
-from steelyard.posttrain.result import Held, PosttrainResult
+from steelyard.posttrain.result import PosttrainResult
 from steelyard.posttrain.trajectory_table import Column
 from steelyard.sim.invariants import Invariants
 
@@ -18,11 +19,13 @@ def check_posttrain(result: PosttrainResult) -> None:
     """Raise `BrokenResult`, naming every violated invariant, unless a result holds together."""
     found = Invariants()
     _summary(found, result.summary)
-    _steps(found, result.steps, result.summary)
+    _steps(found, result.records, result.summary)
     bound = result.scenario.staleness_bound
-    oldest = max(age for step in result.steps for age in step.staleness)
-    found.expect(oldest <= bound, f"a sample is {oldest} versions old, and may be {bound}")
-    _trajectories(found, result.trajectories, result.steps)
+    oldest = max(age for step in result.records for age in step.staleness)
+    bounded = result.scenario.admission.late != "train"
+    found.expect(oldest <= bound or not bounded, f"a sample is {oldest} versions old, and may be {bound}")
+    _trajectories(found, result.trajectories, result.records)
+    _step_table(found, result.steps, result.summary)
     _held(found, result.held, result.summary)
     found.done()
 
@@ -73,6 +76,16 @@ def _steps(found: Invariants, steps: Sequence[StepRecord], got: Mapping[str, Any
             found.rising(f"{name}, its parts", {"begun": span[0], "trained": span[1], "the next begun": following[0]})
     for before, after in pairwise(steps):
         found.rising(f"step {after.step}", {"the end of the step before": before.synced, "begun": after.begun})
+
+
+def _step_table(found: Invariants, table: Mapping[str, Column], got: Mapping[str, Any]) -> None:
+    parts = sum(table[name] for name in ("waiting", "handing_over", "training", "sync"))
+    found.expect(np.allclose(parts, table["seconds"], rtol=1e-9, atol=1e-6), "stages do not add up to a step's seconds")
+    found.same("the sum of usd of steps", float(table["usd"].sum()), got["cost"]["usd"], "cost.usd")
+    for role in ("rollout", "training"):
+        held = float(table[f"{role}_gpu_seconds"].sum())
+        column, busy = f"{role}_busy_gpu_seconds", got["gpu_time"][role]["busy"] * held
+        found.same(f"the sum of {column}", float(table[column].sum()), busy, f"gpu_time.{role}.busy")
 
 
 def _trajectories(found: Invariants, table: Mapping[str, Column], steps: Sequence[StepRecord]) -> None:

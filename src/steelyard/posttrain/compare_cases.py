@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import asdict
-from itertools import product
-
-import numpy as np
+from typing import Any
 
 from steelyard.errors import UserError
+from steelyard.posttrain.colocated import colocated
 from steelyard.posttrain.compare_choices import Choice
-from steelyard.posttrain.planning import longest_sequence
-from steelyard.posttrain.setup import DEGREES, PosttrainSetup, set_up_posttrain, train_settings
-from steelyard.posttrain.training import TrainLayout, refusal
-from steelyard.records import Trajectory
-from steelyard.scenario.posttrain import USUAL_STALENESS, BucketSpec, PosttrainScenario, TrainingSpec
+from steelyard.scenario.posttrain import USUAL_STALENESS, PosttrainScenario
 from steelyard.scenario.posttrain_loading import posttrain_from_dict
+from steelyard.scenario.tails import CARRYING
 
-# A finer grid than the planner's (`planning.py`): a co-located job must use all GPUs, whose number may have factors 3
-# and 5, and it is searched once per scenario. The planner leaves GPUs to rollout, and times its grid for every split.
-_STAGES = (1, 2, 3, 4, 5, 8)
-_SPLITS = (1, 2, 3, 5, 6)  # context-parallel ranks
-_MICRO_BATCHES = (8192, 16384, 24576, 40960)
+Case = PosttrainScenario | UserError
+"""The scenario of a choice, or why there is none."""
 
 
 class Cases:
@@ -34,49 +27,42 @@ class Cases:
     def of(self, choice: Choice) -> PosttrainScenario:
         """The scenario with this choice; refuses combinations that cannot be run or do not fit."""
         base = self._scenario
+        if choice.objective is not None:
+            return base.replace(objective=choice.objective)
+        base = base.replace(objective=None)
         if choice.mode == "colocated":
+            base = base.replace(training=base.training.replace(generates=False))
             base = self._colocated = self._colocated or colocated(base)
-        policies = asdict(choice)
+        policies, asked = asdict(choice), base.trajectories
         weighed = {"weighed": policies.pop("weighed")}
-        data = {**base.model_dump(mode="json"), **policies, "staleness": _bound(base, choice)}
+        del policies["objective"]
+        batches = policies.pop("concurrency")
+        at_once = None if batches is None else max(1, int(batches * asked.prompts)) * asked.group
+        settings = dict(policies.pop("settings"))
+        admission = {"late": policies.pop("late"), "concurrency": at_once}
+        data = {**base.model_dump(mode="json"), **policies, "staleness": _bound(base, choice), "admission": admission}
         data["training"] |= weighed
+        data["training"]["generates"] &= choice.mode in ("one-step-off", "asynchronous")
+        for key, value in settings.items():
+            _set(data, key.split("."), value)
         return posttrain_from_dict(data, base.source).based_in(base.base_dir, base.source)
 
 
+def _set(data: dict[str, Any], keys: Sequence[str], value: Any) -> None:
+    """Set a key of a scenario; a policy that is given by its name gets its settings beside it."""
+    key, *rest = keys
+    if not rest:
+        data[key] = value
+        return
+    inner = data.get(key)
+    data[key] = {"kind": inner} if isinstance(inner, str) else dict(inner or {})
+    _set(data[key], rest, value)
+
+
 def _bound(base: PosttrainScenario, choice: Choice) -> int | None:
-    """The staleness bound: the same for all asynchronous choices, so that none gains throughput with staler samples."""
-    if choice.mode != "asynchronous":
+    """The staleness bound: the same for all choices with stale samples, so that none gains throughput by staler ones.
+    Synchronous choices have such samples if their tail policy carries them over."""
+    if choice.mode != "asynchronous" and (choice.mode == "one-step-off" or choice.tail not in CARRYING):
         return None
-    return base.staleness if base.mode == choice.mode and base.staleness is not None else USUAL_STALENESS[choice.mode]
-
-
-def colocated(scenario: PosttrainScenario) -> PosttrainScenario:
-    """The scenario with rollout and training on the same GPUs: the fastest training layout over all of them, and
-    engines of the largest given degree that divides them. A planner may choose another degree."""
-    setup, gpus, settings = set_up_posttrain(scenario), scenario.gpus, train_settings(scenario)
-    lengths = np.array([_length(each) for each in setup.tasks.step(0)])
-    fitting = _over_all(setup, gpus)
-    layout = min(fitting, key=lambda each: setup.compile(each, settings).step(lengths).seconds, default=None)
-    if layout is None:
-        raise UserError(f"{scenario.source}: no training layout over all {gpus} GPUs fits memory and divides the batch")
-    spec = {name: value for name, value in asdict(layout).items() if name in TrainingSpec.model_fields}
-    degree = max(bucket.tp for bucket in scenario.rollout if gpus % bucket.tp == 0)
-    engines = (BucketSpec(tp=degree, replicas=gpus // degree),)
-    return scenario.replace(training=scenario.training.replace(**spec), rollout=engines)
-
-
-def _length(each: Trajectory) -> int:
-    return each.prompt_tokens + each.generated + sum(turn.returned for turn in each.turns[:-1])
-
-
-def _over_all(setup: PosttrainSetup, gpus: int) -> Iterator[TrainLayout]:
-    settings, longest = train_settings(setup.scenario), longest_sequence(setup)
-    for tp, pp, cp in product(DEGREES, _STAGES, _SPLITS):
-        dp, rest = divmod(gpus, tp * pp * cp)
-        if rest or not dp:
-            continue
-        tokens = [each for each in _MICRO_BATCHES if each * cp >= longest]
-        for zero, ep, budget in product((1, 3), sorted({1, setup.scenario.training.ep}), tokens):
-            layout = TrainLayout(tp, pp, dp, ep, cp, zero, "full", budget)
-            if refusal(setup.model, setup.gpu, setup.topology, layout, settings) is None:
-                yield layout
+    usual = USUAL_STALENESS["asynchronous"]
+    return base.staleness if base.mode == "asynchronous" and base.staleness is not None else usual

@@ -13,16 +13,18 @@ from steelyard.files.lines import LineFile
 from steelyard.posttrain.compare_outcomes import JUDGED_BY
 
 NUMBERS = (
-    *("tokens_per_second", JUDGED_BY, "samples_per_second", "step_seconds", "rollout_idle", "training_idle"),
-    *("staleness", "given_up"),
+    *("tokens_per_second", JUDGED_BY, "samples_per_second", "settled_samples_per_second", "step_seconds"),
+    *("first_step_seconds", "rollout_idle", "training_idle", "staleness", "given_up"),
 )
 """Figures that every run has."""
 
-_REWARD = {"reward", "seconds", "reached"}
+_LISTS = {"plans": {"rollout", "training"}, "ways": {"way", "tokens", "fresh", "layout", "refused"}}
+_REWARD = {"reward", "seconds", "reached", "usd_per_point", "penalty"}
 
 
 class CompareResults:
-    """Figures by digest of the run. Each is added to ``results.jsonl`` when its run ends; refusals are not kept."""
+    """Figures by digest of the run, and fixed splits by digest of the search. Each is added to ``results.jsonl`` when
+    it is known; refusals are not kept."""
 
     def __init__(self, folder: Path) -> None:
         path = folder / "results.jsonl"
@@ -48,6 +50,12 @@ class CompareResults:
         self._file.close()
 
 
+def _check_list(found: Any, whole: set[str], where: str, hint: str) -> None:
+    rows = found if isinstance(found, list) else []
+    if not rows or not all(isinstance(each, dict) and each.keys() >= whole for each in rows):
+        raise UserError(f"{where}: must be a list with {', '.join(sorted(whole))} (found {quoted(found)}); {hint}")
+
+
 def _read(row: dict[str, Any], where: str) -> tuple[str, dict[str, Any]]:
     """A line of the file, checked."""
     hint = "delete the file to run everything again"
@@ -57,6 +65,10 @@ def _read(row: dict[str, Any], where: str) -> tuple[str, dict[str, Any]]:
         raise UserError(f"{where}: digest: must be text (found {quoted(digest)}); {hint}")
     if "refused" in figures:
         return digest, {"refused": str(figures["refused"])}
+    for name, whole in _LISTS.items():
+        if name in figures:
+            _check_list(figures[name], whole, f"{where}: {name}", hint)
+            return digest, figures
     for name in NUMBERS:
         value = required(row, name, where)
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):

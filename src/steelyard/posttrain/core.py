@@ -28,8 +28,11 @@ def core_settings(setup: PosttrainSetup, planner: PlannerSettings | None = None)
             scenario.synchronous,
             scenario.lead,
             scenario.tail.waits,
+            scenario.admission.concurrency,
+            scenario.admission.late,
         ),
-        tail=tail_of(scenario.tail),
+        tail=tail_of(setup),
         pool=None if scenario.pool == "none" else PoolRules(scenario.pool, overlapped=scenario.staleness_bound > 0),
         planner=planner,
+        queue_cap=scenario.queue_cap,
     )

@@ -57,15 +57,18 @@ class EngineKind:
         """Seconds to fetch the KV cache of this many tokens from the host's memory."""
         return CONNECTOR_START_SECONDS + tokens * self.kv_bytes / (self.tp * self.gpu.pcie_bandwidth)
 
+    def prompt_seconds(self) -> float:
+        """Seconds to compute a prompt token, of many."""
+        chunk = self.limits.max_num_batched_tokens
+        return self.cost.mixed(0, 0, 0, [(chunk, 0)]).gpu / chunk
+
     def speed(self) -> BucketSpeed:
         """Its speed for the decision core: decode steps at some loads, and the seconds of a prompt token."""
         counts = sorted({1, 2, 4, 8, 16, 32, 64, 128, 256, self.limits.max_num_seqs})
         rows = [(n, *self._decode(n)) for n in counts if n <= self.limits.max_num_seqs]
-        chunk = self.limits.max_num_batched_tokens
-        prefill = self.cost.mixed(0, 0, 0, [(chunk, 0)]).gpu / chunk
         return BucketSpeed(
             decode=tuple((n, seconds) for n, seconds, _ in rows),
-            prefill=prefill,
+            prefill=self.prompt_seconds(),
             move=self.kv_bytes / (self.tp * self.gpu.nic_bandwidth),
             read=rows[-1][2],
             reach=CONNECTOR_START_SECONDS,

@@ -9,12 +9,15 @@ from steelyard.balance.core import Core
 from steelyard.balance.events import TrainerReady, WeightsPublished
 from steelyard.balance.log import Journal
 from steelyard.posttrain.driver import Driver
+from steelyard.posttrain.reconfigure import Reconfiguration
 from steelyard.posttrain.record import LoopRecord, StepRecord
 from steelyard.posttrain.roles import Roles, first_places
 from steelyard.posttrain.rollout import RolloutStage
 from steelyard.posttrain.setup import PosttrainSetup
 from steelyard.posttrain.starts import Starts
 from steelyard.posttrain.trainer import Trainer
+from steelyard.posttrain.waking import Waking
+from steelyard.scenario.tails import ReconfigureSpec
 
 Progress = Callable[[int, int], None]
 
@@ -40,11 +43,11 @@ class Loop:
     ) -> None:
         self.setup, scenario = setup, setup.scenario
         self.driver = Driver(core, journal)
-        block_size = scenario.engine.block_size
+        block_size = next(iter(setup.kinds.values())).limits.block_size
         self.record = LoopRecord() if record is None else record
         self.stage = RolloutStage(self.driver, setup.kinds, block_size, self.record, tells_truth=tells_truth)
         self.trainer = Trainer(setup, self.stage, self.record)
-        self.starts = Starts(setup, self.stage, self.record)
+        self.starts = Starts(setup, self.stage)
         self.manager: Manager | None = None
         shared = scenario.mode == "colocated"
         self.roles = Roles(self.stage, scenario.gpus, setup.topology.gpus_per_node, shared)
@@ -53,6 +56,10 @@ class Loop:
         for gpus in places:
             self.roles.start_engine(gpus, 0.0)
         self.roles.train_on(job, 0.0)
+        self.waking = Waking(setup, self.stage, self.roles) if scenario.training.generates else None
+        self.trainer.sleepers = self.waking
+        if isinstance(scenario.tail, ReconfigureSpec):
+            Reconfiguration(setup, scenario.tail, self.stage, self.roles, self.record)
 
     def run(self, progress: Progress | None = None) -> LoopRecord:
         """Run to the end of the last step."""
@@ -69,6 +76,8 @@ class Loop:
     def step(self, now: float, version: int) -> StepRecord:
         """Start the trajectories that may start, and train on the next batch."""
         steps = self.record.steps
+        if self.waking is not None and self.trainer.ready <= now:
+            self.waking.waits(now, self.trainer.job)
         self.driver.tell(WeightsPublished(now, version))
         self.driver.tell(TrainerReady(now, version))
         if len(steps) == version:

@@ -1,8 +1,10 @@
-"""Transfers of trajectories' KV caches: between replicas, or back from host memory."""
+"""Transfers of trajectories' KV caches: between replicas, from stopped engines, or back from host memory."""
 
 from __future__ import annotations
 
 from steelyard.balance.commands import Place
+from steelyard.engine import Request
+from steelyard.hardware import CONNECTOR_START_SECONDS
 from steelyard.posttrain.attempt import Attempt
 from steelyard.posttrain.replicas import MOVED, SUBMIT, Replicas
 
@@ -14,6 +16,7 @@ class Moves:
         self._replicas = replicas
         self.count = 0
         self.tokens = 0
+        self.nodes: dict[int, int] = {}  # of replicas that take caches over from stopped engines
 
     def send(self, attempt: Attempt, source: int, target: int, at: float) -> None:
         """Send a trajectory's whole cache to another replica, while it is not generating."""
@@ -26,7 +29,9 @@ class Moves:
         assert r is not None
         source, target = command.source, command.replica
         ready, event = at, SUBMIT
-        if source == target and attempt.cache == "offload":
+        if attempt.kept:
+            ready = self._restore(attempt, r, target, at)
+        elif source == target and attempt.cache == "offload":
             ready = at + self._replicas.kind(target).fetch_seconds(r.prompt)
             r.given = r.prompt
         elif source == target and attempt.sent:
@@ -36,8 +41,27 @@ class Moves:
             assert source is not None
             ready, event = at + self._seconds(source, target, r.prompt), MOVED
             r.given = r.prompt
-        attempt.cache, attempt.sent = "keep", 0
+        attempt.cache, attempt.sent, attempt.kept = "keep", 0, 0
         return ready, event
+
+    def _restore(self, attempt: Attempt, r: Request, target: int, at: float) -> float:
+        """When the cache of a trajectory whose engine has stopped is there, or now if computing it again is faster."""
+        kind, tokens, stopped = self._replicas.kind(target), attempt.kept, attempt.kept_by
+        assert stopped is not None, "an engine kept it"
+        again = at + tokens * kind.prompt_seconds()
+        if attempt.cache == "offload":
+            arrives = at + kind.fetch_seconds(tokens)
+        else:
+            each = stopped.inside if self.nodes.get(target) == stopped.node else stopped.outside
+            arrives = max(at, stopped.free) + CONNECTOR_START_SECONDS + tokens * each
+        if again <= arrives:
+            return at
+        if attempt.cache != "offload":
+            stopped.free = arrives
+            self.count += 1
+            self.tokens += tokens
+        r.given = tokens
+        return arrives
 
     def _seconds(self, source: int, target: int, tokens: int) -> float:
         """Seconds of a move, which is counted."""

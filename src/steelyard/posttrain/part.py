@@ -7,20 +7,17 @@ others are taken evenly from prompts sorted by length.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from math import gcd
 
-from steelyard.balance.plan import Plan, PlannerState
-from steelyard.balance.plan.by_name import MODEL_PLANNERS
-from steelyard.errors import UserError, blaming
-from steelyard.posttrain.plan_simulator import PlanSimulator, best_plan
-from steelyard.posttrain.planning import as_written, option_of
+from steelyard.balance.plan import Plan
+from steelyard.errors import UserError
+from steelyard.posttrain.plan_simulator import PlanSimulator
+from steelyard.posttrain.planning import option_of
 from steelyard.posttrain.setup import PosttrainSetup, set_up_posttrain
 from steelyard.records import Trajectory
 from steelyard.scenario.posttrain import PosttrainScenario
-
-_ENOUGH = 2048  # trajectories per step that are enough to compare plans
 
 
 def shares(text: str, count: int) -> list[float]:
@@ -47,7 +44,10 @@ def scaled(scenario: PosttrainScenario, share: float) -> PosttrainScenario:
     def part(count: int, what: str) -> int:
         found = count * share
         if found < 1 or found != int(found):
-            raise UserError(f"{source}: cannot be run at a scale of {share:g}: {count} {what} would be {found:g}")
+            raise UserError(
+                f"{source}: cannot be run at a scale of {share:g}: {count} {what} would be {found:g}; "
+                f"{_workable(scenario)}"
+            )
         return int(found)
 
     engines = tuple(
@@ -55,52 +55,23 @@ def scaled(scenario: PosttrainScenario, share: float) -> PosttrainScenario:
     )
     training = scenario.training.replace(dp=part(scenario.training.dp, "data-parallel ranks"))
     prompts = asked.replace(prompts=part(asked.prompts, "prompts"))
-    return scenario.replace(rollout=engines, training=training, trajectories=prompts)
+    admission = scenario.admission
+    if admission.concurrency is not None:
+        admission = admission.replace(concurrency=part(admission.concurrency, "samples at once"))
+    return scenario.replace(rollout=engines, training=training, trajectories=prompts, admission=admission)
 
 
-@dataclass(frozen=True)
-class Advice:
-    """A plan, whether it was simulated or comes from a model, the sources of its times, and the scenario with it."""
-
-    plan: Plan
-    simulated: bool
-    times_from: Mapping[str, Any]
-    scenario: PosttrainScenario
-
-
-def recommended(
-    scenario: PosttrainScenario, enough: int = _ENOUGH, watch: Callable[[int], None] = lambda made: None
-) -> Advice:
-    """The best split of a scenario's GPUs for the trajectories of its first step.
-
-    If the scenario names a planner with a model, by that model. Otherwise by simulation of the smallest share of the
-    scenario that has ``enough`` trajectories. ``watch`` is called with the number of simulations so far.
-    """
-    setup = set_up_posttrain(scenario, any_degree=True)
-    simulator = PlanSimulator(setup, watch)
-    with blaming(scenario.source):
-        plan = _best(simulator, enough, watch)
-    planned = as_written(setup, simulator.training, plan)
-    times_from = setup.times_from(planned.training)
-    return Advice(plan, scenario.planner not in MODEL_PLANNERS, times_from, planned.scenario)
+def _workable(scenario: PosttrainScenario) -> str:
+    """The scales that leave whole numbers of everything."""
+    counts = [scenario.trajectories.prompts, scenario.training.dp, *(bucket.replicas for bucket in scenario.rollout)]
+    most = gcd(*counts)
+    if most == 1:
+        return "no scale but 1 leaves whole numbers of prompts, engines and data-parallel ranks"
+    near = f"the smallest workable scale is 1/{most} ({1 / most:g})"
+    return f"{near}; multiples of it work, too"
 
 
-def _best(all_of_it: PlanSimulator, enough: int, watch: Callable[[int], None]) -> Plan:
-    scenario, batch = all_of_it.setup.scenario, list(all_of_it.setup.tasks.step(0))
-    if scenario.planner in MODEL_PLANNERS:
-        plan = MODEL_PLANNERS[scenario.planner](all_of_it.world).plan(PlannerState(0, all_of_it.measured(batch)))
-        assert plan is not None, "there was none before it"
-        return plan
-    for times in _parts(scenario, enough):
-        part = _part(scenario, times)
-        if part is not None:
-            simulator = PlanSimulator(part, watch)
-            plan = best_plan(simulator, [evenly(batch, scenario.trajectories.group, times)])
-            return enlarged(plan, times, simulator, all_of_it, batch)
-    return best_plan(all_of_it, [batch])
-
-
-def _parts(scenario: PosttrainScenario, enough: int) -> list[int]:
+def parts_of(scenario: PosttrainScenario, enough: int) -> list[int]:
     """Numbers of equal parts that a scenario can be split into, most first."""
     asked = scenario.trajectories
     counts = [asked.prompts, scenario.training.dp, *(bucket.replicas for bucket in scenario.rollout)]
@@ -110,7 +81,7 @@ def _parts(scenario: PosttrainScenario, enough: int) -> list[int]:
     return found[-2::-1]
 
 
-def _part(scenario: PosttrainScenario, times: int) -> PosttrainSetup | None:
+def part_of(scenario: PosttrainScenario, times: int) -> PosttrainSetup | None:
     """The set-up of a part; None if training does not fit, since fewer ranks shard the optimiser states."""
     try:
         return set_up_posttrain(scaled(scenario, 1 / times), any_degree=True)

@@ -16,6 +16,7 @@ from steelyard.posttrain.record import StepRecord
 from steelyard.posttrain.setup import PosttrainSetup
 from steelyard.posttrain.trial import Trial, loop_of
 from steelyard.records import Trajectory
+from steelyard.scenario.posttrain import AdmissionSpec
 
 LEARNT_TRAJECTORIES = 256  # trajectories that the estimator learns before a plan is simulated
 SIMULATED = 4  # steps of a simulation
@@ -33,18 +34,16 @@ class Replay:
     groups: Sequence[Batch]
     prompts: int  # of a step
 
-    def step(self, step: int, trained: float | None = None) -> list[Trajectory]:
-        return self.draw(range(step * self.prompts, (step + 1) * self.prompts), step)
+    def step(self, step: int) -> list[Trajectory]:
+        return self.draw(range(step * self.prompts, (step + 1) * self.prompts))
 
-    def draw(
-        self, prompts: Sequence[int], step: int, trained: float | None = None, samples: range | None = None
-    ) -> list[Trajectory]:
+    def draw(self, prompts: Sequence[int], samples: range | None = None) -> list[Trajectory]:
         found: list[Trajectory] = []
         for prompt in prompts:
             group = self.groups[prompt % len(self.groups)]
             for sample in range(len(group)) if samples is None else samples:
                 each = group[sample % len(group)]
-                found.append(replace(each, id=f"{step}/{prompt}/{sample}", prompt=f"{prompt}"))
+                found.append(replace(each, id=f"{prompt // self.prompts}/{prompt}/{sample}", prompt=f"{prompt}"))
         return found
 
 
@@ -168,7 +167,9 @@ def _alone(setup: PosttrainSetup, tasks: Replay, known: Batch) -> StepRecord:
 
 
 def _rolled_out(setup: PosttrainSetup, tasks: Replay, known: Batch) -> float:
-    once = setup.scenario.replace(steps=1, mode="split", staleness=None, streaming=False, pool="none")
+    alone = {"mode": "split", "staleness": None, "streaming": False, "pool": "none", "admission": AdmissionSpec()}
+    training = setup.scenario.training.replace(generates=False)
+    once = setup.scenario.replace(steps=1, training=training, **alone)
     loop = loop_of(replace(setup, tasks=tasks, scenario=once), known)
     loop.step(0.0, 0)
     return loop.record.last_end

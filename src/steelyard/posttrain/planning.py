@@ -32,7 +32,7 @@ from steelyard.records import Ints
 from steelyard.scenario.posttrain import BucketSpec, PosttrainScenario, TrainingSpec
 from steelyard.scenario.rollouts import TrajectorySpec
 
-# A coarse grid, since each layout is timed for every split of the GPUs; see `compare_cases.py` for a finer one.
+# A coarse grid, since each layout is timed for every split of the GPUs; see `colocated.py` for a finer one.
 _STAGES = (1, 2, 4, 5, 8)
 _MICRO_BATCHES = (16384, 40960)  # tokens
 _MOST_SECONDS = 1 << 14  # times of steps that are kept: those of some dozens of batches with all layouts
@@ -58,9 +58,7 @@ def replica_model(kind: EngineKind) -> ReplicaModel:
     others = min(64, limits.max_num_seqs - 1)
     chunk = min(1024, limits.max_num_batched_tokens - others)
     mixed = kind.cost.mixed(others, others * 2048, 2048, [(chunk, 2048)])
-    return ReplicaModel(
-        kind.speed(), limits.max_num_seqs, limits.blocks * limits.block_size, mixed.prepare + mixed.launch
-    )
+    return ReplicaModel(kind.speed(), limits.max_num_seqs, limits.room, mixed.prepare + mixed.launch)
 
 
 def world_of(setup: PosttrainSetup, training: Training, gpus: int, mode: Mode = "overlapped") -> World:

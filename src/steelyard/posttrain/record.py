@@ -54,6 +54,16 @@ class RoleChange:
         return self.before - sum(self.after) / len(self.after) if self.after else None
 
 
+@dataclass(frozen=True)
+class LayoutChange:
+    """Engines of a round were merged into wide ones."""
+
+    at: float
+    until: float  # the wide ones ran
+    left: int  # trajectories
+    tp: int
+
+
 @dataclass
 class TokenCounts:
     """What happened to generated tokens, and which weights made those that were trained on."""
@@ -72,6 +82,7 @@ class LoopRecord:
 
     steps: list[StepRecord] = field(default_factory=list)
     reallocations: list[RoleChange] = field(default_factory=list)
+    layouts: list[LayoutChange] = field(default_factory=list)
     trajectories: TrajectoryTable = field(default_factory=TrajectoryTable)
     tokens: TokenCounts = field(default_factory=TokenCounts)
     last_end: float = 0.0  # of a trajectory
@@ -113,12 +124,28 @@ class LoopRecord:
         return sum(self.steps[step].tokens for step in steps) / sum(map(self.seconds, steps))
 
     @property
+    def settled_samples(self) -> float:
+        """Samples trained on per second in steady state."""
+        steps = self._settled_steps()
+        return sum(self.steps[step].samples for step in steps) / sum(map(self.seconds, steps))
+
+    @property
     def settled_step(self) -> float:
         """Mean seconds of a step in steady state."""
         steps = self._settled_steps()
         return sum(map(self.seconds, steps)) / len(steps)
 
     def _settled_steps(self) -> range:
-        last = max(len(self.steps) // 2 + 1, len(self.steps) - _ENDING)
-        count = last - len(self.steps) // 2
-        return range(last - (count - count % _ROUND or count), last)
+        return settled_steps(len(self.steps))
+
+
+def settled_steps(steps: int) -> range:
+    """The steps of a run that count as settled."""
+    last = max(steps // 2 + 1, steps - _ENDING)
+    count = last - steps // 2
+    return range(last - (count - count % _ROUND or count), last)
+
+
+def settles(steps: int) -> bool:
+    """Whether a run of so many steps has a whole round of settled ones. Fewer tell nothing for sure."""
+    return len(settled_steps(steps)) >= _ROUND

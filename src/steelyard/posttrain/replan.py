@@ -16,7 +16,6 @@ from steelyard.posttrain.plan_simulator import PlanSimulator
 from steelyard.posttrain.recent import Batch, EndedBatches
 from steelyard.posttrain.record import RoleChange, StepRecord
 from steelyard.posttrain.switch import Switch
-from steelyard.workload.trajectories.drift import Learning
 
 _STEPS = 3  # steps after a change over which its gain is measured
 
@@ -115,12 +114,9 @@ class Replanner:
 
     def _coming(self, step: int) -> list[Batch]:
         """Batches of the next steps, for the oracle only."""
-        spec, tasks = self._scenario.trajectories.learning, self._loop.setup.tasks
-        learnt = None
-        if spec is not None:
-            learnt = sum(Learning(spec).effective(each.staleness) for each in self._loop.record.steps)
+        tasks = self._loop.setup.tasks
         last = self._scenario.steps - 1
         steps = range(min(step + 1, last), min(step + 1 + self._scenario.staleness_bound, last) + 1)
         if self._next_batches[0] != step:  # the same objects each time, so that their simulations are found again
-            self._next_batches = step, [list(tasks.step(each, learnt)) for each in steps]
+            self._next_batches = step, [list(tasks.step(each)) for each in steps]
         return self._next_batches[1]

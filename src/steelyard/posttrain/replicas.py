@@ -141,4 +141,4 @@ class Replicas:
     def _up(self, number: int, at: float) -> ReplicaUp:
         limits = self.kind(number).limits
         epoch = self._epochs[number] = self._epochs.get(number, -1) + 1
-        return ReplicaUp(at, number, self.tp[number], limits.max_num_seqs, limits.blocks * limits.block_size, epoch)
+        return ReplicaUp(at, number, self.tp[number], limits.max_num_seqs, limits.room, epoch)

@@ -61,7 +61,7 @@ def role_figures(loop: Loop, seconds: float) -> dict[str, Any]:
                 "seconds": each.seconds,
                 "predicted": each.predicted,
                 "realised": each.realised,
-                "foretold_step": each.predicted_step,
+                "predicted_step": each.predicted_step,
                 "measured_step": None if each.realised is None else each.before - each.realised,
             }
             for each in loop.record.reallocations

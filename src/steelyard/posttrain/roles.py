@@ -44,9 +44,10 @@ class Roles:
         self._stage = stage
         self._started = 0
 
-    def start_engine(self, gpus: Gpus, at: float) -> int:
-        """Start an engine on these GPUs. Returns its number."""
-        number, self._started = self._started, self._started + 1
+    def start_engine(self, gpus: Gpus, at: float, number: int | None = None) -> int:
+        """Start an engine on these GPUs. Returns its number, which is a new one unless it is given."""
+        number = self._started if number is None else number
+        self._started = max(self._started, number + 1)
         self._stage.add(number, len(gpus), at)
         self.engines[number] = self._enter(Tenure("rollout", gpus, at, log=self._stage.replicas.logs[number]))
         self.known.add(gpus)
@@ -91,6 +92,24 @@ def first_places(degrees: Sequence[int], training: int, gpus: int, shared: bool)
     job = tuple(range(gpus - training, gpus))
     assert shared or used <= gpus - training, "more GPUs than there are"
     return [places[index] for index in range(len(degrees))], job
+
+
+def merged_blocks(places: Sequence[Gpus], tp: int, node: int) -> list[tuple[int, ...]]:
+    """Engines, by number, that together have ``tp`` GPUs of one node. Those that find no others stay as they are."""
+    blocks: list[tuple[int, ...]] = []
+    open_: dict[int, list[int]] = {}
+    for number in sorted(range(len(places)), key=lambda each: places[each]):
+        gpus = places[number]
+        if len(gpus) >= tp:
+            continue
+        block = open_.setdefault(gpus[0] // node, [])
+        if sum(len(places[each]) for each in block) + len(gpus) > tp:
+            block.clear()
+        block.append(number)
+        if sum(len(places[each]) for each in block) == tp:
+            blocks.append(tuple(block))
+            block.clear()
+    return blocks
 
 
 def new_places(

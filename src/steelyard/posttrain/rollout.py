@@ -61,6 +61,7 @@ class RolloutStage:
         self.ended: dict[str, Attempt] = {}  # not yet trained on or dropped
         self.record = LoopRecord() if record is None else record
         self.version = 0  # of the engines' weights; caches of other versions are invalid
+        self.ready = 0.0  # when engines have, or had, the weights of this version
         self.cap: int | None = None  # tokens after which a trajectory pauses
         self._turns = Turns(block_size, {tp: kind.limits for tp, kind in kinds.items()})
         self._clock: Environment[Happening] = Environment(
@@ -104,10 +105,18 @@ class RolloutStage:
         if known is not None:
             self._tell(ReplicaDown(at, number, known))
 
-    def begin(self, trajectories: Iterable[tuple[Trajectory | Attempt, str]], at: float, version: int) -> None:
-        """Start trajectories, or continue paused ones; each with the name of its group."""
+    def begin(
+        self,
+        trajectories: Iterable[tuple[Trajectory | Attempt, str]],
+        at: float,
+        version: int,
+        batch_began: float | None = None,
+    ) -> None:
+        """Start trajectories, or continue paused ones; each with the name of its group. Their batch begins now, if it
+        did not before."""
+        first = at if batch_began is None else batch_began
         for each, group in trajectories:
-            attempt = each if isinstance(each, Attempt) else Attempt(each, version, at)
+            attempt = each if isinstance(each, Attempt) else Attempt(each, version, at, round=first)
             self._turns.check(attempt.trajectory)
             if attempt.context == 0:
                 attempt.context = attempt.trajectory.prompt_tokens
@@ -188,6 +197,7 @@ class RolloutStage:
 
     def new_weights(self, at: float, ready: float) -> None:
         """Change weights from ``at`` to ``ready``, while no engine runs. Caches of the old weights become invalid."""
+        self.ready = ready
         for number in self.engines:
             engine = self.replicas.run_to(number, at)
             engine.clock = max(engine.clock, ready)
@@ -197,7 +207,7 @@ class RolloutStage:
             if r is not None and attempt.submitted:
                 self._count(attempt, min(self.replicas.outputs(attempt.replica, r), r.output - 1), at)
             self._turns.forget(attempt)
-            attempt.cache, attempt.sent = "drop", 0
+            attempt.cache, attempt.sent, attempt.kept = "drop", 0, 0
         self._turns.new_weights(self.running.values())
         self.version += 1
 
@@ -282,6 +292,7 @@ class RolloutStage:
         if attempt.request is not None:  # the replica of its last placement was removed
             self.replicas.requests.pop(attempt.request.index, None)
         elsewhere = command.source is not None and command.source != command.replica
+        attempt.rerouted += attempt.replica not in (-1, command.replica)
         if attempt.cache == "drop" or (elsewhere and command.cache == "drop"):
             self._turns.forget(attempt)
         r = self._turns.request(attempt, next(self._indices), at, command.priority, self.cap)

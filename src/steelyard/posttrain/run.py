@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sized
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from steelyard.balance.log import Journal
 from steelyard.collector import collector_off
 from steelyard.errors import blaming
+from steelyard.posttrain.choosing import Chosen, choose, try_ways
 from steelyard.posttrain.core import core_settings
 from steelyard.posttrain.hybrid import PoolDriver
 from steelyard.posttrain.loop import Loop, Progress
@@ -47,7 +49,12 @@ def posttrain(
 
 
 def drive(scenario: PosttrainScenario, progress: Progress | None = None, journal: Journal | None = None) -> Driven:
-    """The same, with the loop itself."""
+    """The same, with the loop itself. If the scenario has an objective, the way to run it is chosen first."""
+    if scenario.objective is not None:
+        chosen = choose_way(scenario, _while_planning(progress, [], scenario.steps))
+        driven = drive(chosen.scenario, progress, journal)
+        driven.summary["chosen"] = chosen.as_dict()
+        return driven
     setup = set_up_posttrain(scenario)
     with blaming(scenario.source):  # for a trajectory that turns out too long for the engines
         return _drive(scenario, setup, progress, journal)
@@ -86,8 +93,20 @@ def _run(
     with collector_off():
         loop.run(progress)
     check_end(record.steps[-1].synced, "trajectories")
-    summary = summarise_posttrain(setup, loop) | {"gpus": scenario.gpus}  # a plan may leave some unused
+    summary = summarise_posttrain(setup, loop, scenario.gpus)
     return Driven(PosttrainResult.of(scenario, summary, loop), loop)
+
+
+def choose_way(scenario: PosttrainScenario, watch: Callable[[int], object] = lambda made: None) -> Chosen:
+    """Choose a way to run the scenario by its objective. ``watch`` is called with the number of runs so far."""
+    assert scenario.objective is not None, "there is something to choose for"
+    made = count()
+
+    def simulate(tried: PosttrainScenario) -> dict[str, Any]:
+        watch(next(made))
+        return drive(tried).summary
+
+    return choose(scenario, scenario.objective, try_ways(scenario, simulate))
 
 
 def _while_planning(progress: Progress | None, done: Sized, steps: int) -> Callable[[int], None]:

@@ -14,11 +14,13 @@ from steelyard.files.finding import is_file
 from steelyard.hardware import Gpu, Topology, find_gpu, topology_of
 from steelyard.model import Layout, ModelSpec, weight_bytes
 from steelyard.posttrain.engines import EngineKind
+from steelyard.posttrain.roles import first_places, merged_blocks
 from steelyard.posttrain.sync import Disk, RolloutEngines, broadcast, point_to_point, reshard, sleep, via_disk, wake
 from steelyard.posttrain.training import Answers, TrainingCost, TrainLayout, TrainSettings, compile_training
 from steelyard.posttrain.turns import check_room
 from steelyard.scenario.posttrain import PosttrainScenario, TrainingSpec
 from steelyard.scenario.rollouts import TrajectorySpec
+from steelyard.scenario.tails import ReconfigureSpec
 from steelyard.sim.models import ServedModel, find_served
 from steelyard.sim.prepared import check_engine, prepare
 from steelyard.sim.setup import host_terms
@@ -78,13 +80,15 @@ def set_up_posttrain(scenario: PosttrainScenario, any_degree: bool = False) -> P
     topology = topology_of(gpu, scenario.topology)
     degrees = [bucket.tp for bucket in scenario.rollout]
     host = host_terms(scenario.cost, scenario.base_dir, source)
-    kinds = {tp: _kind(scenario, served, gpu, tp, host) for tp in sorted(set(degrees))}
+    wide = [scenario.tail.tp] if isinstance(scenario.tail, ReconfigureSpec) else []
+    kinds = {tp: _kind(scenario, served, gpu, tp, host, tp not in degrees) for tp in sorted({*degrees, *wide})}
     tasks = trajectories_of(scenario.trajectories, scenario.seed, scenario.base_dir)
     with blaming(source):
         longest = _longest(scenario, tasks, kinds)
     if any_degree or scenario.planner != "given":
         others = _other_kinds(scenario, served, gpu, degrees, host)
         kinds |= {tp: kind for tp, kind in others.items() if kind.limits.longest() >= longest}
+    _check_merges(scenario, topology)
     layout = train_layout(scenario.training)
     sources = _training_sources(scenario, model, gpu, topology)
     with blaming(source):
@@ -92,6 +96,18 @@ def set_up_posttrain(scenario: PosttrainScenario, any_degree: bool = False) -> P
         rollouts = [RolloutEngines(bucket.replicas, Layout(tp=bucket.tp)) for bucket in scenario.rollout]
         before, sync = weight_seconds(scenario, model, topology, layout, rollouts)
     return PosttrainSetup(scenario, model, gpu, topology, sources, kinds, Job(training, before, sync), tasks)
+
+
+def _check_merges(scenario: PosttrainScenario, topology: Topology) -> None:
+    """Refuse a tail policy that would find no engines to merge."""
+    if isinstance(scenario.tail, ReconfigureSpec):
+        tp, degrees = scenario.tail.tp, [bucket.tp for bucket in scenario.rollout for _ in range(bucket.replicas)]
+        places, _ = first_places(degrees, scenario.training.gpus, scenario.gpus, scenario.mode == "colocated")
+        if not merged_blocks(places, tp, topology.gpus_per_node):
+            raise UserError(
+                f"{scenario.source}: tail.tp: no engines of lower degrees have {tp} GPUs of a node together; change "
+                "rollout, or give another degree"
+            )
 
 
 def _longest(scenario: PosttrainScenario, tasks: Trajectories, kinds: Mapping[int, EngineKind]) -> int:
@@ -117,10 +133,12 @@ def _training_sources(
     return (*own, *measured_sources(scenario.cost, gpu, topology))
 
 
-def _kind(scenario: PosttrainScenario, served: ServedModel, gpu: Gpu, tp: int, host: HostTerms) -> EngineKind:
-    """Rollout engines of one degree."""
+def _kind(
+    scenario: PosttrainScenario, served: ServedModel, gpu: Gpu, tp: int, host: HostTerms, tail: bool = False
+) -> EngineKind:
+    """Rollout engines of one degree; those of the ``tail`` policy only run for the last trajectories of a step."""
     layout = Layout(tp=tp)
-    with blaming(f"{scenario.source}: rollout.tp"):
+    with blaming(f"{scenario.source}: {'tail' if tail else 'rollout'}.tp"):
         check_engine(served.spec, gpu, layout, scenario.engine)
     with blaming(scenario.source):
         prepared = prepare(

@@ -1,13 +1,11 @@
-"""Draws the samples that the core starts, from the current policy."""
+"""Draws the samples that the core starts."""
 
 from __future__ import annotations
 
 from array import array
-from dataclasses import replace
+from itertools import groupby
 
 from steelyard.balance.commands import Start
-from steelyard.posttrain.learnt import learnt
-from steelyard.posttrain.record import LoopRecord
 from steelyard.posttrain.rollout import RolloutStage
 from steelyard.posttrain.setup import PosttrainSetup
 from steelyard.records import Trajectory
@@ -16,24 +14,27 @@ from steelyard.records import Trajectory
 class Starts:
     """Carries out `Start`."""
 
-    def __init__(self, setup: PosttrainSetup, stage: RolloutStage, record: LoopRecord) -> None:
+    def __init__(self, setup: PosttrainSetup, stage: RolloutStage) -> None:
         self._stage = stage
-        self._drawing = Drawing(setup, record)
+        self._drawing = Drawing(setup)
+        self._began: dict[int, float] = {}  # when the first samples for a step did
         stage.driver.on(Start, self.start)
 
     def start(self, command: Start, at: float) -> None:
-        self._stage.begin(self._drawing.in_order(command), at, self._stage.version)
+        first = self._began.setdefault(command.step, at)
+        self._stage.begin(self._drawing.in_order(command), at, self._stage.version, first)
 
 
 class Drawing:
-    """Draws samples. No sample of a prompt is drawn twice, and no two samples have the same name."""
+    """Draws samples. No sample of a prompt is drawn twice, and no two samples have the same name.
 
-    def __init__(self, setup: PosttrainSetup, record: LoopRecord) -> None:
-        self._tasks, self._learning = setup.tasks, setup.scenario.trajectories.learning
-        self._record = record
+    A sample depends on its prompt's place in the run and on its own among those of the prompt. So all ways to run a
+    scenario have the same samples, however stale they are.
+    """
+
+    def __init__(self, setup: PosttrainSetup) -> None:
+        self._tasks, self._prompts = setup.tasks, setup.scenario.trajectories.prompts
         self._drawn = array("i")  # samples of each prompt, by its place in the run
-        self._names: dict[int, set[str]] = {}  # of samples, by the step that they are for
-        self._steps = setup.scenario.staleness_bound + 2  # that may be under way, and one more
 
     def in_order(self, command: Start) -> list[tuple[Trajectory, str]]:
         """Samples in the order in which they begin; the first ``command.first`` of each group before all others."""
@@ -44,31 +45,15 @@ class Drawing:
         return early + late
 
     def samples(self, command: Start) -> list[tuple[Trajectory, str]]:
-        """Samples and their groups, group by group. All these groups must have equally many samples so far."""
+        """Samples and their groups, group by group."""
         places = [int(name) for name in command.groups]
         self._drawn.extend([0] * (max(places) + 1 - len(self._drawn)))
-        which = range(self._drawn[places[0]], self._drawn[places[0]] + command.samples)
-        trained = learnt(self._learning, self._record)
-        drawn = iter(self._tasks.draw(places, command.step, trained, which))
-        names = self._names_of(command.step)
-        made = []
-        for group, place in zip(command.groups, places, strict=True):
-            assert self._drawn[place] == which.start, "samples are numbered"
-            self._drawn[place] = which.stop
-            made += [(_named(next(drawn), group, names), group) for _ in which]
+        made: list[tuple[Trajectory, str]] = []
+        for (_, had), alike in groupby(places, lambda place: (place // self._prompts, self._drawn[place])):
+            together = list(alike)
+            which = range(had, had + command.samples)
+            drawn = iter(self._tasks.draw(together, which))
+            for place in together:
+                self._drawn[place] = which.stop
+                made += [(next(drawn), str(place)) for _ in which]
         return made
-
-    def _names_of(self, step: int) -> set[str]:
-        """The names of a step's samples so far. Names say the step, so those of steps long past cannot come again."""
-        if step not in self._names:
-            oldest = step - self._steps
-            self._names = {each: names for each, names in self._names.items() if each >= oldest} | {step: set()}
-        return self._names[step]
-
-
-def _named(sample: Trajectory, group: str, names: set[str]) -> Trajectory:
-    """A sample with a unique name: a task can occur twice in a step, at the end of one epoch and in the next."""
-    if sample.id in names:
-        sample = replace(sample, id=f"{sample.id}@{group}")
-    names.add(sample.id)
-    return sample

@@ -19,10 +19,10 @@ from steelyard.posttrain.tail_figures import tail_figures
 Floats = NDArray[np.float64]
 
 
-def summarise_posttrain(setup: PosttrainSetup, loop: Loop) -> dict[str, Any]:
-    """The headline figures, ready for JSON."""
+def summarise_posttrain(setup: PosttrainSetup, loop: Loop, gpus: int) -> dict[str, Any]:
+    """The headline figures, ready for JSON. ``gpus`` are all that the run has; a plan may leave some unused."""
     record, scenario = loop.record, setup.scenario
-    seconds = record.steps[-1].synced
+    seconds, price = record.steps[-1].synced, _price(setup)
     over = record.trajectories.ended()
     begun, ended = over["begun"], over["ended"]
     samples = sum(step.samples for step in record.steps)
@@ -30,7 +30,7 @@ def summarise_posttrain(setup: PosttrainSetup, loop: Loop) -> dict[str, Any]:
     return {
         "name": scenario.name,
         "mode": scenario.mode,
-        "gpus": scenario.gpus,
+        "gpus": gpus,
         "rollout_gpus": scenario.rollout_gpus,
         "training_gpus": scenario.training.gpus,
         "steps": len(record.steps),
@@ -39,6 +39,7 @@ def summarise_posttrain(setup: PosttrainSetup, loop: Loop) -> dict[str, Any]:
         "samples_per_second": samples / seconds,
         "tokens_per_second": tokens / seconds,
         "settled_tokens_per_second": record.settled,
+        "settled_samples_per_second": record.settled_samples,
         "step_seconds": _step_seconds(setup, record),
         "training": _training(record),
         "gpu_time": gpu_time(loop, seconds),
@@ -47,10 +48,29 @@ def summarise_posttrain(setup: PosttrainSetup, loop: Loop) -> dict[str, Any]:
         "staleness": {str(age): count for age, count in sorted(_ages(record).items())},
         "moves": loop.stage.moves.count,
         "moved_tokens": loop.stage.moves.tokens,
+        "cost": _cost(price, gpus * seconds / 3600, tokens, len(record.steps)),
         "times_from": setup.times_from(loop.trainer.job.cost),
         **role_figures(loop, seconds),
         **tail_figures(loop),
-        **reward_figures(scenario.trajectories.learning, record.steps),
+        **reward_figures(scenario.trajectories.learning, record.steps, gpus * price / 3600),
+    }
+
+
+def _price(setup: PosttrainSetup) -> float:
+    """US dollars for a GPU and hour."""
+    own = setup.scenario.price_per_hour
+    return setup.gpu.price_per_hour if own is None else own
+
+
+def _cost(price: float, gpu_hours: float, tokens: int, steps: int) -> dict[str, float]:
+    """US dollars for all GPUs of the run, idle or not."""
+    usd = gpu_hours * price
+    return {
+        "usd_per_gpu_hour": price,
+        "gpu_hours": gpu_hours,
+        "usd": usd,
+        "usd_per_step": usd / steps,
+        "usd_per_million_tokens": usd / tokens * 1e6,
     }
 
 

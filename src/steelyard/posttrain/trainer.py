@@ -27,11 +27,19 @@ class Gate(Protocol):
         """Gradients were reduced."""
 
 
+class Sleepers(Protocol):
+    """Engines on the GPUs of training, which run while it waits."""
+
+    def over(self, at: float) -> float:
+        """Samples are there. Returns the seconds until training may begin."""
+
+
 @dataclass
 class _Step:
     """The current step."""
 
     step: int
+    before: float = 0.0  # seconds that engines took to free its GPUs
     batch: list[Attempt] = field(default_factory=list)
     spans: list[tuple[float, float]] = field(default_factory=list)  # when each part was trained on
     times: list[TrainingTime] = field(default_factory=list)
@@ -48,6 +56,7 @@ class Trainer:
         self.job = setup.job
         self.ready = 0.0
         self.gate: Gate | None = None
+        self.sleepers: Sleepers | None = None
         self._stage = stage
         self._record = record
         self._tell = stage.driver.tell
@@ -59,8 +68,9 @@ class Trainer:
         """Train on samples of a step."""
         samples = [self._stage.ended.pop(name) for name in command.trajectories]
         if command.step != self._step.step:
-            self._step = _Step(command.step)
-            begun = max(at, self.ready) + self.job.before
+            freed = self.job.before + (0.0 if self.sleepers is None else self.sleepers.over(at))
+            self._step = _Step(command.step, freed)
+            begun = max(at, self.ready) + freed
             self._stage.later(begun, lambda now: self._begin(samples, command, now), last=True)
             return
         self._train(samples, command, max(at, self._step.spans[-1][1]))
@@ -90,9 +100,9 @@ class Trainer:
             self.gate.ends(at, version)
         stage.new_weights(at, synced)
         self._tell(StepTrained(at, version))
-        stage.later(synced, lambda now: self._note(now, job.before, job.sync, job.cost.layout.gpus), last=True)
+        stage.later(synced, lambda now: self._note(now, job.sync, job.cost.layout.gpus), last=True)
 
-    def _note(self, synced: float, before: float, sync: float, training_gpus: int) -> None:
+    def _note(self, synced: float, sync: float, training_gpus: int) -> None:
         step = self._step
         waited_from, self._idle_since = self._idle_since, synced
         self._record.steps.append(
@@ -107,7 +117,7 @@ class Trainer:
                 tokens=sum(attempt.trajectory.generated for attempt in step.batch),
                 staleness=array("i", [step.step - attempt.version for attempt in step.batch]),
                 spans=tuple(step.spans),
-                handing_over=before,
+                handing_over=step.before,
                 sync=sync,
                 training_gpus=training_gpus,
                 rollout_gpus=sum(self._stage.tp.values()),

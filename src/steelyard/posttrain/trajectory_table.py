@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pickle import dumps, loads
 from typing import Any
 from zlib import compress, decompress
@@ -18,9 +18,13 @@ Column = NDArray[Any]
 _TEXTS: dict[str, type] = {"id": object, "prompt": object}
 _NUMBERS: dict[str, type] = {
     "version": np.int64,
+    "oldest": np.int64,
     "versions": np.int64,
     "turns": np.int64,
     "generated": np.int64,
+    "context": np.int64,
+    "replica": np.int64,
+    "rerouted": np.int64,
     "begun": np.float64,
     "ended": np.float64,
 }
@@ -59,15 +63,31 @@ class TrajectoryTable:
         return self._ended.numbers.columns()
 
     def columns(self) -> dict[str, Column]:
-        """All, in the order in which they ended; aborted ones come last. ``step`` is -1 for those not trained on."""
-        ended, aborted = self._ended, self._aborted
-        fates = np.array([*self._fates, *[_DROPPED] * len(aborted.numbers)], dtype=np.int64)
-        return {
-            **_joined(_TEXTS, [ended.texts.columns(), aborted.texts.columns()]),
-            "step": np.maximum(fates, _WAITS),
-            "given_up": fates == _DROPPED,
-            **_joined(_NUMBERS, [ended.numbers.columns(), aborted.numbers.columns()]),
-        }
+        """All, in the order in which they ended; aborted ones come last. ``step`` and ``staleness`` are -1 for those
+        not trained on."""
+        parts = list(self.parts())
+        return _joined(parts[0], parts)
+
+    def parts(self) -> Iterator[dict[str, Column]]:
+        """The same, some rows at a time."""
+        first = 0
+        for texts, numbers in self._ended.parts():
+            rows = len(numbers["begun"])
+            yield _rows(texts, numbers, np.array(self._fates[first : first + rows], dtype=np.int64))
+            first += rows
+        for texts, numbers in self._aborted.parts():
+            yield _rows(texts, numbers, np.full(len(numbers["begun"]), _DROPPED, dtype=np.int64))
+
+
+def _rows(texts: Mapping[str, Column], numbers: Mapping[str, Column], fates: Column) -> dict[str, Column]:
+    trained = fates >= 0
+    return {
+        **texts,
+        "step": np.maximum(fates, _WAITS),
+        "staleness": np.where(trained, fates - numbers["version"], -1),
+        "given_up": fates == _DROPPED,
+        **numbers,
+    }
 
 
 class _Rows:
@@ -80,8 +100,24 @@ class _Rows:
     def add(self, attempt: Attempt) -> None:
         each = attempt.trajectory
         self.texts.add((each.id, each.prompt))
-        versions, generated = len(attempt.versions), attempt.generated
-        self.numbers.add((attempt.version, versions, attempt.turns, generated, attempt.begun, attempt.ended))
+        self.numbers.add(
+            (
+                attempt.version,
+                attempt.oldest,
+                len(attempt.versions),
+                attempt.turns,
+                attempt.generated,
+                attempt.context,
+                attempt.replica,
+                attempt.rerouted,
+                attempt.begun,
+                attempt.ended,
+            )
+        )
+
+    def parts(self) -> Iterator[tuple[dict[str, Column], dict[str, Column]]]:
+        """Texts and numbers of some rows at a time; the last part may have none."""
+        return zip(self.texts.parts(), self.numbers.parts(), strict=True)
 
 
 class _Packed:
@@ -102,7 +138,11 @@ class _Packed:
             self._latest.clear()
 
     def columns(self) -> dict[str, Column]:
-        return _joined(self._kinds, [*(loads(decompress(chunk)) for chunk in self._chunks), self._unpacked()])
+        return _joined(self._kinds, list(self.parts()))
+
+    def parts(self) -> Iterator[dict[str, Column]]:
+        yield from (loads(decompress(chunk)) for chunk in self._chunks)
+        yield self._unpacked()
 
     def _unpacked(self) -> dict[str, Column]:
         columns = zip(*self._latest, strict=True) if self._latest else [()] * len(self._kinds)

@@ -32,12 +32,13 @@ class Trial:
         """The mean step over this many steps, or over more if it was continued for longer.
 
         Engines that are too slow fall behind for many steps before training waits for them, since they have a head
-        start. So step times are scaled by the ratio of tokens started to tokens generated meanwhile, except under a
-        tail policy, which starts samples that are not trained on.
+        start. So step times are scaled by the ratio of tokens started to tokens generated meanwhile, except where
+        samples are started that are not trained on.
         """
         self._run(self._first + steps)
         trained = (self._now - self._begun) / (self._steps - self._first)
-        if self._loop.setup.scenario.tail.kind != "none":
+        scenario = self._loop.setup.scenario
+        if scenario.tail.kind != "none" or scenario.admission.late == "drop":
             return trained
         (made, left), (made_then, left_then) = self._tokens, _tokens(self._loop)
         return trained * (1.0 + (left_then - left) / (made_then - made))

@@ -14,6 +14,7 @@ from operator import attrgetter
 from zlib import crc32
 
 from steelyard.balance.settings import CoreSettings
+from steelyard.balance.tail import Reconfiguring
 from steelyard.collector import collector_off
 from steelyard.errors import UserError, blaming
 from steelyard.posttrain.core import core_settings
@@ -79,6 +80,8 @@ def what_if(
 ) -> WhatIf:
     """Simulate the trajectories of a log with its scenario, and with changes to it (``router=c-mlfq``)."""
     then = changed_scenario(scenario, changes)
+    if scenario.objective is not None or then.objective is not None:
+        raise UserError("objective: a log tells how one way was run; leave it out, and change mode, tail and so on")
     history = run_history(log)
     steps = len(history.trained)
     if not steps or history.seconds <= 0 or not any(each.whole for each in history.samples.values()):
@@ -136,12 +139,10 @@ class LoggedTasks:
         """Samples that were drawn beyond those of the log."""
         return len(self._again)
 
-    def step(self, step: int, trained: float | None = None) -> list[Trajectory]:
-        return self.draw(range(step * self._prompts, (step + 1) * self._prompts), step, trained)
+    def step(self, step: int) -> list[Trajectory]:
+        return self.draw(range(step * self._prompts, (step + 1) * self._prompts))
 
-    def draw(
-        self, prompts: Sequence[int], step: int, trained: float | None = None, samples: range | None = None
-    ) -> list[Trajectory]:
+    def draw(self, prompts: Sequence[int], samples: range | None = None) -> list[Trajectory]:
         which = range(self._group) if samples is None else samples
         return [self._sample(place, sample) for place in prompts for sample in which]
 
@@ -271,10 +272,11 @@ def _policies(settings: CoreSettings) -> dict[str, object]:
     rounds = settings.rounds
     return {
         "router": settings.router,
+        "queue_cap": settings.queue_cap,
         "estimator": settings.estimator,
         "planner": None if settings.planner is None else settings.planner.name,
         "pool": None if settings.pool is None else settings.pool.rule,
-        "tail": settings.tail,
+        "tail": replace(settings.tail, wide=None) if isinstance(settings.tail, Reconfiguring) else settings.tail,
         "seed": settings.seed,
         "steps": rounds.steps,
         "trajectories.prompts": rounds.groups,
@@ -282,6 +284,7 @@ def _policies(settings: CoreSettings) -> dict[str, object]:
         "staleness": rounds.staleness,
         "streaming": rounds.streaming,
         "mode": (rounds.synchronous, rounds.lead, rounds.waits),
+        "admission": (rounds.concurrency, rounds.late),
     }
 
 

@@ -22,6 +22,7 @@ from steelyard.model import (
     ModelSpec,
     MoeFfn,
     Operator,
+    Recurrence,
     Routing,
     head_operators,
     operators,
@@ -111,7 +112,7 @@ class Kernels:
         forward, backward, light = np.zeros((3, len(self.tokens)))
         shares = np.zeros_like(self.by_provenance)
         for op in ops:
-            if isinstance(op, AttentionOperator | Collective):
+            if isinstance(op, AttentionOperator | Recurrence | Collective):
                 continue
             there = self._seconds(op, self._rows(op), shares)
             forward += there
@@ -186,7 +187,9 @@ def last_operators(model: ModelSpec, layout: TrainLayout) -> tuple[Operator, ...
     """The operators after the layers: the output head for every token, and log-probabilities of its logits."""
     found: list[Operator] = []
     for op in head_operators(model, layout.tp):
-        if op.name not in (*_ONLY_SERVED, "embedding") and not isinstance(op, Collective | AttentionOperator):
+        if op.name not in (*_ONLY_SERVED, "embedding") and not isinstance(
+            op, Collective | AttentionOperator | Recurrence
+        ):
             found.append(replace(op, per="token"))
         if isinstance(op, Gemm):
             found.append(Elementwise("loss", LOSS_BYTES * op.n))

@@ -126,7 +126,13 @@ def _problems(model: ModelSpec, topology: Topology, layout: TrainLayout) -> Iter
         yield f"pp={layout.pp}: {model.name} has only {model.num_layers} layers"
     elif model.num_layers % layout.pp and not layout.uneven_stages:
         yield f"pp={layout.pp} does not divide the {model.num_layers} layers of {model.name}; see uneven_stages"
-    heads = min(layer.attention.heads for layer in model.layers) // layout.tp
+    if any(layer.attention is None or layer.ffn is None for layer in model.layers):
+        yield f"{model.name} has layers without attention or feed-forward block, whose training is not simulated"
+        return
+    if any(attention.indexer is not None or attention.chunked for attention, _ in model.attentions):
+        yield f"{model.name} has sparse or chunked attention, whose training is not simulated"
+        return
+    heads = min(attention.heads for attention, _ in model.attentions) // layout.tp
     if layout.context not in ("ring", "ulysses"):
         yield f"context={layout.context!r}: choose ring or ulysses"
     elif layout.context == "ulysses" and heads % layout.cp:

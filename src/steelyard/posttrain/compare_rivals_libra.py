@@ -1,0 +1,84 @@
+"""Profiles of Libra: as published, with its cost corrected, and without each of its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from steelyard.posttrain.compare_profiles import Profile, Setting, given, paper, tried
+
+_QUEUES = "Queue caps by run: 64 turns on a replica, where the configuration of its 48-GPU run with R2E has 3."
+_ONE_AFTER_THE_OTHER = (
+    "Its pool and its planner at once: here the pool begins when the planner leaves the layout as it is. Layouts "
+    "change by moving what differs, and engines that have been there before wake; restart, blue-green and swap take "
+    "longer, and are left out. "
+)
+_PUBLISHED: Mapping[str, Setting] = MappingProxyType(
+    {
+        "mode": given("asynchronous", paper("2606.03077", "staleness admission")),
+        "router": given("c-mlfq", paper("2606.03077", "C-MLFQ")),
+        "queue_cap": given(64, paper("2606.03077", "its released configurations")),
+        "estimator": given("trie", paper("2606.03077", "C-MLFQ: tries of causal signals")),
+        "planner": given("libra-published", paper("2606.03077", "global resource planner; costs as released")),
+        "pool": tried(
+            ("thresholds", "none"), paper("2606.03077", "elastic hybrid pool: 1.15, 0.90, pressure 0.8; it can be off")
+        ),
+        "tail": given("none", paper("2606.03077", "no tail policy")),
+        "streaming": given(False, paper("2606.03077", "steps train on batches")),
+        "weighed": given(False, paper("2606.03077", "released code sums hybrid gradients without weights")),
+        "late": given("train", paper("2606.03077", "admission by staleness and concurrency, of starts alone")),
+        "concurrency": given(None, paper("2606.03077", "admission formula; its limit is a setting")),
+    }
+)
+_CORRECTED: Mapping[str, Setting] = MappingProxyType(
+    {
+        **_PUBLISHED,
+        "planner": given("libra", "the published one with the time of a decode step divided by its degree once"),
+    }
+)
+
+LIBRA = (
+    Profile(
+        "Libra",
+        "As published: planner of both stages, hybrid pool, C-MLFQ and tries.",
+        _PUBLISHED,
+        left_out=_ONE_AFTER_THE_OTHER + _QUEUES,
+        claim="Its authors: up to 3.0 times (v1) and 4.2 times (v3) its baselines on 48 A800.",
+    ),
+    Profile(
+        "Libra, cost corrected",
+        "The same; its planner divides the time of a decode step by the tensor-parallel degree once, not twice.",
+        _CORRECTED,
+        left_out=_ONE_AFTER_THE_OTHER + _QUEUES,
+        claim="The plan no longer prefers TP8 everywhere.",
+    ),
+    Profile(
+        "Libra, no planner",
+        "Its ablation: C-MLFQ and its pool by thresholds, on a fixed split.",
+        {
+            **_PUBLISHED,
+            "planner": given("static-best", "a fixed split is left to the user, so the best in hindsight"),
+            "pool": given("thresholds", paper("2606.03077", "elastic hybrid pool: 1.15, 0.90, pressure 0.8")),
+        },
+        left_out=_QUEUES,
+        claim="The pool lends engines to training where that is the slower stage.",
+    ),
+    Profile(
+        "Libra, no planner, no pool",
+        "Its ablation: C-MLFQ alone, on the best fixed split in hindsight.",
+        {
+            **_PUBLISHED,
+            "planner": given("static-best", "a fixed split is left to the user, so the best in hindsight"),
+            "pool": given("none", "its ablation"),
+        },
+        left_out=_QUEUES,
+        claim="C-MLFQ sends long trajectories to fast engines.",
+    ),
+    Profile(
+        "Libra, no C-MLFQ",
+        "Its ablation: the corrected planner, and each turn to the least busy engine.",
+        {**_CORRECTED, "router": given("least-outstanding", paper("2606.03077", "least connections without queues"))},
+        left_out=_ONE_AFTER_THE_OTHER,
+        claim="The planner moves GPUs to the slower stage.",
+    ),
+)
