@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from steelyard.report import print_summary
-from steelyard.report.words import byte_size, count, dollars, percent, seconds, significant
 from steelyard.sim.summary import Throughput
+from steelyard.words import byte_size, count, dollars, percent, seconds, significant
 from support.report_samples import make_result, no_steps
 from support.report_text import printed
 

@@ -13,18 +13,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard.report.axis import TIME_BINS, TimeAxis
-from steelyard.report.changes import MOST_EVENTS, MOST_FIGURES, _thinned, serving_over_time
+from steelyard.report.changes import MOST_FIGURES
 from steelyard.report.loads import replica_loads
 from steelyard.report.page import render_page
-from steelyard.report.words import byte_size, count, percent, seconds, significant
 from steelyard.scenario import load_scenario, scenario_from_dict
 from steelyard.sim import simulate
+from steelyard.sim.plots.axis import TIME_BINS, TimeAxis
+from steelyard.sim.plots.changes import MOST_EVENTS, _thinned, serving
 from steelyard.sim.summary import DynamicsFigures, FirstUseFigures, Intervals, ServingFigures
+from steelyard.words import byte_size, count, percent, seconds, significant
 from support.known import known
 from support.paths import EXAMPLES
 from support.report_samples import make_result, no_steps
-from support.report_text import HOSTILE, data_of, printed, words
+from support.report_text import HOSTILE, charts_of, printed, words
 
 SECTIONS = ("changes", "models", "pools", "cache")
 FAULTS = """dynamics=[{at: 2, crash: {pool: serve, replica: 0, restart_after: 3}},
@@ -92,10 +93,14 @@ def test_crashes_and_slow_gpus() -> None:
         "crash serve 3 1.00 s the end",
         "slow GPU, 1.5 × the time serve 1 3.00 s 4.00 s",
     )
-    (drawn,) = data_of(render_page(result, []))["serving"]
-    assert tuple(zip(drawn["at"], drawn["serving"], strict=True)) == pool.replicas
-    assert drawn["crashes"] == [2, 1, 2.5] and drawn["restarts"] == [5]
-    assert drawn["slow"] == [[3, 4]] and drawn["narrow"] == []
+    drawn = charts_of(render_page(result, []))["serving-0"]
+    marks = {each.get("name"): each for each in drawn["marks"]}
+    steps = marks["serving"]
+    assert tuple(zip(steps["x"], steps["y"], strict=True))[:-1] == pool.replicas
+    assert steps["x"][-1] == pytest.approx(drawn["x"]["high"], rel=1e-5), "the last count is held"
+    assert steps["y"][-1] == pool.replicas[-1][1]
+    assert marks["crash"]["x"] == [2, 1, 2.5] and marks["restart"]["x"] == [5]
+    assert (marks["slow GPUs"]["x"], marks["slow GPUs"]["ends"]) == ([3], [4]) and "narrow links" not in marks
 
 
 def test_a_pool_that_grows_and_shrinks() -> None:
@@ -108,8 +113,8 @@ def test_a_pool_that_grows_and_shrinks() -> None:
     levels = (served[0], min(served), max(served), served[-1], len(served) - 1)
     both(result, "changes", f"serve {' '.join(map(str, levels))} {significant(pool.gpu_hours_up)}")
     assert "crash" not in rows(result, "changes").lower() and "crash" not in printed(result).lower()
-    (drawn,) = data_of(render_page(result, []))["serving"]
-    assert drawn["serving"] == served
+    (drawn,) = charts_of(render_page(result, []))["serving-0"]["marks"]
+    assert drawn["y"][:-1] == served
 
 
 def test_links_and_what_makes_them_narrow() -> None:
@@ -120,8 +125,12 @@ def test_links_and_what_makes_them_narrow() -> None:
     shares = " ".join(percent(share) for share in (use.mean_use, use.peak_use, use.busy))
     both(result, "pools", f"prefill out {byte_size(use.bytes)} {shares}")
     both(result, "changes", "narrow NIC, 0.1 × the bandwidth prefill all 1.00 s 99.0 s", "decode 2 2 2 2 0")
-    (drawn,) = data_of(render_page(result, []))["serving"]
-    assert drawn["narrow"] == [[1, pytest.approx(result.requests["finish"].max())]], "only what happens in the run"
+    charts = charts_of(render_page(result, []))
+    (spans,) = (each for each in charts["serving-0"]["marks"] if each.get("name") == "narrow links")
+    assert spans["x"] == [1], "only what happens in the run"
+    assert spans["ends"] == [pytest.approx(result.requests["finish"].max(), rel=1e-5)]
+    sending = {each["name"]: each["y"] for each in charts["links"]["marks"] if each["kind"] == "line"}
+    assert np.mean(sending["prefill out"]) == pytest.approx(use.busy, rel=0.02), "over time as in the summary"
 
 
 def test_hits_by_tier() -> None:
@@ -135,7 +144,7 @@ def test_hits_by_tier() -> None:
             figures += [percent(tier.read_use), percent(tier.write_use)]
         both(result, "cache", f"{'GPU' if kind == 'gpu' else kind} {' '.join(figures)}")
     page = rows(result, "cache")
-    assert f"{percent(1 - result.summary.prefix_cache.hit_rate)} computed" in page
+    assert f"computed: found nowhere {percent(1 - result.summary.prefix_cache.hit_rate)}" in page
     assert f"host {count(tiers['host'].blocks_stored)} (holds {count(tiers['host'].blocks)} per engine)" in page
     assert "by tier" not in words(render_page(result, []))
 
@@ -172,9 +181,9 @@ def test_each_of_several_models() -> None:
         assert " ".join(latencies["e2e"]) in rows(result, "models")
     assert "small (serve) qwen3-0.6b 1 h100" in rows(result, "pools")
     peaks = [pool.kv.peak_use for pool in result.summary.pools]
-    series = data_of(render_page(result, []))["series"]
-    assert max(series["kv_peak"]) == pytest.approx(max(peaks), rel=0.01), "of each replica's own blocks"
-    assert min(series["kv"]) >= 0
+    series = {each.get("name"): each["y"] for each in charts_of(render_page(result, []))["kv"]["marks"]}
+    assert max(series["fullest replica"]) == pytest.approx(max(peaks), rel=0.01), "of each replica's own blocks"
+    assert min(series["mean"]) >= 0
 
 
 def test_kernels_compiled_on_first_use() -> None:
@@ -189,7 +198,7 @@ def test_kernels_compiled_on_first_use() -> None:
 def test_a_fleet_without_any_of_it_shows_none(few: int) -> None:
     result = example("chat-sessions", f"workload.requests={few}") if few else no_steps(make_result(9))
     assert all(not rows(result, section) for section in SECTIONS)
-    assert data_of(render_page(result, []))["serving"] == []
+    assert "serving-0" not in charts_of(render_page(result, []))
     for word in ("Serving", "What happens", "Hits in", "Stalled", "Bubble", "Crashes", "First uses", "Links", "Model "):
         assert word not in printed(result), word
 
@@ -246,8 +255,8 @@ def test_a_long_run_is_thinned() -> None:
     often = replace(pool, replicas=tuple((float(i), i % 5) for i in range(10_000)))
     told = replace(known(result.summary.dynamics), pools=(often,))
     long = replace(result, summary=replace(result.summary, dynamics=told))
-    (drawn,) = serving_over_time(long, axis)
-    assert len(drawn["at"]) <= 4 * TIME_BINS
+    (drawn,) = serving(long, axis)
+    assert max(len(each.x) for each in drawn.marks) <= 4 * TIME_BINS + 1
 
 
 def test_pools_that_hand_requests_over_have_rows_and_figures_of_their_own() -> None:
@@ -263,13 +272,34 @@ def test_pools_that_hand_requests_over_have_rows_and_figures_of_their_own() -> N
         True,
         False,
     ] * 3
-    prefill, decode = data_of(page)["pools"]
-    assert prefill["replicas"] == decode["replicas"] == 2
-    whole = data_of(page)["series"]
-    both_running = np.array(prefill["series"]["running"]) + np.array(decode["series"]["running"])
-    assert both_running == pytest.approx(np.array(whole["running"]), rel=1e-3, abs=1e-3)
+    charts = charts_of(page)
+    prefill, decode, whole = (running(charts[name]) for name in ("queue-0", "queue-1", "queue"))
+    assert prefill + decode == pytest.approx(whole, rel=1e-3, abs=1e-3)
     assert "prefill" in rows(result, "replicas") and "decode" in rows(result, "replicas")
-    assert data_of(render_page(make_result(20, 4), []))["pools"] == []
+    assert "queue-0" not in charts_of(render_page(make_result(20, 4), []))
+
+
+def test_a_page_with_all_figures_of_many_pools_is_small_enough_to_mail() -> None:
+    """Figures have as many points for any length of run: these are all that a page can have."""
+    pools = [{"name": f"pool {i}", "gpu": "h100"} for i in range(8)]
+    workload = {"arrivals": {"kind": "poisson", "rate": 80}, "requests": 800, "prompt": 900, "output": 60}
+    scenario = {
+        "model": "llama-3.1-8b",
+        "fleet": {"pools": pools},
+        "workload": workload,
+        "cost": {"source": "analytic"},
+    }
+    result = simulate(scenario_from_dict(scenario))
+    bounds = {f"{name}.{level}": (0.01, 0.02) for name in ("ttft", "tpot", "itl", "e2e") for level in ("p50", "p99")}
+    page = render_page(replace(result, summary=replace(result.summary, intervals=Intervals(0.9, bounds))), [])
+    assert len(charts_of(page)) > 30 and "The first 6 of 8 pools." in words(page)
+    assert len(page.encode()) < 1_500_000
+
+
+def running(chart: dict[str, Any]) -> Any:
+    """The mean of running requests over time."""
+    (found,) = (each["y"] for each in chart["marks"] if each.get("name") == "running")
+    return np.array(found)
 
 
 def test_where_step_time_goes() -> None:
@@ -278,7 +308,7 @@ def test_where_step_time_goes() -> None:
     shares = known(pool.step_time).to_dict()
     assert sum(shares.values()) == pytest.approx(1.0) and min(shares.values()) >= 0.0
     assert shares["experts"] > 0.1 and shares["communication"] > 0.0
-    assert f"{percent(shares['experts'])} experts" in words(render_page(result, []))
+    assert f"routed experts {percent(shares['experts'])}" in words(render_page(result, []))
     assert " ".join(percent(share) for share in shares.values()) in " ".join(printed(result).split())
 
 

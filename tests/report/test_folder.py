@@ -15,11 +15,11 @@ import pytest
 from steelyard.errors import UserError
 from steelyard.records import tables as tables_module
 from steelyard.report import OutputFolder, choose_output_dir, summary_json, write_files, write_result
-from steelyard.report import figures as figures_module
 from steelyard.report import folder as folder_module
 from steelyard.scenario import scenario_from_dict
 from steelyard.sim import result as result_module
 from steelyard.sim import simulate
+from steelyard.sim.plots import load as load_module
 from support.report_samples import make_result, no_steps
 
 BASIC = {"summary.json", "scenario.json", "requests.parquet", "steps.parquet", "report.html"}
@@ -209,7 +209,7 @@ def test_a_large_result_is_written_without_a_table_of_all_steps(
 ) -> None:
     """And its files are the same."""
     monkeypatch.setattr(tables_module, "ROWS_PER_GROUP", 100)
-    monkeypatch.setattr(figures_module, "_CHUNK", 130)
+    monkeypatch.setattr(load_module, "_CHUNK", 130)
     pools = [{"role": "prefill", "gpu": "h100", "replicas": 2}, {"role": "decode", "gpu": "h100", "replicas": 3}]
     workload = {"arrivals": {"kind": "poisson", "rate": 20}, "requests": 60, "prompt": 900, "output": 40}
     scenario = scenario_from_dict({"model": "llama-3.1-8b", "fleet": {"pools": pools}, "workload": workload})

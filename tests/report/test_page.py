@@ -11,7 +11,7 @@ import pytest
 from steelyard.report.page import render_page
 from steelyard.sim.summary import LimitVerdict
 from support.report_samples import make_result, no_steps
-from support.report_text import HOSTILE, data_of, read, words
+from support.report_text import HOSTILE, charts_of, read, words
 
 SLO = {
     "ttft_p95": {"limit": 0.5, "value": 0.081, "met": True},
@@ -28,7 +28,7 @@ def test_everything_is_said() -> None:
         "Misses 1 of 2 limits.",
         "81.0 ms, limit 500 ms",
         "missed: 7.10 ms, limit 4.00 ms",
-        "62.0 % measured",
+        "measured on this hardware 62.0 %",
         "mind the gap",
         "Requests per replica",
         "chat",
@@ -59,10 +59,10 @@ def test_names_cannot_break_out() -> None:
     result.requests["reason"][:] = HOSTILE
     page = render_page(result, [HOSTILE])
     outline = read(page)
-    assert outline.scripts == 2
+    assert outline.scripts == len(charts_of(page)) + 1
     assert "<script>alert" not in page
     assert "".join(outline.text).count("alert(1)") >= 8
-    assert data_of(page)["limits"]["ttft"] == [[HOSTILE, 1.0]]
+    assert charts_of(page)["ttft"]["limits"] == [{"name": f"limit {HOSTILE}", "at": 1.0, "axis": "x"}]
 
 
 def test_nothing_served_is_said_plainly() -> None:

@@ -16,7 +16,7 @@ from steelyard.cli import main
 from steelyard.cost import FirstOf, HostTerms, Roofline
 from steelyard.cost.scaled import FAMILIES, Scaled
 from steelyard.hardware import find_gpu
-from steelyard.model import AttentionOperator, Gemm, load_model, operators
+from steelyard.model import AttentionOperator, Gemm, Recurrence, load_model, operators
 from steelyard.sim import with_intervals
 from steelyard.sim.intervals import figures, intervals
 from support.known import known
@@ -47,6 +47,15 @@ def test_a_roofline_is_less_sure_than_a_profile() -> None:
     analytic = intervals(simulate(scenario(cost={"source": "analytic"})))
     assert width(analytic, "tpot.mean") > 1.5 * width(measured, "tpot.mean") - 0.5
     assert width(analytic, "tpot.mean") > width(measured, "tpot.mean")
+
+
+def test_a_siblings_profile_is_less_sure_than_a_gpus_own_and_surer_than_a_roofline() -> None:
+    own = intervals(simulate(scenario()))
+    carried, analytic = (
+        intervals(simulate(scenario(fleet={"gpu": "h100"}, cost={"source": source})))
+        for source in ("transferred", "analytic")
+    )
+    assert width(own, "tpot.mean") < width(carried, "tpot.mean") < width(analytic, "tpot.mean")
 
 
 def test_a_calibrated_host_is_surer(tmp_path: Path) -> None:
@@ -80,7 +89,7 @@ def test_scaling_a_family_scales_that_family_only() -> None:
     rows = np.array([1.0, 64, 700])
     plain = Roofline(gpu)
     for operator in operators(model, model.layers[0], 1):
-        if isinstance(operator, AttentionOperator):
+        if isinstance(operator, AttentionOperator | Recurrence):
             continue
         family = "gemm" if isinstance(operator, Gemm) else None
         for name in FAMILIES:

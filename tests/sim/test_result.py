@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,15 @@ def test_pandas_frames(result: Result) -> None:
     assert isinstance(frame, pandas.DataFrame) and frame["ttft"].tolist() == result.requests["ttft"].tolist()
 
 
+def test_polars_frames(result: Result, monkeypatch: pytest.MonkeyPatch) -> None:
+    polars = pytest.importorskip("polars")
+    frame = result.to_polars("steps")
+    assert isinstance(frame, polars.DataFrame) and frame["end"].to_list() == result.steps["end"].tolist()
+    monkeypatch.setitem(sys.modules, "polars", None)
+    with pytest.raises(UserError, match="pip install polars"):
+        result.to_polars()
+
+
 # -- post-training ----------------------------------------------------------------------------------------------------
 
 
@@ -134,18 +144,18 @@ def trained() -> PosttrainResult:
 
 def test_a_post_training_result_is_data(trained: PosttrainResult, tmp_path: Path) -> None:
     again: PosttrainResult = pickle.loads(pickle.dumps(trained))
-    assert again.summary == trained.summary and again.steps == trained.steps
+    assert again.summary == trained.summary and same(again.steps, trained.steps)
     assert timeline_svg(again) == timeline_svg(trained)
     assert repr(trained).startswith("<PosttrainResult loop: 3 steps, ")
     table = trained.trajectories
     assert (np.bincount(table["step"][table["step"] >= 0]) == 32).all()
-    assert table["generated"][table["step"] >= 0].sum() == sum(step.tokens for step in trained.steps)
+    assert table["generated"][table["step"] >= 0].sum() == trained.steps["tokens"].sum()
     trained.save(tmp_path)
     loaded = PosttrainResult.load(tmp_path)
     assert loaded.summary == trained.summary and same(loaded.trajectories, table)
-    assert same(loaded.step_table, trained.step_table)
+    assert same(loaded.steps, trained.steps)
     with pytest.raises(UserError, match="no held"):
-        timeline_svg(PosttrainResult(trained.scenario, {}, trained.steps, loaded.held, trained.table))
+        timeline_svg(replace(trained, held=loaded.held))
     assert trained.to_arrow().num_rows == len(table["id"]) and trained.to_arrow("steps").num_rows == 3
 
 

@@ -7,8 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from steelyard.records.jsontext import readable
-from steelyard.report.words import dollars, percent, seconds, significant
 from steelyard.search.advise import AdviceRow, FleetAdvice
+from steelyard.words import dollars, percent, seconds, significant
 
 _WIDTH = 150  # of the table, also on narrower terminals: cells must not be cut
 HEADS = ("", "GPU hours", "cost", "missed", "limits", "worst 10 min", "changes", "missed in tuning", "settings")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from steelyard.report.words import count, seconds, significant
+from steelyard.words import count, seconds, significant
 
 if TYPE_CHECKING:
     from steelyard.sim import Summary

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from steelyard.report.words import plural, seconds
 from steelyard.scenario import Scenario
 from steelyard.search.capacity import Capacity, FleetSize
+from steelyard.words import plural, seconds
 
 _APART = 0.02  # share by which a longer run may differ before the answer says so
 

@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from steelyard.report.markup import BarPart, share_bar
-from steelyard.report.verdict import PROVENANCE, Limit, silicon_line, sources_line
-from steelyard.report.words import UNKNOWN, byte_size, count, dollars, percent, seconds, significant
+from steelyard.report.verdict import Limit
+from steelyard.words import UNKNOWN, byte_size, count, dollars, percent, seconds, significant
 
 if TYPE_CHECKING:
-    from steelyard.sim import Result, Summary
+    from steelyard.sim import Summary
 
 
 def cards(summary: Summary) -> str:
@@ -32,15 +31,6 @@ def cards(summary: Summary) -> str:
 def slo_panel(found: Sequence[Limit]) -> str:
     """Each limit with its mark and how much of it the run uses; empty without limits."""
     return f'<ul class="slo">{"".join(map(_limit, found))}</ul>' if found else ""
-
-
-def provenance_bar(result: Result) -> str:
-    """Where the step times come from, as shares of one bar."""
-    summary, hint = result.summary, silicon_line(result)
-    shares = summary.provenance.to_dict()
-    parts = [BarPart(name, shares[name], name, meaning) for name, meaning in PROVENANCE.items()]
-    foot = ". ".join(line for line in (sources_line(summary), hint) if line)
-    return share_bar("Where the step times come from", parts, foot)
 
 
 def _card(title: str, figure: str, unit: str, lines: list[str]) -> str:

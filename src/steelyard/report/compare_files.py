@@ -11,6 +11,7 @@ from steelyard.files.writing import check_file, write_text
 from steelyard.posttrain.compare_outcomes import Comparison
 from steelyard.report.compare import comparison_page
 from steelyard.report.compare_figure import comparison_svg
+from steelyard.report.made import made_by
 from steelyard.report.names import file_name
 
 _IMAGES = Path("images/comparison")  # relative to the page
@@ -34,5 +35,5 @@ def write_comparison(found: Sequence[Comparison], page: Path, command: str) -> N
     """Write the page, its images and its figures. ``command`` is named on the page."""
     for each in found:
         write_text(page.parent / _IMAGES / f"{file_name(each.scenario.name)}.svg", comparison_svg(each))
-    write_text(page, comparison_page(found, command, _IMAGES.as_posix()))
+    write_text(page, comparison_page(found, command, _IMAGES.as_posix(), made_by()))
     write_text(page.with_suffix(".json"), comparison_json(found) + "\n")

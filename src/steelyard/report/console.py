@@ -38,7 +38,7 @@ from steelyard.report.verdict import (
     unserved_lines,
     workload_line,
 )
-from steelyard.report.words import UNKNOWN, Share, byte_size, count, dollars, percent, seconds, significant
+from steelyard.words import UNKNOWN, Share, byte_size, count, dollars, percent, seconds, significant
 
 if TYPE_CHECKING:
     from steelyard.sim import Result, Summary
@@ -47,7 +47,13 @@ if TYPE_CHECKING:
 _MOST_NOTES = 8
 _MOST_REASONS = 4
 _MOST_EVENTS = 8
-_HUES = {"measured": "green", "interpolated": "blue", "extrapolated": "yellow", "analytic": "bright_black"}
+_HUES = {
+    "measured": "green",
+    "interpolated": "blue",
+    "extrapolated": "yellow",
+    "transferred": "magenta",
+    "analytic": "bright_black",
+}
 _BAR_CELLS = 60
 _RATES = ("requests/s", "tokens/s in", "tokens/s out", "  per GPU", "$/M tokens", "  output")
 # One character for one, so that columns stay aligned on ASCII terminals.

@@ -10,9 +10,9 @@ import numpy as np
 import yaml
 
 from steelyard.report.loads import replica_loads, unserved_reasons, workload_shares
-from steelyard.report.markup import bar_cell, cut_note, html_table
+from steelyard.report.markup import bar_cell, copied, cut_note, html_table
 from steelyard.report.verdict import METRICS, PERCENTILES, metrics
-from steelyard.report.words import (
+from steelyard.words import (
     as_number,
     byte_size,
     count,
@@ -23,6 +23,7 @@ from steelyard.report.words import (
 )
 
 if TYPE_CHECKING:
+    from steelyard.scenario.base import Written
     from steelyard.sim import Result, Summary
 
 # Limits that keep the page small for any run. The page says where rows were cut.
@@ -54,7 +55,7 @@ _ENDINGS: tuple[tuple[str, Callable[[float | None], str]], ...] = (
     ("share", percent),
     ("seconds", seconds),
 )
-_SHARES = {"mfu", "mbu", "busy", "measured", "interpolated", "extrapolated", "analytic"}
+_SHARES = {"mfu", "mbu", "busy", "measured", "interpolated", "extrapolated", "transferred", "analytic"}
 
 
 def notes_panel(notes: Sequence[str]) -> str:
@@ -183,9 +184,13 @@ def all_numbers(summary: Summary) -> str:
 
 def scenario_text(result: Result) -> str:
     """The scenario as it was given, and below it with every default spelled out."""
-    written = _yaml(result.scenario.model_dump(mode="json", exclude_unset=True))
-    full = _yaml(result.scenario.model_dump(mode="json"))
-    return f"<pre>{written}</pre><details><summary>With every default</summary><pre>{full}</pre></details>"
+    written, full = scenario_yaml(result.scenario), _yaml(result.scenario.model_dump(mode="json"))
+    return f"{copied(written)}<details><summary>With every default</summary>{copied(full)}</details>"
+
+
+def scenario_yaml(scenario: Written) -> str:
+    """What a scenario file would say: the keys that were given."""
+    return _yaml(scenario.model_dump(mode="json", exclude_unset=True))
 
 
 def _yaml(data: Any) -> str:
@@ -193,7 +198,7 @@ def _yaml(data: Any) -> str:
     if len(text) > _MOST_SCENARIO_CHARACTERS:
         left_out = count(len(text) - _MOST_SCENARIO_CHARACTERS)
         text = f"{text[:_MOST_SCENARIO_CHARACTERS]}\n# cut here: {left_out} more characters\n"
-    return escape(text)
+    return text
 
 
 def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:

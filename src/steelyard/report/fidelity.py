@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from steelyard.cost import PROVENANCES
 from steelyard.report.markdown import code, plain
+from steelyard.report.silicon import NAMES
 from steelyard.report.validation import signed_percent
 from steelyard.sim.intervals import STATED
 from steelyard.validate.compare import LATENCIES, STATISTICS, Pair, Validation, WorkloadComparison
-from steelyard.validate.silicon import METRICS, Errors, SiliconValidation, Who
+from steelyard.validate.coverage import Coverage
+from steelyard.validate.silicon import METRICS, SIDES, Errors, SiliconValidation
 from steelyard.validate.survey import Survey
 
 _SHORT = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
@@ -48,6 +51,8 @@ def _lines(survey: Survey, command: str) -> Iterator[str]:
         )
         yield from _notes(survey.captures)
         yield from _blocks(survey.captures)
+    if survey.repeats:
+        yield from _repeats(survey)
     if survey.crossed:
         yield "## The same, calibrated on the other runs of that model"
         yield ""
@@ -64,22 +69,42 @@ def _lines(survey: Survey, command: str) -> Iterator[str]:
         yield ""
     for bench, theirs in survey.benches:
         yield from _bench(bench, theirs)
-    inside, of = survey.coverage
-    if of:
-        yield "## How sure it is"
-        yield ""
-        yield (
-            f"{inside} of {of} figures of the runs above ({inside / of:.0%}) lie in the interval stated for them, "
-            f"which is meant to hold {STATED:.0%} of them."
-        )
-        yield ""
+    yield from _sure(survey)
     if survey.operators:
         yield from _operators(survey)
     if survey.silicon is not None:
         yield from _silicon(survey.silicon)
 
 
-def _table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> Iterator[str]:
+def _sure(survey: Survey) -> Iterator[str]:
+    """Figures of runs, and operators by the class of their times, that lie in what is stated for them."""
+    inside, of = survey.coverage
+    if not of:
+        return
+    yield "## How sure it is"
+    yield ""
+    yield (
+        f"{inside} of {of} figures of the runs above ({inside / of:.0%}) lie in the interval stated for them, "
+        f"which is meant to hold {STATED:.0%} of them. By where most of a run's step time comes from; and single "
+        f"operators on points that no source was given, which lie within {STATED:.0%} of their stated error or not:"
+    )
+    yield ""
+    runs = {each.kind: each for each in survey.runs_by_class}
+    operators = {each.kind: each for each in survey.operators_by_class}
+    cells = (
+        [kind, _covered(runs.get(kind)), _covered(operators.get(kind))]
+        for kind in PROVENANCES
+        if kind in runs or kind in operators
+    )
+    yield from table(["times are", "figures of runs", "operators"], cells)
+
+
+def _covered(found: Coverage | None) -> str:
+    return "–" if found is None else f"{found.inside} of {found.of}, {found.share:.0%}"
+
+
+def table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> Iterator[str]:
+    """A table in Markdown. All columns but the first are figures."""
     yield f"| {' | '.join(head)} |"
     yield f"|{'|'.join(' --- ' if i == 0 else ' ---: ' for i in range(len(head)))}|"
     for row in rows:
@@ -96,15 +121,17 @@ def _errors(runs: Iterator[tuple[str, WorkloadComparison]]) -> Iterator[str]:
             yield signed_percent(each.latency[metric][statistic].error)
         yield signed_percent(each.figures["throughput"].error)
 
-    yield from _table(head, ([name, *cells(each)] for name, each in runs))
+    yield from table(head, ([name, *cells(each)] for name, each in runs))
 
 
 def _notes(captures: Sequence[Validation]) -> Iterator[str]:
     """What explains some of the errors: stalls, settings that are not simulated."""
     for validation in captures:
+        always = set.intersection(*(set(each.notes) for each in validation.workloads))
+        yield from (f"- {plain(validation.folder.name)}: {plain(note)}" for note in sorted(always))
         for each in validation.workloads:
             where = plain(f"{validation.folder.name}/{each.name}")
-            yield from (f"- {where}: {plain(note)}" for note in each.notes)
+            yield from (f"- {where}: {plain(note)}" for note in each.notes if note not in always)
     yield ""
 
 
@@ -121,7 +148,38 @@ def _blocks(captures: Sequence[Validation]) -> Iterator[str]:
         for validation in captures
         for each in validation.workloads
     )
-    yield from _table(["run", "KV blocks", "preemptions", "prefix hit tokens"], rows)
+    yield from table(["run", "KV blocks", "preemptions", "prefix hit tokens"], rows)
+
+
+def _repeats(survey: Survey) -> Iterator[str]:
+    """How far captures of one engine are apart, with the error of the prediction of the first."""
+    yield "## The noise floor"
+    yield ""
+    yield (
+        "The same requests, served twice by one kind of engine (`steelyard validate CAPTURE_DIR --against "
+        "OTHER_CAPTURE`): how far the two are apart, and behind it the error of the prediction above."
+    )
+    yield ""
+    shown = [(metric, statistic) for metric in LATENCIES for statistic in ("mean", "p99")]
+    predicted = {
+        (validation.folder, each.name): each for validation in survey.captures for each in validation.workloads
+    }
+    rows = []
+    for repeats in survey.repeats:
+        for run in repeats.runs:
+            ours = predicted[repeats.folders[0], run.name]
+            pairs = (
+                (run.figures[f"{metric}.{statistic}"], ours.latency[metric][statistic]) for metric, statistic in shown
+            )
+            cells = [f"{_apart(each.relative)} ({signed_percent(pair.error)})" for each, pair in pairs]
+            names = (f"{folder.name}/{name}" for folder, name in zip(repeats.folders, run.names, strict=True))
+            rows.append([*map(plain, names), *cells, plain(repeats.hosts)])
+    heads = [f"{_SHORT[metric]} {statistic}" for metric, statistic in shown]
+    yield from table(["run", "again", *heads, "hosts"], iter(rows))
+
+
+def _apart(relative: float | None) -> str:
+    return "–" if relative is None else f"{abs(relative) * 100:.1f} %"
 
 
 def _whole(value: float | None) -> str:
@@ -148,7 +206,7 @@ def _bench(bench: Validation, theirs: str) -> Iterator[str]:
         for metric in LATENCIES
         for statistic in STATISTICS
     )
-    yield from _table(["", "Steelyard", "LLMServingSim"], rows)
+    yield from table(["", "Steelyard", "LLMServingSim"], rows)
 
 
 def _operators(survey: Survey) -> Iterator[str]:
@@ -159,29 +217,34 @@ def _operators(survey: Survey) -> Iterator[str]:
         for gpu, errors in survey.operators.items()
         for each in errors
     )
-    yield from _table(["GPU", "family", "points", "how many", "p50", "p95"], rows)
+    yield from table(["GPU", "family", "points", "how many", "p50", "p95"], rows)
 
 
 def _silicon(found: SiliconValidation) -> Iterator[str]:
     yield "## AIConfigurator's end-to-end points on Hopper (`steelyard validate --silicon`)"
     yield ""
-    yield f"Median / mean absolute error. {found.rival}."
+    yield (
+        f"Median / mean absolute error. {found.rival}. With fitted hosts: the pace of the host and the time from a "
+        "client into the server are chosen, for InferenceX's points and for NVIDIA's own, by what fits the points of "
+        "other models best; no point of a model has a say in its own predictions (`validate/silicon_hosts.py`). Points "
+        "with prefill and decode apart are without."
+    )
     yield ""
     rows = [(" ".join(str(part) for part in key), replays) for key, replays in found.by_gpu().items()]
     rows.append(("all", list(found.replays)))
     rows.append(("answered by both", found.answered_by_both))
+    rows.append(("of all, prefill and decode apart", [each for each in found.replays if not each.point.aggregated]))
 
     def cells(errors: Errors | None) -> list[str]:
         if errors is None:
             return ["–" for _ in METRICS]
         return [f"{errors.median[metric] * 100:.1f} / {errors.mean[metric] * 100:.1f} %" for metric in METRICS]
 
-    sides: Mapping[Who, str] = {"ours": "Steelyard", "theirs": "AIConfigurator"}
-    head = ["", "points", *(f"{side} {_SHORT[metric]}" for side in sides.values() for metric in METRICS)]
-    yield from _table(
+    head = ["", "points", *(f"{side} {_SHORT[metric]}" for side in NAMES.values() for metric in METRICS)]
+    yield from table(
         head,
         (
-            [name, str(len(some)), *(cell for who in sides for cell in cells(Errors.of(some, who)))]
+            [name, str(len(some)), *(cell for who in SIDES for cell in cells(Errors.of(some, who)))]
             for name, some in rows
         ),
     )
@@ -192,7 +255,7 @@ def _silicon(found: SiliconValidation) -> Iterator[str]:
     )
     yield ""
     regrets = found.regrets()
-    yield from _table(
+    yield from table(
         ["", "groups", "mean", "worst", "under the group's median TPOT"],
         (
             [
@@ -202,7 +265,7 @@ def _silicon(found: SiliconValidation) -> Iterator[str]:
                 f"{regret.free_worst * 100:.1f} %",
                 f"{regret.limited_mean * 100:.1f} %, limit kept in {regret.kept * 100:.0f} %",
             ]
-            for who, side in sides.items()
+            for who, side in NAMES.items()
             if (regret := regrets[who]) is not None
         ),
     )

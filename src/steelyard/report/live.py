@@ -4,69 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from importlib.metadata import version
 from typing import Any
 
+import numpy as np
+
 from steelyard.live.figures import LiveFigures
+from steelyard.plot import Axis, Chart, Marks
+from steelyard.plot.marks import HUES
+from steelyard.quoting import printable
+from steelyard.report.frame import Page
+from steelyard.report.markup import text_table
 
 Curve = Sequence[tuple[float, float]]
 """Points of a line: (seconds, value)."""
-
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 760, 320, 56, 40, 16
-_COLOURS = ("#3b7dd8", "#d9822b", "#5a9e54", "#8a63b8")
-_TICKS = 5
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 860px; margin: 2rem auto; padding: 0 1rem; color: #222; }
-table { border-collapse: collapse; margin: 1rem 0; }
-td, th { padding: .2rem .8rem; text-align: right; border-bottom: 1px solid #ddd; }
-td:first-child, th:first-child { text-align: left; }
-svg { max-width: 100%; height: auto; }
-.cards { display: flex; flex-wrap: wrap; gap: .8rem; margin: 1rem 0; }
-.cards div { flex: 1 1 9rem; border: 1px solid #ddd; border-radius: 8px; padding: .6rem .9rem; }
-.cards b { display: block; font-size: 1.5rem; font-weight: 600; }
-.cards span { color: #666; font-size: .85rem; }
-ol.told { padding-left: 0; list-style: none; }
-ol.told li { padding: .25rem 0; border-bottom: 1px solid #eee; }
-ol.told time { display: inline-block; width: 5.5rem; color: #888; font-variant-numeric: tabular-nums; }
-@media (prefers-color-scheme: dark) { body { color: #ddd; background: #1b1b1b; } td, th { border-color: #444; } }
-"""
+Table = Sequence[Sequence[str]]
 
 
-def curves_svg(curves: Mapping[str, Curve], x: str, y: str) -> str:
-    """Lines over time, one for each name."""
-    points = [point for curve in curves.values() for point in curve]
-    last = max((seconds for seconds, _ in points), default=1.0) or 1.0
-    most = max((value for _, value in points), default=1.0) or 1.0
-    lines = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-size="12">']
-    lines.append(f'<title>{escape(y)} by {escape(x)}</title><rect width="{_WIDTH}" height="{_HEIGHT}" fill="#fff"/>')
-    for tick in range(_TICKS + 1):
-        share = tick / _TICKS
-        across, up = _x(share), _y(share)
-        lines.append(f'<line x1="{_LEFT}" x2="{_WIDTH - 12}" y1="{up:.1f}" y2="{up:.1f}" stroke="#ddd"/>')
-        lines.append(f'<text x="{_LEFT - 6}" y="{up + 4:.1f}" text-anchor="end">{_short(most * share)}</text>')
-        lines.append(f'<text x="{across:.1f}" y="{_HEIGHT - 22}" text-anchor="middle">{_short(last * share)}</text>')
-    for curve, colour in zip(curves.values(), _COLOURS, strict=False):
-        path = " ".join(f"{_x(seconds / last):.1f},{_y(value / most):.1f}" for seconds, value in curve)
-        lines.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2.5"/>')
-    for place, (name, colour) in enumerate(zip(curves, _COLOURS, strict=False)):
-        lines.append(f'<text x="{_LEFT + 12}" y="{_TOP + 14 + 16 * place}" fill="{colour}">{escape(name)}</text>')
-    lines.append(f'<text x="{_WIDTH / 2}" y="{_HEIGHT - 4}" text-anchor="middle">{escape(x)}</text>')
-    lines.append(f'<text x="14" y="{_HEIGHT / 2}" transform="rotate(-90 14 {_HEIGHT / 2})" text-anchor="middle">')
-    return "\n".join([*lines, f"{escape(y)}</text></svg>"]) + "\n"
-
-
-def _short(value: float) -> str:
-    for limit, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if value >= limit:
-            return f"{value / (1e3 if letter == 'k' else limit):.3g}{letter}"
-    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
-
-
-def _x(share: float) -> float:
-    return _LEFT + share * (_WIDTH - 12 - _LEFT)
-
-
-def _y(share: float) -> float:
-    return _HEIGHT - _BOTTOM - share * (_HEIGHT - _BOTTOM - _TOP)
+def curves_chart(name: str, title: str, curves: Mapping[str, Curve], up: str) -> Chart:
+    """Lines over the seconds of a run, one for each name."""
+    marks = []
+    for place, (label, curve) in enumerate(curves.items()):
+        at, values = np.array(curve, dtype=np.float64).reshape(-1, 2).T
+        marks.append(Marks("line", at, values, label, HUES[place % len(HUES)]))
+    return Chart(name, title, Axis("time", "clock", low=0.0), Axis(up, "number", low=0.0), tuple(marks))
 
 
 def progress_curve(found: LiveFigures) -> Curve:
@@ -78,17 +39,12 @@ def progress_curve(found: LiveFigures) -> Curve:
     return points
 
 
-def live_page(title: str, verdict: str, figures: Mapping[str, str], tables: Sequence[Sequence[Sequence[str]]]) -> str:
-    """A page of its own: a verdict, figures (SVG or HTML) with captions, tables whose first row is the head."""
-    parts = [f"<h1>{escape(title)}</h1><p>{escape(verdict)}</p>"]
-    parts += [f"{f'<h2>{escape(caption)}</h2>' if caption else ''}{figure}" for caption, figure in figures.items()]
-    for rows in [each for each in tables if len(each) > 1]:
-        head = "".join(f"<th>{escape(each)}</th>" for each in rows[0])
-        body = "".join(f"<tr>{''.join(f'<td>{escape(each)}</td>' for each in row)}</tr>" for row in rows[1:])
-        parts.append(f"<table><tr>{head}</tr>{body}</table>")
-    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
-    body = "\n".join(parts)
-    return f'<!doctype html>\n<html lang="en"><head>{head}<style>{_STYLE}</style></head>\n<body>{body}</body></html>\n'
+def live_page(title: str, verdict: str, sections: Mapping[str, str], tables: Mapping[str, Table]) -> str:
+    """A page: a verdict, sections, then tables whose first row is the head."""
+    top = f'<section class="verdict"><p>{escape(printable(verdict))}</p></section>'
+    shown = {name: text_table(rows[0], rows[1:]) for name, rows in tables.items() if len(rows) > 1}
+    made = f"Run by Steelyard {version('steelyard')}."
+    return Page(title=title, lede=("live run",), top=top, sections={**sections, **shown}, made=made).html()
 
 
 def step_rows(found: LiveFigures) -> list[list[str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -14,13 +14,14 @@ from steelyard.posttrain.run import Driven
 from steelyard.report.live import (
     Curve,
     change_rows,
-    curves_svg,
+    curves_chart,
     live_page,
     progress_curve,
     recovery_rows,
     step_rows,
 )
-from steelyard.report.live_timeline import cards, engines_svg, roles_svg
+from steelyard.report.live_timeline import engines_chart, roles_chart
+from steelyard.report.markup import chart_boxes, cut_note
 
 _TOLD = ("plan", "replica", "pool")  # kinds of decisions that the page tells of
 _MOST_TOLD = 200  # sentences; chosen
@@ -37,20 +38,19 @@ def run_page(
     if found.changes:
         verdict += f" The planner thinks in real time: its time counts {speed:g} times as much as in a real run."
     curves = {"live": progress_curve(found), "simulated": _simulated_curve(simulated)}
-    figures = {
-        "": cards(_headlines(found, simulated.summary)),
-        "GPUs by role": roles_svg(history),
-        "Tokens trained on": curves_svg(curves, "seconds of the run", "tokens"),
-        "Engines": engines_svg(history),
-        "What was decided, and why": _told(log),
+    trained = curves_chart("tokens", "Tokens trained on", curves, "tokens")
+    sections = {
+        "GPUs": cards(_headlines(found, simulated.summary))
+        + chart_boxes([roles_chart(history), engines_chart(history), trained], "one"),
+        "Decisions": _told(log),
     }
-    tables = [
-        beside_rows(found, simulated.summary),
-        change_rows(found, simulated.summary),
-        recovery_rows(found, speed),
-        step_rows(found),
-    ]
-    return live_page(name, verdict, figures, tables)
+    tables = {
+        "Beside its simulation": beside_rows(found, simulated.summary),
+        "Changes of plan": change_rows(found, simulated.summary),
+        "Recoveries": recovery_rows(found, speed),
+        "Steps": step_rows(found),
+    }
+    return live_page(name, verdict, sections, tables)
 
 
 def beside_rows(found: LiveFigures, simulated: Mapping[str, Any]) -> list[list[str]]:
@@ -61,6 +61,15 @@ def beside_rows(found: LiveFigures, simulated: Mapping[str, Any]) -> list[list[s
         said = name.replace("_", " ")
         rows.append([said, f"{live:,.1f}", f"{expected:,.1f}", f"{live / expected - 1:+.1%}"])
     return rows
+
+
+def cards(rows: Sequence[tuple[str, str]]) -> str:
+    """Headline figures: a value and what it is."""
+    made = "".join(
+        f'<article class="card"><h3>{escape(what)}</h3><p class="figure">{escape(value)}</p></article>'
+        for value, what in rows
+    )
+    return f'<div class="cards">{made}</div>'
 
 
 def _headlines(found: LiveFigures, simulated: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -85,8 +94,8 @@ def _simulated_curve(simulated: Driven) -> Curve:
 
 def _told(log: Iterator[Row]) -> str:
     told = [each for each in explanations(log) if _is_worth_telling(each)]
-    rows = "".join(f"<li><time>{each.at:,.0f} s</time>{escape(each.sentence)}</li>" for each in told[:_MOST_TOLD])
-    return f'<ol class="told">{rows}</ol>'
+    rows = "".join(f"<li>{each.at:,.0f} s: {escape(each.sentence)}</li>" for each in told[:_MOST_TOLD])
+    return f'<ol class="told">{rows}</ol>' + cut_note(min(len(told), _MOST_TOLD), len(told), "decisions")
 
 
 def _is_worth_telling(each: Explained) -> bool:

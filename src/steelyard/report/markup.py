@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import NamedTuple
 
-from steelyard.report.words import Share, count, percent
-
-
-class BarPart(NamedTuple):
-    """One part of a stacked bar."""
-
-    style: str
-    share: float
-    name: str
-    meaning: str
+from steelyard.plot import BarChart, Chart
+from steelyard.records.jsontext import inside_html
+from steelyard.words import Share, count
 
 
 def html_table(head: Sequence[str], rows: Iterable[Sequence[str]], classes: str = "") -> str:
@@ -25,7 +17,7 @@ def html_table(head: Sequence[str], rows: Iterable[Sequence[str]], classes: str 
         "<tr>" + "".join(c if c.startswith(("<th", "<td")) else f"<td>{c}</td>" for c in row) + "</tr>" for row in rows
     )
     made = f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
-    return f'<div class="scroll {classes}">{made}</div>'
+    return f'<div class="scroll {classes}" tabindex="0">{made}</div>'
 
 
 def text_table(head: Sequence[str], rows: Iterable[Sequence[str | Share]]) -> str:
@@ -51,31 +43,36 @@ def cut_note(shown: int, total: int, noun: str) -> str:
     return f"<p>The first {count(shown)} of {count(total)} {noun}.</p>" if shown < total else ""
 
 
-def share_bar(title: str, parts: Sequence[BarPart], foot: str) -> str:
-    """A stacked bar with a legend."""
-    bar = "".join(
-        f'<span class="{part.style}" style="flex-grow:{part.share:.6f}" '
-        f'title="{part.name} {percent(part.share)}"></span>'
-        for part in parts
-        if part.share > 0
-    )
-    legend = "".join(
-        f'<li class="{part.style}{"" if part.share else " none"}">'
-        f"<b>{percent(part.share)}</b> {part.name} <small>{part.meaning}</small></li>"
-        for part in parts
-    )
+def chart_box(chart: Chart | BarChart) -> str:
+    """A figure: its SVG, which is drawn without scripts, and its data, which the page's script draws from."""
+    drawn = chart.svg(card=False)
+    note = f'<p class="told-below">{escape(chart.note)}</p>' if chart.note else ""
     return (
-        f'<section class="shares"><h3>{title}</h3><div class="bar" aria-hidden="true">{bar}</div><ul>{legend}</ul>'
-        f"<p><small>{escape(foot)}</small></p></section>"
+        f'<figure class="chart" id="fig-{escape(chart.name)}"><div class="head"><figcaption>{escape(chart.title)}'
+        f'</figcaption><div class="tools"></div></div><div class="readout" aria-live="polite">{_keys(chart)}</div>'
+        f'<div class="plot">{drawn}</div>{note}'
+        f'<script type="application/json">{inside_html(chart.data())}</script></figure>'
     )
 
 
-def figure_boxes(figures: Iterable[tuple[str, str]], layout: str) -> str:
-    """Empty boxes for figures that the page's script draws, by name and title."""
-    boxes = (
-        f'<figure id="fig-{name}"><figcaption>{escape(title)}</figcaption>'
-        '<div class="readout"></div>'
-        '<div class="plot"><noscript>The figures need JavaScript.</noscript></div></figure>'
-        for name, title in figures
-    )
-    return f'<div class="figures {layout}">{"".join(boxes)}</div>'
+def _keys(chart: Chart | BarChart) -> str:
+    """The legend: names of series, and what is said of each."""
+    if isinstance(chart, BarChart):
+        return ""
+    named = dict.fromkeys((each.name, each.hue, each.said) for each in chart.shown if each.name or each.said)
+    return "".join(_key(name, hue, said) for name, hue, said in named)
+
+
+def _key(name: str, hue: str, said: str) -> str:
+    style = f' class="key h{hue}"' if name else ""
+    return f"<span{style}>{escape(name)} <b>{escape(said)}</b> </span>"
+
+
+def chart_boxes(charts: Sequence[Chart | BarChart], layout: str) -> str:
+    """Figures beside each other; empty without any."""
+    return f'<div class="figures {layout}">{"".join(map(chart_box, charts))}</div>' if charts else ""
+
+
+def copied(text: str) -> str:
+    """Text with a button that copies it."""
+    return f'<div class="copied"><pre tabindex="0">{escape(text)}</pre></div>'

@@ -1,25 +1,18 @@
-"""The page: template, style and script from files, filled with one run's data.
-
-All text comes from Python, so that it can be read without the script. The script only draws the figures.
-"""
+"""The page of a run."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from steelyard.files.reading import read_text
-from steelyard.records.jsontext import inside_html
 from steelyard.report.by_model import MODELS_HEAD, model_rows
-from steelyard.report.cards import cards, provenance_bar, slo_panel
+from steelyard.report.cards import cards, slo_panel
 from steelyard.report.changes import changes_section
 from steelyard.report.details import all_numbers, notes_panel, replica_table, scenario_text, workload_table
-from steelyard.report.figures import figure_data, figured_pools
-from steelyard.report.markup import cut_note, figure_boxes, text_table
-from steelyard.report.pools import pool_section, step_time_bars
+from steelyard.report.frame import Page
+from steelyard.report.markup import chart_boxes, cut_note, text_table
+from steelyard.report.pools import acceptance_line, pool_section
 from steelyard.report.tiers import tier_section
 from steelyard.report.verdict import (
     bottleneck_line,
@@ -27,68 +20,47 @@ from steelyard.report.verdict import (
     fleet_line,
     limits,
     outcome,
+    silicon_line,
     slo_line,
+    sources_line,
     steady_line,
     workload_line,
 )
+from steelyard.sim.plots.binned import PARTS
+from steelyard.sim.plots.plots import ResultPlots
 
 if TYPE_CHECKING:
     from steelyard.sim import Result, Summary
 
-_LATENCY_FIGURES = (
-    ("cdf-ttft", "Time to first token"),
-    ("cdf-tpot", "Time per output token"),
-    ("cdf-itl", "Time between tokens"),
-    ("cdf-e2e", "End to end"),
-)
-_LOAD_FIGURES = (
-    ("throughput", "Throughput, tokens a second"),
-    ("queue", "Requests in the system"),
-    ("batch", "Batch size, requests per step"),
-    ("kv", "KV cache in use"),
-)
-_POOL_FIGURES = (("queue", "Requests"), ("batch", "Batch size"), ("kv", "KV cache in use"))
-_WORKLOAD_FIGURES = (
-    ("arrivals", "Time to first token by arrival"),
-    ("prompt", "Prompt length, tokens"),
-    ("output", "Output length, tokens"),
-)
+_MOST_POOLS = 6
 _LOG_SWITCH = '<label class="switch"><input type="checkbox" id="log-x" role="switch"> logarithmic time axis</label>'
+_BANDS = (
+    f"Curves are means over short intervals; the band around one is from the lowest to the highest of {PARTS} parts."
+)
 
 
 def render_page(result: Result, notes: Sequence[str]) -> str:
     """The whole of report.html."""
-    sections = {
-        "Latency": _LOG_SWITCH + figure_boxes(_LATENCY_FIGURES, "four"),
-        "Load": figure_boxes(_LOAD_FIGURES, "two") + _load_words(result.summary),
-        "Changes": changes_section(result),
-        "Requests": figure_boxes(_WORKLOAD_FIGURES, "requests") + workload_table(result),
-        "Models": text_table(MODELS_HEAD, model_rows(result.summary)),
-        "Pools": pool_section(result.summary) + _pool_figures(result.summary),
-        "Cache": tier_section(result.summary),
-        "Replicas": replica_table(result),
-        "Numbers": all_numbers(result.summary),
-        "Scenario": scenario_text(result),
-    }
-    present = {title: content for title, content in sections.items() if content}
-    body = [_verdict(result), cards(result.summary), step_time_bars(result.summary)]
-    body += [provenance_bar(result), notes_panel(notes)]
-    body += [f'<section id="{title.lower()}"><h2>{title}</h2>{content}</section>' for title, content in present.items()]
-    return _fill(
-        _read("page.html"),
-        {
-            "title": escape(result.summary.name),
-            "fleet": escape(fleet_line(result.summary)),
-            "workload": escape(workload_line(result)),
-            "nav": "".join(f'<a href="#{title.lower()}">{title}</a>' for title in present),
-            "body": "\n".join(body),
-            "version": escape(result.summary.steelyard),
-            "seed": escape(str(result.summary.seed)),
-            "data": inside_html(figure_data(result)),
-            "css": _read("page.css"),
-            "js": _read("page.js"),
+    summary, plots = result.summary, result.plot
+    return Page(
+        title=summary.name,
+        lede=(fleet_line(summary), workload_line(result)),
+        top="".join((_verdict(result), cards(summary), notes_panel(notes))),
+        sections={
+            "Latency": _latency(result, plots),
+            "Load": _load(result, plots),
+            "Step time": _step_time(result, plots),
+            "Pools": pool_section(summary) + _pools(plots),
+            "Changes": changes_section(result),
+            "Requests": _requests(result, plots),
+            "Models": text_table(MODELS_HEAD, model_rows(summary)),
+            "Cache": tier_section(result),
+            "Replicas": replica_table(result),
+            "Numbers": all_numbers(summary),
+            "Scenario": scenario_text(result),
         },
-    )
+        made=f"Simulated by Steelyard {summary.steelyard} with seed {summary.seed}.",
+    ).html()
 
 
 def _verdict(result: Result) -> str:
@@ -100,30 +72,45 @@ def _verdict(result: Result) -> str:
 
 
 def _steady(summary: Summary) -> str:
+    """What binds, then whether the run is steady."""
     state = "steady" if summary.steady is not None else "unsteady"
     line = bottleneck_line(summary)
     binds = f'<p class="binds"><b>Bottleneck</b> {escape(line)}</p>' if line else ""
-    return f'<p class="{state}"><b>Steady</b> {escape(steady_line(summary))}</p>{binds}'
+    return f'{binds}<p class="{state}"><b>Steady</b> {escape(steady_line(summary))}</p>'
 
 
-def _pool_figures(summary: Summary) -> str:
-    """Queue, batch and cache of each pool."""
-    pools = figured_pools(summary)
-    boxes = [(f"{name}-{i}", f"{title}: {pool.name}") for i, pool in enumerate(pools) for name, title in _POOL_FIGURES]
-    left_out = cut_note(len(pools), sum(pool.replicas > 0 for pool in summary.pools), "pools") if pools else ""
-    return figure_boxes(boxes, "three") + left_out if boxes else ""
+def _latency(result: Result, plots: ResultPlots) -> str:
+    stated = result.summary.intervals
+    said = (
+        ""
+        if stated is None
+        else f"<p>Bands are intervals of the percentiles from p50 to p99 ({stated.share:.0%} sure).</p>"
+    )
+    return _LOG_SWITCH + chart_boxes([plots.ttft(), plots.tpot(), plots.itl(), plots.e2e()], "two") + said
 
 
-def _load_words(summary: Summary) -> str:
-    """A note on the figures of the load."""
-    said = ["The steady window is shaded" if summary.steady is not None else "", first_uses_line(summary)]
-    return "".join(f"<p>{escape(text)}.</p>" for text in said if text)
+def _load(result: Result, plots: ResultPlots) -> str:
+    charts = [plots.throughput(), plots.requests(), plots.batch(), plots.kv()]
+    said = [_BANDS, first_uses_line(result.summary)]
+    return chart_boxes(charts, "two") + "".join(f"<p>{escape(text.rstrip('.'))}.</p>" for text in said if text)
 
 
-def _read(name: str) -> str:
-    return read_text(Path(__file__).parent / name)
+def _step_time(result: Result, plots: ResultPlots) -> str:
+    summary, hint = result.summary, silicon_line(result)
+    charts = [*plots.step_time().charts, plots.provenance()]
+    said = (acceptance_line(summary), f"Operators by source: {sources_line(summary)}", hint)
+    return chart_boxes(charts, "two") + "".join(f"<p>{escape(text)}</p>" for text in said if text)
 
 
-def _fill(template: str, parts: dict[str, str]) -> str:
-    """Replace {{name}} in one pass, so that braces in a user's text are never replaced."""
-    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], template)
+def _pools(plots: ResultPlots) -> str:
+    """Queue, batch and cache of each pool, and the links between pools."""
+    pools = plots.pools()
+    charts = [chart for pool in pools[:_MOST_POOLS] for chart in plots.timeline(pool.name).charts]
+    links = plots.links()
+    joined = chart_boxes([links], "one") if links.shown else ""
+    return chart_boxes(charts, "three") + cut_note(min(len(pools), _MOST_POOLS), len(pools), "pools") + joined
+
+
+def _requests(result: Result, plots: ResultPlots) -> str:
+    charts = [plots.arrivals(), plots.prompt_lengths(), plots.output_lengths()]
+    return chart_boxes(charts, "requests") + workload_table(result)

@@ -6,22 +6,14 @@ from collections.abc import Callable
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
-from steelyard.report.markup import BarPart, share_bar, text_table
-from steelyard.report.words import Share, byte_size, count, percent
+from steelyard.report.markup import text_table
+from steelyard.words import Share, byte_size, count, percent
 
 if TYPE_CHECKING:
     from steelyard.sim import Summary
     from steelyard.sim.summary import PoolFigures
 
 STEP_TIME_HEAD = ("Step time", "attention", "GEMM", "experts", "comm.", "other", "host")
-_WORK = {
-    "attention": ("attention", "over cached and new tokens"),
-    "gemm": ("GEMM", "dense matrices"),
-    "experts": ("experts", "routed matrices"),
-    "communication": ("communication", "between GPUs"),
-    "elementwise": ("other", "norms, activations, sampling"),
-    "host": ("host", "GPU waits for the host or other ranks"),
-}
 POOLS_HEAD = ("Pool", "GPUs", "engines", "busy", "MFU", "MBU", "KV use", "peak")
 LINKS_HEAD = ("Links", "carried", "mean use", "busiest", "in use")
 
@@ -68,18 +60,6 @@ def step_time_rows(summary: Summary) -> list[list[str | Share]]:
         for pool in summary.pools
         if pool.step_time is not None
     ]
-
-
-def step_time_bars(summary: Summary) -> str:
-    """Where the time of each pool's steps goes, as stacked bars."""
-    found = []
-    for pool in summary.pools:
-        if pool.step_time is not None:
-            title = "Where step time goes" + (f": {escape(pool.name)}" if len(summary.pools) > 1 else "")
-            shares = pool.step_time.to_dict()
-            parts = [BarPart(f"work-{name}", share, *_WORK[name]) for name, share in shares.items() if share]
-            found.append(share_bar(title, parts, _acceptance(pool)))
-    return "".join(found)
 
 
 def acceptance_line(summary: Summary) -> str:

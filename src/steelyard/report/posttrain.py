@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from steelyard.balance.plan import Plan
-from steelyard.posttrain.part import Advice
 from steelyard.posttrain.result import PosttrainResult
 from steelyard.posttrain.role_figures import Floats
 from steelyard.posttrain.roles import Role
@@ -53,53 +52,41 @@ def print_posttrain(summary: dict[str, Any], console: Console) -> None:
         table.add_row(f"after step {each['step']}", f"{said}; gain {each['predicted']:,.1f} s a step predicted{came}")
     if summary["moves"]:
         table.add_row("moves", f"{summary['moves']:,} of {summary['moved_tokens']:,} tokens")
+    cost = summary["cost"]
+    each = f"${cost['usd_per_step']:,.2f} a step, ${cost['usd_per_million_tokens']:,.2f} a million tokens"
+    table.add_row("cost", f"{each} ({cost['gpu_hours']:,.1f} GPU-hours at ${cost['usd_per_gpu_hour']:,.2f})")
     if (target := summary.get("time_to_reward")) is not None:
         said = "" if target["reached"] else ", at the rate of the later steps"
         table.add_row(f"reward {target['reward']:g}", f"after {target['seconds']:,.0f} s{said}")
-    table.add_row("times from", _times_from(**summary["times_from"]))
+    for line in chosen_lines(summary["chosen"]) if "chosen" in summary else ():
+        table.add_row("chosen", line)
+    table.add_row("times from", times_from(**summary["times_from"]))
     console.print(table)
 
 
-def _times_from(rollout: Sequence[str], training: Mapping[str, float]) -> str:
+def chosen_lines(chosen: Mapping[str, Any]) -> Iterator[str]:
+    """Which way was chosen for the objective, how far ahead it is, and what the others came to."""
+    lead = "" if chosen["lead"] is None else f", {chosen['lead']:+.1%} against the next"
+    sure = "" if chosen["sure"] else " (with another seed they change places)"
+    yield f"{chosen['way']}, for {chosen['objective']}{lead}{sure}"
+    for each in chosen["ways"]:
+        if each["refused"]:
+            yield f"  {each['way']}: not possible: {each['refused']}"
+            continue
+        worth = f", {fmean(each['fresh']):,.2f} samples/s as if fresh" if each["fresh"] else ""
+        yield f"  {each['way']}: {fmean(each['tokens']):,.0f} tokens/s{worth}"
+
+
+def times_from(rollout: Sequence[str], training: Mapping[str, float]) -> str:
+    """The sources of operator times, in words."""
     shares = ", ".join(f"{share:.0%} {name}" for name, share in training.items())
     return f"{', '.join(rollout)} (rollout); {shares} (training)"
-
-
-def print_advice(advice: Advice, console: Console) -> None:
-    """The recommended plan, its prediction, the runners-up, and the method."""
-    plan = advice.plan
-    console.print(Text(str(plan), style="bold"), soft_wrap=True)
-    stages = f"training {plan.train:,.1f}, rollout {plan.rollout:,.1f}"
-    how = f"simulated (model: {stages})" if advice.simulated else f"by a model ({stages})"
-    console.print(f"a step: {plan.step:,.1f} s {how}")
-    if plan.runner_up is not None:
-        more = plan.runner_up.step / plan.step - 1
-        console.print(f"next: {plan.runner_up}: {plan.runner_up.step:,.1f} s, {more:+.1%}", soft_wrap=True)
-    console.print(plan.why, soft_wrap=True)
-    console.print(f"times from {_times_from(**advice.times_from)}", soft_wrap=True, highlight=False)
-
-
-def advice_data(advice: Advice) -> dict[str, Any]:
-    """The advice as plain data for JSON."""
-    return {**_plan_data(advice.plan, advice.simulated), "times_from": advice.times_from}
-
-
-def _plan_data(plan: Plan, simulated: bool) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "training": {"gpus": plan.training.gpus, "layout": plan.training.name},
-        "rollout": [{"tp": tp, "replicas": replicas} for tp, replicas in plan.replicas.items()],
-        "step_seconds": plan.step,
-        "simulated": simulated,
-        "model": {"training": plan.train, "rollout": plan.rollout},
-        "why": plan.why,
-    }
-    return found if plan.runner_up is None else {**found, "runner_up": _plan_data(plan.runner_up, simulated)}
 
 
 def timeline_svg(result: PosttrainResult) -> str:
     """Shares of busy GPUs over time, rollout above and training below, syncs as lines. If GPUs change roles, both
     are shares of the most GPUs that the stage ever had, and the GPUs it has are grey behind it."""
-    steps = result.steps
+    steps = result.records
     end = steps[-1].synced
     edges = np.linspace(0.0, end, _BINS + 1)
     rolling = _rollout_share(result, edges)

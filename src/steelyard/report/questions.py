@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from steelyard.quoting import shortened
-from steelyard.report.words import plural
 from steelyard.search.breakeven import BreakEven
 from steelyard.search.ratio import PoolSplit, Ratio
+from steelyard.words import plural
 
 _MOST_SHOWN = 20  # splits on the console
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from steelyard.report.words import count, dollars, percent, plural, seconds, significant
 from steelyard.search.answer import Answer, LevelAnswer
-from steelyard.search.search import FleetChoice
+from steelyard.search.search import FleetChoice, SearchResult
+from steelyard.words import count, dollars, percent, plural, seconds, significant
 
 _UNITS = {
     "throughput": "requests/s",
@@ -36,6 +36,16 @@ def search_lines(answer: Answer) -> Iterator[str]:
         yield from level_lines(answer, level)
 
 
+def search_words(found: SearchResult) -> Iterator[str]:
+    """What to buy at each level, of a search that was not asked what binds or how sure it is."""
+    for level in found.levels:
+        name, best = f"{level.name}: " if level.name else "", level.best
+        if best is None:
+            yield f"{name}no candidate meets the limits at any rate"
+        else:
+            yield f"{name}{best.architecture}, {best.name}: {_carries(best)}"
+
+
 def level_lines(answer: Answer, level: LevelAnswer) -> Iterator[str]:
     """What to buy at a level, the next best, how sure that is, and the best of each architecture."""
     name = f"{level.level.name}: " if level.level.name else ""
@@ -44,12 +54,12 @@ def level_lines(answer: Answer, level: LevelAnswer) -> Iterator[str]:
         yield f"{name}no candidate meets the limits at any rate"
         return
     yield f"{name}{best.architecture}, {best.name}"
-    yield f"  {_carries(answer, best)}"
+    yield f"  {_carries(best)}"
     yield f"  binds: {level.binds}"
     if level.other is not None and level.sure is not None:
         sure = level.sure
         if answer.found.scenario.search.objective == "cost":
-            yield f"  next best: {level.other.architecture}, {level.other.name}; {_carries(answer, level.other)}"
+            yield f"  next best: {level.other.architecture}, {level.other.name}; {_carries(level.other)}"
             yield f"  the first carries the rate with {_chance(sure.chance)} certainty (seeds, errors of costs)"
             yield f"  {_spread(level)}"
             return
@@ -61,12 +71,12 @@ def level_lines(answer: Answer, level: LevelAnswer) -> Iterator[str]:
         turned = sure.overturned()
         yield f"  the next best wins with: {', '.join(turned)}" if turned else "  no single change overturns it"
         yield f"  {_spread(level)}"
-    for each in level.by_architecture():
+    for each in level.level.by_architecture():
         if each is not best:
-            yield f"  best {each.architecture}: {each.name}; {_carries(answer, each)}"
+            yield f"  best {each.architecture}: {each.name}; {_carries(each)}"
 
 
-def _carries(answer: Answer, choice: FleetChoice) -> str:
+def _carries(choice: FleetChoice) -> str:
     latencies = ", ".join(f"{name} {seconds(value)}" for name, value in choice.outcome.values.items())
     return (
         f"{significant(choice.rate)} requests/s, {count(choice.output_tokens_per_s)} output tokens/s on "
@@ -117,7 +127,7 @@ def _level_figures(level: LevelAnswer) -> dict[str, Any]:
         "slo": {limit.name: limit.seconds for limit in level.level.slo.on_run()},
         "binds": level.binds,
         "choices": [_choice_figures(each) for each in level.level.choices],
-        "frontier": [each.name for each in level.frontier()],
+        "frontier": [each.name for each in level.level.frontier()],
         "sureness": None
         if sure is None
         else {"chance": sure.chance, "margin": sure.margin, "rates": {k: list(v) for k, v in sure.rates.items()}},

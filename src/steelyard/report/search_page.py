@@ -1,18 +1,17 @@
-"""The page of a search: one file without scripts that needs no network."""
+"""The page of a search."""
 
 from __future__ import annotations
 
-import re
 from html import escape
-from importlib.metadata import version
-from pathlib import Path
 
-from steelyard.files.reading import read_text
-from steelyard.report.markup import bar_cell, html_table
+from steelyard.quoting import printable
+from steelyard.report.details import scenario_yaml
+from steelyard.report.frame import Page
+from steelyard.report.markup import bar_cell, chart_boxes, copied, html_table
 from steelyard.report.search import level_lines
-from steelyard.report.words import count, dollars, plural, seconds, significant
 from steelyard.search.answer import Answer, LevelAnswer
-from steelyard.search.contest import MARGIN
+from steelyard.search.kinds import MARGIN, MARGIN_ALONE
+from steelyard.words import count, dollars, plural, seconds, significant
 
 _COLUMNS = (
     "architecture",
@@ -29,40 +28,35 @@ _COLUMNS = (
 
 def search_page(answer: Answer) -> str:
     """The whole page."""
-    sections = {"Answer": _answers(answer), "Fleets": _fleets(answer), "Candidates": _candidates(answer)}
     spec = answer.found.scenario.search
-    title = f"{answer.found.scenario.name}: which fleet to buy"
-    lede = (
-        f"objective {spec.objective}, at most {plural(spec.gpus, 'GPU')}, {count(answer.found.considered)} candidates"
-    )
-    parts = {
-        "title": escape(title),
-        "lede": escape(lede),
-        "nav": "".join(f'<a href="#{name.lower()}">{name}</a>' for name in sections),
-        "body": "\n".join(
-            f'<section id="{name.lower()}"><h2>{name}</h2>{text}</section>' for name, text in sections.items()
-        ),
-        "version": escape(version("steelyard")),
-        "css": _read("page.css"),
-    }
-    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _read("serving_compare.html"))
+    return Page(
+        title=f"{answer.found.scenario.name}: which fleet to buy",
+        lede=(f"objective {spec.objective}", f"at most {plural(spec.gpus, 'GPU')}", _considered(answer)),
+        top="".join(_answer(answer, level) for level in answer.levels),
+        sections={
+            "Fleets": "".join(_level(answer, level) for level in answer.levels),
+            "Candidates": _candidates(answer),
+            "Scenario": copied(scenario_yaml(answer.found.scenario)),
+        },
+    ).html()
 
 
-def _read(name: str) -> str:
-    return read_text(Path(__file__).parent / name)
+def _considered(answer: Answer) -> str:
+    return f"{count(answer.found.considered)} candidates"
 
 
-def _answers(answer: Answer) -> str:
-    shown = []
-    for level in answer.levels:
-        first, *rest = level_lines(answer, level)
-        items = "".join(f"<li>{escape(line.strip())}</li>" for line in rest)
-        shown.append(f'<section class="verdict"><p><b>{escape(first)}</b></p><ul class="told">{items}</ul></section>')
-    return "".join(shown)
+def _answer(answer: Answer, level: LevelAnswer) -> str:
+    """What to buy at a level, what binds it, and how sure that is."""
+    first, *rest = level_lines(answer, level)
+    items = "".join(f"<li>{escape(printable(line.strip()))}</li>" for line in rest)
+    first = f"<p><b>{escape(printable(first))}</b></p>"
+    return f'<section class="verdict">{first}<ul class="told">{items}</ul></section>'
 
 
-def _fleets(answer: Answer) -> str:
-    return "".join(_table(level) for level in answer.levels)
+def _level(answer: Answer, level: LevelAnswer) -> str:
+    plots, name = answer.found.plot, level.level.name
+    title = f"<h3>{escape(name)}</h3>" if name else ""
+    return title + chart_boxes([plots.frontier(name), plots.fleets(name)], "two") + _table(level)
 
 
 def _table(level: LevelAnswer) -> str:
@@ -84,8 +78,7 @@ def _table(level: LevelAnswer) -> str:
                 significant(each.estimate),
             ]
         )
-    title = f"<h3>{escape(level.level.name)}</h3>" if level.level.name else ""
-    return title + html_table(_COLUMNS, rows)
+    return html_table(_COLUMNS, rows) if rows else ""
 
 
 def _candidates(answer: Answer) -> str:
@@ -118,6 +111,7 @@ def _candidates(answer: Answer) -> str:
     note = (
         f"<p>Of {count(space.considered)} candidates {count(space.no_room)} do not fit the memory of their GPUs, and "
         f"{count(space.refused)} have degrees or settings that do not go together. A bound is sound: no simulation "
-        f"within the limits is above it. Estimates and short runs are not; an estimate counts {MARGIN} times.</p>"
+        f"within the limits is above it. Estimates and short runs are not. An estimate from costs counts "
+        f"{MARGIN} times, and one from a simulation of a few engines of a kind {MARGIN_ALONE} times.</p>"
     )
     return note + html_table(head, rows)

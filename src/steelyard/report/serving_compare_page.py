@@ -1,60 +1,47 @@
-"""The page of a comparison of serving: one file without scripts that needs no network."""
+"""The page of a comparison of serving."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from html import escape
-from importlib.metadata import version
-from pathlib import Path
 
-import numpy as np
-
-from steelyard.files.reading import read_text
-from steelyard.report.markup import html_table
-from steelyard.report.overlay import overlaid_quantiles
-from steelyard.report.serving_bars import difference_bars
-from steelyard.report.serving_words import Cell, FigureRow, method, rows, sentences, tally
-from steelyard.report.words import plural
-from steelyard.search.compare.comparison import ColumnDifference, ServingComparison
-from steelyard.search.compare.runs import SHARES
-
-_TITLES = {"ttft": "Time to first token", "tpot": "Time per output token", "e2e": "End to end"}
-_COLOURS = 6  # of curves, in the style sheet; further columns begin again
+from steelyard.report.details import scenario_yaml
+from steelyard.report.frame import Page
+from steelyard.report.markup import chart_boxes, copied, html_table
+from steelyard.report.serving_words import Cell, FigureRow, bottleneck_of, method, rows, sentences, tally
+from steelyard.search.compare.comparison import ColumnDifference, ComparedColumn, ServingComparison
+from steelyard.search.compare.plots import differences, distributions
+from steelyard.words import plural
 
 
 def serving_comparison_page(found: ServingComparison) -> str:
     """The whole page."""
-    sections = {
-        "Settings": _settings(found),
-        "Differences": "".join(_bars(each) for each in found.differences),
-        "Distributions": _distributions(found),
-        "Figures": _figures(found),
-    }
     seeds = [run.seed for run in max((column.runs for column in found.columns), key=len)]
     others = " and ".join(each.column.name for each in found.differences)
-    parts = {
-        "title": escape(f"{others} against {found.base.name}"),
-        "lede": escape(_lede(found, seeds)),
-        "nav": "".join(f'<a href="#{title.lower()}">{title}</a>' for title in sections),
-        "body": "\n".join(
-            [
-                "".join(_verdict(each, found) for each in found.differences),
-                _notes(found),
-                *(
-                    f'<section id="{title.lower()}"><h2>{title}</h2>{text}</section>'
-                    for title, text in sections.items()
-                ),
-            ]
-        ),
-        "version": escape(version("steelyard")),
-        "css": _read("page.css"),
-    }
-    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _read("serving_compare.html"))
+    return Page(
+        title=f"{others} against {found.base.name}",
+        lede=(_lede(found, seeds),),
+        top="".join(_verdict(each, found) for each in found.differences) + _bottlenecks(found) + _notes(found),
+        sections={
+            "Differences": chart_boxes(differences(found), "one"),
+            "Distributions": _distributions(found),
+            "Settings": _settings(found),
+            "Figures": _figures(found),
+            "Scenarios": "".join(map(_scenario, found.columns)),
+        },
+    ).html()
 
 
-def _read(name: str) -> str:
-    return read_text(Path(__file__).parent / name)
+def _bottlenecks(found: ServingComparison) -> str:
+    """What binds each column."""
+    told = "; ".join(f"{escape(column.name)}: {escape(bottleneck_of(column))}" for column in found.columns)
+    return f'<section class="verdict"><p class="binds"><b>Bottleneck</b> {told}</p></section>'
+
+
+def _scenario(column: ComparedColumn) -> str:
+    if column.given.scenario is None:
+        return ""
+    return f"<h3>{escape(column.name)}</h3>{copied(scenario_yaml(column.given.scenario))}"
 
 
 def _lede(found: ServingComparison, seeds: Sequence[int]) -> str:
@@ -102,36 +89,10 @@ def _head(text: str) -> str:
     return f'<th scope="row">{escape(text)}</th>'
 
 
-def _bars(difference: ColumnDifference) -> str:
-    return (
-        f"<figure><figcaption>{escape(difference.column.name)}, relative to the base</figcaption>"
-        f'<div class="plot">{difference_bars(difference)}</div></figure>'
-    )
-
-
 def _distributions(found: ServingComparison) -> str:
-    names = [column.name for column in found.columns]
-    legend = "".join(f'<span class="key k{_colour(i)}">{escape(name)}</span>' for i, name in enumerate(names))
-    boxes = "".join(
-        f'<figure><figcaption>{title}</figcaption><div class="readout">{legend}</div>'
-        f'<div class="plot">{_overlaid(found, metric)}</div></figure>'
-        for metric, title in _TITLES.items()
-    )
-    return f'<div class="figures three">{boxes}</div><p>Mean over seeds at each share of requests, up to p99.</p>'
-
-
-def _overlaid(found: ServingComparison, metric: str) -> str:
-    curves = [
-        np.mean([run.quantiles[metric] for run in column.runs if run.quantiles[metric]] or [[]], axis=0)
-        for column in found.columns
-    ]
-    if not all(len(curve) for curve in curves):
-        return '<div class="empty">no such times</div>'
-    return overlaid_quantiles(curves, SHARES, [float(np.interp(0.99, SHARES, curve)) for curve in curves])
-
-
-def _colour(place: int) -> int:
-    return place % _COLOURS + 1
+    several = max(len(column.runs) for column in found.columns) > 1
+    said = "<p>Lines are means over seeds, bands from the lowest to the highest seed.</p>" if several else ""
+    return chart_boxes(distributions(found), "three") + said
 
 
 def _figures(found: ServingComparison) -> str:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from steelyard.report.verdict import METRICS
-from steelyard.report.words import UNKNOWN, count, dollars, percent, plural, seconds, significant
 from steelyard.search.compare.comparison import ColumnDifference, ComparedColumn, ServingComparison
 from steelyard.search.compare.figures import BY_NAME, FIGURES, Unit
 from steelyard.search.compare.judging import CONFIDENCE, RELEVANT, Judged
+from steelyard.words import UNKNOWN, count, dollars, percent, plural, seconds, significant
 
 KEY_FIGURES = (
     *("ttft.p95", "attft.p95", "tpot.p95", "itl.p99", "e2e.p95", "throughput.output_tokens_per_s"),
@@ -61,7 +61,7 @@ def rows(found: ServingComparison) -> Iterator[FigureRow]:
     limits = dict.fromkeys(name for column in found.columns for name in column.runs[0].limits)
     for name in limits:
         yield FigureRow("SLO", _limit_label(name), [_limit_cell(column, name) for column in found.columns])
-    yield FigureRow("State", "Bottleneck", [Cell(_bottleneck(column)) for column in found.columns])
+    yield FigureRow("State", "Bottleneck", [Cell(bottleneck_of(column)) for column in found.columns])
     yield FigureRow("State", "Steady", [Cell(_steady(column)) for column in found.columns])
 
 
@@ -137,7 +137,8 @@ def _limit_cell(column: ComparedColumn, name: str) -> Cell:
     return Cell(text, state="better" if met == of else "worse")
 
 
-def _bottleneck(column: ComparedColumn) -> str:
+def bottleneck_of(column: ComparedColumn) -> str:
+    """What binds a column, and in how many runs if they differ."""
     causes = Counter(run.bottleneck or "none" for run in column.runs)
     if len(causes) == 1:
         return next(iter(causes))

@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from steelyard.report.words import UNKNOWN
 from steelyard.validate.silicon import METRICS, Errors, PointReplay, Regret, SiliconValidation, Who
+from steelyard.words import UNKNOWN
 
-_SIDES: tuple[Who, ...] = ("ours", "theirs")
-_NAMES = {"ours": "Steelyard", "theirs": "AIConfigurator"}
+_MAIN: tuple[Who, ...] = ("ours", "theirs")
+NAMES: dict[Who, str] = {"ours": "Steelyard", "fitted": "Steelyard, fitted hosts", "theirs": "AIConfigurator"}
 _SHORT = {"ttft": "TTFT", "tpot": "TPOT"}
 
 
@@ -25,6 +25,7 @@ def print_silicon(validation: SiliconValidation, console: Console) -> None:
         console.print(_errors(validation))
         console.print(f"\nmedian / mean absolute error and median signed error; costs: {validation.source}")
         console.print(validation.rival)
+        console.print(_fitted(validation))
         console.print(_regrets(validation))
     console.print(_left_out(validation))
 
@@ -34,9 +35,9 @@ def _errors(validation: SiliconValidation) -> Table:
     for heading in ("gpu", "engine", "model"):
         table.add_column(heading, overflow="fold")
     table.add_column("rows", justify="right")
-    for who in _SIDES:
+    for who in _MAIN:
         for metric in METRICS:
-            table.add_column(f"{_NAMES[who]}\n{_SHORT[metric]}", justify="right", no_wrap=True)
+            table.add_column(f"{NAMES[who]}\n{_SHORT[metric]}", justify="right", no_wrap=True)
     for (gpu, engine, model), replays in validation.by_model().items():
         table.add_row(gpu, engine, model.rsplit("/", 1)[-1], *_cells(replays))
     table.add_section()
@@ -49,9 +50,21 @@ def _errors(validation: SiliconValidation) -> Table:
     return table
 
 
-def _cells(replays: Sequence[PointReplay]) -> list[str]:
+def _fitted(validation: SiliconValidation) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+    table.title, table.title_justify = "With hosts fitted on the rows of other models", "left"
+    for heading in ("gpu", "engine", "rows", *(_SHORT[metric] for metric in METRICS)):
+        table.add_column(heading, justify="left" if heading in ("gpu", "engine") else "right")
+    groups = [(*key, replays) for key, replays in validation.by_gpu().items()]
+    for gpu, engine, replays in (*groups, ("all", "", validation.replays)):
+        count, *cells = _cells([each for each in replays if each.fitted is not None], ("fitted",))
+        table.add_row(gpu, engine, count, *cells)
+    return table
+
+
+def _cells(replays: Sequence[PointReplay], sides: Sequence[Who] = _MAIN) -> list[str]:
     cells = [str(len(replays))]
-    for who in _SIDES:
+    for who in sides:
         errors = Errors.of(replays, who)
         cells += [UNKNOWN if errors is None else _figures(errors, metric) for metric in METRICS]
     return cells
@@ -68,7 +81,7 @@ def _regrets(validation: SiliconValidation) -> Table:
         table.add_column(heading, justify="left" if heading == "by" else "right")
     for who, found in validation.regrets().items():
         if found is not None:
-            table.add_row(_NAMES[who], *_regret_cells(found))
+            table.add_row(NAMES[who], *_regret_cells(found))
     return table
 
 

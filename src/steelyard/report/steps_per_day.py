@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from steelyard.report.words import plural, significant
 from steelyard.search.steps_per_day import DailySteps, StepsAnswer
+from steelyard.words import plural, significant
 
 
 def steps_lines(answer: StepsAnswer) -> list[str]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from html import escape
 
-from steelyard.report.words import plural
+from steelyard.plot import Axis, Bar, BarChart
+from steelyard.plot.marks import Hue
+from steelyard.quoting import printable
+from steelyard.report.frame import Page
+from steelyard.report.markup import chart_boxes
 from steelyard.search.tornado import Swing, Tornado
+from steelyard.words import plural
 
-_ROW, _LEFT, _PLOT, _RIGHT, _TOP = 24.0, 190.0, 430.0, 90.0, 62.0
-_DOWN, _UP = "#2b5d9b", "#c2590a"
-_STYLE = (
-    "text{font:11px system-ui,-apple-system,'Segoe UI',Roboto,Helvetica,Arial,sans-serif;fill:#52606d}"
-    ".h{font-size:15px;font-weight:600;fill:#17212b}.r{text-anchor:end}.m{text-anchor:middle}.a{stroke:#52606d}"
-)
+_HUES: tuple[Hue, Hue] = ("1", "2")
 _SHOWN = 0.005  # below this the bisection cannot tell
 
 
@@ -38,49 +38,25 @@ def tornado_figures(found: Tornado) -> dict[str, object]:
 
 
 def tornado_page(found: Tornado, name: str) -> str:
-    """A page with the chart alone, which can be read without anything else."""
-    title = f"{name}: what the largest rate depends on"
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        "<style>body{margin:2rem auto;max-width:760px}</style></head>"
-        f"<body>{tornado_svg(found, title)}</body></html>\n"
-    )
+    """The page with the chart."""
+    first, *rest = tornado_lines(found)
+    items = "".join(f"<li>{escape(printable(line.strip()))}</li>" for line in rest)
+    return Page(
+        title=f"{name}: what the largest rate depends on",
+        lede=(f"{found.rate:.3g} requests/s on {plural(found.gpus, 'GPU')}",),
+        top=f'<section class="verdict"><p><b>{escape(first)}</b></p><ul class="told">{items}</ul></section>',
+        sections={"Assumptions": chart_boxes([tornado_chart(found)], "one")},
+    ).html()
 
 
-def tornado_svg(found: Tornado, title: str) -> str:
-    """Bars to either side of the answer; equal bytes for equal figures."""
-    most = max([_SHOWN, *(each.effect(found.rate) for each in found.swings)])
-    width, height = _LEFT + _PLOT + _RIGHT, _TOP + _ROW * len(found.swings) + 16
-    middle = _LEFT + _PLOT / 2
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" role="img">',
-        f"<title>{escape(title)}</title><style>{_STYLE}</style>",
-        f'<rect width="{width:g}" height="{height:g}" fill="#fff"/>',
-        f'<text class="h" x="12" y="22">{escape(title)}</text>',
-        f'<text class="m" x="{middle:g}" y="44">{found.rate:.3g} requests/s</text>',
-    ]
-    for place, swing in enumerate(found.swings):
-        y = _TOP + _ROW * place
-        parts.append(f'<text class="r" x="{_LEFT - 10:g}" y="{y + 15:g}">{escape(swing.name)}</text>')
-        changes = [(said, rate / found.rate - 1) for said, rate in swing.rates if abs(rate / found.rate - 1) >= _SHOWN]
-        same = len({change > 0 for _, change in changes}) < len(changes)  # to one side: one below the other
-        for number, (said, rate) in enumerate(swing.rates):
-            thick = (_ROW - 4) / 2 if same else _ROW - 8
-            top = y + 2 + number * thick if same else y + 4
-            parts += _bar(top, thick, rate / found.rate - 1, most, said, _DOWN if number == 0 else _UP)
-    axis = f'<line class="a" x1="{middle:g}" x2="{middle:g}" y1="{_TOP - 10:g}" y2="{height - 8:g}"/>'
-    return "\n".join([*parts, axis, "</svg>"])
-
-
-def _bar(top: float, height: float, change: float, most: float, said: str, colour: str) -> list[str]:
-    """A bar from the middle, with what was moved and the change at its end."""
-    middle, half = _LEFT + _PLOT / 2, (_PLOT - 170) / 2
-    length = half * abs(change) / most
-    left = middle - length if change < 0 else middle
-    x, style = (left - 5, "r") if change < 0 else (middle + length + 5, "")
-    if abs(change) < _SHOWN:
-        return []
-    return [
-        f'<rect x="{left:.1f}" y="{top:g}" width="{length:.1f}" height="{height:g}" rx="2" fill="{colour}"/>',
-        f'<text class="{style}" x="{x:.1f}" y="{top + height / 2 + 4:g}">{escape(said)}: {change:+.1%}</text>',
-    ]
+def tornado_chart(found: Tornado) -> BarChart:
+    """Bars to either side of the answer, the widest swing first."""
+    span = max([_SHOWN, *(each.effect(found.rate) for each in found.swings)])
+    bars = []
+    for swing in found.swings:
+        for hue, (said, rate) in zip(_HUES, swing.rates, strict=False):
+            change = rate / found.rate - 1
+            told = f"{change:+.1%}" if abs(change) >= _SHOWN else "no change"
+            bars.append(Bar(f"{swing.name}: {said}", change if abs(change) >= _SHOWN else 0.0, told, hue))
+    along = Axis("relative change of the largest rate", "change", -1.1 * span, 1.1 * span)
+    return BarChart("assumptions", "Change of the largest rate", along, tuple(bars))

@@ -19,7 +19,7 @@ import numpy as np
 
 from steelyard.files.writing import written
 from steelyard.records.jsontext import compact, plain
-from steelyard.report.words import count, seconds
+from steelyard.words import count, seconds
 
 if TYPE_CHECKING:
     from steelyard.sim import Result

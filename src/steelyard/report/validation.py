@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from html import escape
-from importlib.metadata import version
 from pathlib import Path
+from statistics import median
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from steelyard.files.reading import read_text
 from steelyard.files.writing import write_text
-from steelyard.report.overlay import overlaid_cdf, overlaid_load
-from steelyard.report.words import UNKNOWN, count, seconds, significant
+from steelyard.plot import Axis, Bar, BarChart
+from steelyard.plot.marks import Hue
+from steelyard.quoting import printable
+from steelyard.report.frame import Page
+from steelyard.report.markup import chart_boxes, html_table
 from steelyard.sim.intervals import STATED
 from steelyard.validate.compare import LATENCIES, STATISTICS, Pair, Validation, WorkloadComparison
+from steelyard.validate.plots import latencies, queues
+from steelyard.words import UNKNOWN, count, plural, seconds, significant
 
-_TITLES = {"ttft": "Time to first token", "tpot": "Time per output token", "e2e": "End to end"}
-_SHORT = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
+_JUDGED = ("mean", "p95")
+_HUES: dict[str, Hue] = {"ttft": "1", "tpot": "2", "e2e": "3"}
+SHORT = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
 _FIGURES: dict[str, tuple[str, Callable[[float | None], str]]] = {
     "throughput": ("output tokens/s", significant),
     "makespan": ("makespan", seconds),
@@ -68,20 +72,58 @@ def write_validation_page(validation: Validation, path: Path) -> None:
 
 
 def validation_page(validation: Validation) -> str:
-    """The whole page: per workload the errors, the distributions and the queues over time."""
-    parts = {
-        "title": escape(f"{validation.folder.resolve().name}, measured and simulated"),
-        "lede": escape(f"{validation.gpu}, {len(validation.workloads)} captured workloads replayed"),
-        "nav": "".join(f'<a href="#w{i}">{escape(each.name)}</a>' for i, each in enumerate(validation.workloads)),
-        "body": "\n".join(_section(i, each) for i, each in enumerate(validation.workloads)),
-        "version": escape(version("steelyard")),
-        "css": _read("page.css"),
-    }
-    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _read("validation.html"))
+    """The whole page: how far off the figures are, then per workload the distributions, the queues and all errors."""
+    return Page(
+        title=f"{validation.folder.resolve().name}, measured and simulated",
+        lede=(validation.gpu, f"{plural(len(validation.workloads), 'captured workload')} replayed"),
+        top=_verdict(validation),
+        sections={
+            "Errors": chart_boxes([error_chart(validation)], "one"),
+            **{each.name: _section(number, each) for number, each in enumerate(validation.workloads)},
+        },
+    ).html()
 
 
-def _read(name: str) -> str:
-    return read_text(Path(__file__).parent / name)
+def _verdict(validation: Validation) -> str:
+    """The typical and the worst error of each latency's mean and p95, and how many intervals hold."""
+    told = []
+    for metric in LATENCIES:
+        errors = [
+            (abs(error), each.name, statistic)
+            for each in validation.workloads
+            for statistic in _JUDGED
+            if (error := each.latency[metric][statistic].error) is not None
+        ]
+        if errors:
+            worst, name, statistic = max(errors)
+            typical = median(error for error, _, _ in errors)
+            told.append(
+                f"{SHORT[metric]}: {_off(typical)} off in the median of {plural(len(errors), 'figure')} "
+                f"({' and '.join(_JUDGED)} of each workload), at most {_off(worst)} ({statistic} of {name})"
+            )
+    inside, of = validation.coverage
+    first = f"{inside} of {of} figures lie in the interval stated for them; {STATED:.0%} should." if of else ""
+    items = "".join(f"<li>{escape(printable(line))}</li>" for line in told)
+    lead = f"<p><b>{escape(first)}</b></p>" if first else ""
+    return f'<section class="verdict">{lead}<ul class="told">{items}</ul></section>'
+
+
+def _off(error: float) -> str:
+    return f"{error * 100:.1f} %"
+
+
+def error_chart(validation: Validation) -> BarChart:
+    """The error of each latency's mean and p95, workload by workload."""
+    bars = [
+        Bar(f"{each.name}, {SHORT[metric]} {statistic}", error, signed_percent(error), _HUES[metric])
+        for each in validation.workloads
+        for metric in LATENCIES
+        for statistic in _JUDGED
+        if (error := each.latency[metric][statistic].error) is not None
+    ]
+    span = max([0.05, *(1.05 * abs(bar.value) for bar in bars)])
+    along = Axis("simulated over measured, less one", "change", -span, span)
+    return BarChart("errors", "Errors: simulated over measured, less one", along, tuple(bars))
 
 
 @dataclass(frozen=True)
@@ -113,40 +155,30 @@ class _Row:
 def _rows(each: WorkloadComparison) -> Iterator[_Row]:
     for metric in LATENCIES:
         for statistic in STATISTICS:
-            yield _Row.of(f"{_SHORT[metric]} {statistic}", each.latency[metric][statistic], seconds)
+            yield _Row.of(f"{SHORT[metric]} {statistic}", each.latency[metric][statistic], seconds)
     for name, (title, write) in _FIGURES.items():
         yield _Row.of(title, each.figures[name], write)
 
 
 def _section(number: int, each: WorkloadComparison) -> str:
-    cdfs = (_figure(_TITLES[name], overlaid_cdf(*each.samples[name])) for name in LATENCIES)
-    loads = (
-        _figure("Requests running", overlaid_load(each.load, "running")),
-        _figure("Requests waiting", overlaid_load(each.load, "waiting")),
-    )
     notes = "".join(f"<li>{escape(note)}</li>" for note in each.notes)
-    return (
-        f'<section id="w{number}"><h2>{escape(each.name)}</h2>'
-        f'<div class="figures three">{"".join(cdfs)}</div><div class="figures two">{"".join(loads)}</div>'
-        f"{_table(each)}{f'<ul class=notes>{notes}</ul>' if notes else ''}</section>"
-    )
-
-
-def _figure(title: str, plot: str) -> str:
-    legend = '<span class="key k1">measured</span><span class="key k2">simulated</span>'
-    return (
-        f"<figure><figcaption>{escape(title)}</figcaption>"
-        f'<div class="readout">{legend}</div><div class="plot">{plot}</div></figure>'
-    )
+    charts = chart_boxes(latencies(each, number), "three") + chart_boxes(queues(each, number), "two")
+    told = f'<section class="notes"><h3>Notes</h3><ul>{notes}</ul></section>' if notes else ""
+    return f"{charts}{told}{_table(each)}"
 
 
 def _table(each: WorkloadComparison) -> str:
-    rows = "".join(
-        f"<tr><th>{escape(row.name)}</th><td>{row.measured}</td><td>{row.simulated}</td>"
-        f"<td{' class=off' if row.far_off else ''}>{row.error}</td>"
-        f"<td{' class=off' if row.outside else ''}>{row.interval}</td></tr>"
+    rows = (
+        (
+            f'<th scope="row">{escape(row.name)}</th>',
+            *(row.measured, row.simulated),
+            _cell(row.error, row.far_off),
+            _cell(row.interval, row.outside),
+        )
         for row in _rows(each)
     )
-    heads = ("", "measured", "simulated", "error", f"{STATED:.0%} sure")
-    head = f"<tr>{''.join(f'<th>{name}</th>' for name in heads)}</tr>"
-    return f'<div class="scroll"><table><thead>{head}</thead><tbody>{rows}</tbody></table></div>'
+    return html_table(("figure", "measured", "simulated", "error", f"{STATED:.0%} sure"), rows)
+
+
+def _cell(text: str, off: bool) -> str:
+    return f'<td class="off">{text}</td>' if off else text

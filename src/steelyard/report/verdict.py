@@ -11,10 +11,11 @@ import numpy as np
 
 from steelyard.cost.silicon import SYSTEMS, package_folder
 from steelyard.report.loads import unserved_reasons
-from steelyard.report.words import count, percent, plural, seconds, significant
+from steelyard.words import count, percent, plural, seconds, significant
 
 if TYPE_CHECKING:
     from steelyard.sim import Result, Summary
+    from steelyard.sim.summary import Provenance
 
 METRICS = {
     "ttft": ("TTFT", "time to first token"),
@@ -25,12 +26,6 @@ METRICS = {
     "queue": ("Queue", "wait before the first step"),
 }
 PERCENTILES = ("mean", "p50", "p90", "p95", "p99", "max")
-PROVENANCE = {
-    "measured": "on this hardware",
-    "interpolated": "between measurements",
-    "extrapolated": "beyond measurements",
-    "analytic": "from hardware figures",
-}
 
 
 @dataclass(frozen=True)
@@ -171,17 +166,22 @@ def sources_line(summary: Summary) -> str:
 
 
 def silicon_line(result: Result) -> str:
-    """A hint if most step times are analytic and NVIDIA's tables cover the GPU; else empty."""
-    if result.scenario.cost.source == "analytic" or package_folder() is not None:
+    """A hint if most step times were not measured on the GPU and NVIDIA's tables cover it; else empty."""
+    if result.scenario.cost.source in ("analytic", "transferred") or package_folder() is not None:
         return ""
-    known = [pool.gpu for pool in result.summary.pools if pool.gpu in SYSTEMS and pool.provenance.analytic > 0.5]
+    known = [pool.gpu for pool in result.summary.pools if pool.gpu in SYSTEMS and _elsewhere(pool.provenance) > 0.5]
     if not known:
         return ""
     gpus = " and ".join(dict.fromkeys(known))
     return (
-        f"Most of this is estimated from hardware figures. NVIDIA has measured operators of {gpus}: "
+        f"Most of this was not measured on {gpus}. NVIDIA has measured operators there: "
         "pip install 'steelyard[silicon]' brings its tables."
     )
+
+
+def _elsewhere(provenance: Provenance) -> float:
+    """The share that was not measured on the GPU."""
+    return provenance.transferred + provenance.analytic
 
 
 def first_uses_line(summary: Summary) -> str:

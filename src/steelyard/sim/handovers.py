@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 from steelyard.fleet.handover import Handover, Transfers
 from steelyard.fleet.links import Link, Port, Ports
 from steelyard.hardware import HANDOVER_START_SECONDS, topology_of
 from steelyard.model import kv_bytes_per_token
+from steelyard.records import Floats
 from steelyard.sim.routers import router_before
 from steelyard.sim.setup import FleetSetup, Setup
 from steelyard.sim.summary import LinkUse
@@ -68,14 +72,36 @@ def last_transfer(ports: Ports) -> float:
     return max(link.last for port in (*ports.out, *ports.into) for link in (port.nic, port.peer))
 
 
+@dataclass(frozen=True, eq=False)
+class LinkSpans:
+    """So many links of a kind, and when one of them was busy, link after link."""
+
+    links: int
+    start: Floats
+    end: Floats
+
+
+def link_spans(ports: Ports) -> dict[str, LinkSpans]:
+    """By side: when its links were busy."""
+    found = {}
+    for name, links in _by_side(ports).items():
+        spans = np.concatenate([np.frombuffer(link.spans, dtype=np.float64) for link in links]).reshape(-1, 2)
+        found[name] = LinkSpans(len(links), spans[:, 0], spans[:, 1])
+    return found
+
+
 def link_use(ports: Ports, duration: float) -> dict[str, LinkUse]:
     """By side: bytes that its links carried, and the share of time in which they were busy."""
+    return {name: _use(links, duration) for name, links in _by_side(ports).items()}
+
+
+def _by_side(ports: Ports) -> dict[str, list[Link]]:
     found = {"prefill_out": [port.nic for port in ports.out], "decode_in": [port.nic for port in ports.into]}
     found["inside_nodes"] = [port.peer for port in ports.out]
     uplinks = {id(port.uplink): port.uplink for port in (*ports.out, *ports.into) if port.uplink is not None}
     if uplinks:
         found["uplinks"] = list(uplinks.values())
-    return {name: _use(links, duration) for name, links in found.items()}
+    return found
 
 
 def _use(links: Sequence[Link], duration: float) -> LinkUse:

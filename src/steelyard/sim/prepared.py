@@ -26,6 +26,8 @@ from steelyard.cost import (
 )
 from steelyard.cost.afd import AfdCost
 from steelyard.cost.deep_gemm import check_deep_gemm
+from steelyard.cost.kv_layout import check_states
+from steelyard.cost.nccl_sums import NcclSums
 from steelyard.cost.shared_reads import SharedReads
 from steelyard.engine import Limits
 from steelyard.errors import UserError
@@ -124,6 +126,7 @@ def prepare(
     cost = cost if isinstance(cost, CostSpec) else _read(CostSpec, cost, "cost")
     sources = Sources(cost, base_dir, factors or {})
     check_engine(model, gpu, layout, engine)
+    check_states(model, engine)
     recipe = Recipe(
         model,
         gpu,
@@ -156,6 +159,10 @@ def check_engine(model: ModelSpec, gpu: Gpu, layout: Layout, engine: EngineSpec)
         check_context_parallel(layout, engine)
     if engine.moe_backend == "deep_gemm":
         check_deep_gemm(model)
+    if engine.moe_backend == "marlin":
+        from steelyard.cost.silicon.kernels import check_marlin  # most runs do not name a kernel
+
+        check_marlin(model, layout)
 
 
 @dataclass(frozen=True)
@@ -183,7 +190,9 @@ class Recipe:
         model, layout, engine, terms, routing = self.model, self.layout, self.engine, self.host, self.routing
         memory = plan_memory(model, self.gpu, layout, engine, self.draft, self.role)
         limits = limits_of(engine, model, memory, self.draft)
-        sources = self.sources.open(self.gpu, self.topology, model, layout)
+        sources = self.sources.open(self.gpu, self.topology, model, layout, engine.moe_backend)
+        if engine.disable_custom_all_reduce and layout.tp > 1:
+            sources = tuple(NcclSums(source) for source in sources)
         plain = compile_cost(model, layout, engine, *sources, terms=terms, routing=routing)
         cost: CompiledCost | SpeculativeCost = plain
         if engine.drafts:
@@ -198,7 +207,7 @@ class Recipe:
             sources=self.sources,
             host=terms,
             memory=memory,
-            limits=replace(limits, stages=layout.pp, block_size=engine.block_size * layout.dcp),
+            limits=replace(limits, stages=layout.pp, block_size=limits.block_size * layout.dcp),
             cost=cost,
             work=work_of(model, self.gpu, layout, engine.kv_cache_dtype),
             shared_reads=self._shared_reads(),
@@ -233,13 +242,14 @@ def limits_of(engine: EngineSpec, model: ModelSpec, memory: MemoryPlan, draft: D
         )
     return Limits(
         blocks=memory.blocks,
-        block_size=engine.block_size,
+        block_size=memory.block_size or engine.block_size,
         max_model_len=longest,
         max_num_seqs=engine.max_num_seqs,
         max_num_batched_tokens=engine.max_num_batched_tokens,
         long_prefill_token_threshold=engine.long_prefill_token_threshold,
+        threshold_alone=engine.runtime is not None and engine.runtime.threshold_alone,
         enable_chunked_prefill=engine.enable_chunked_prefill,
-        enable_prefix_caching=engine.enable_prefix_caching,
+        enable_prefix_caching=engine.enable_prefix_caching and not memory.states,
         priority=engine.policy == "priority",
         async_scheduling=engine.schedules_ahead,
         reserve_full_prompt=engine.scheduler_reserve_full_isl,
@@ -247,5 +257,7 @@ def limits_of(engine: EngineSpec, model: ModelSpec, memory: MemoryPlan, draft: D
         speculative_tokens=engine.drafts,
         lookahead=0 if draft is None else engine.drafts,
         windows=memory.windows,
+        chunked=memory.chunked,
+        states=memory.states,
         drops_last_hit=draft is not None and draft.joined,
     )

@@ -19,11 +19,14 @@ from steelyard.files.folder import SUMMARY, result_folder
 from steelyard.files.jsontext import json_object
 from steelyard.files.tables import read_columns
 from steelyard.files.writing import written_text
+from steelyard.lazy import late
 from steelyard.records.jsontext import readable
-from steelyard.records.tables import to_arrow, to_pandas, write_table, write_tables
+from steelyard.records.tables import to_arrow, to_pandas, to_polars, write_table, write_tables
 from steelyard.scenario import Scenario
 from steelyard.sim.gaps import TokenGaps
+from steelyard.sim.handovers import LinkSpans
 from steelyard.sim.kept_scenario import write_scenario
+from steelyard.sim.plots import ResultPlots
 from steelyard.sim.summary import Summary
 
 if TYPE_CHECKING:
@@ -55,6 +58,7 @@ class Result:
     gaps: TokenGaps
     logs: list[EngineLog]
     notes: list[str] = field(default_factory=list)
+    links: dict[str, LinkSpans] = field(default_factory=dict)  # when links between pools were busy, by kind
 
     @classmethod
     def of(cls, **parts: Any) -> Result:
@@ -105,6 +109,18 @@ class Result:
     def to_pandas(self, table: Literal["requests", "steps"] = "requests") -> Any:
         """The requests, or the steps, as a pandas frame."""
         return to_pandas(self.requests if table == "requests" else self.steps)
+
+    def to_polars(self, table: Literal["requests", "steps"] = "requests") -> Any:
+        """The requests, or the steps, as a polars frame."""
+        return to_polars(self.requests if table == "requests" else self.steps)
+
+    @property
+    def plot(self) -> ResultPlots:
+        """Charts of the run, such as ``result.plot.ttft()``."""
+        return ResultPlots(self)
+
+    def _repr_html_(self) -> str:
+        return late("steelyard.report.notebook", "result_html")(self)
 
     def __repr__(self) -> str:
         if not self.has("summary"):
@@ -164,5 +180,6 @@ _PARTS = {
     "steps": _AGAIN,
     "logs": f"its steps were not kept, or have been read from a folder; {_AGAIN}",
     "itl": "gaps between tokens come with the summary of a run, and are not saved",
+    "links": "times of links come with the steps of a run, and are not saved",
     "gaps": "gaps between tokens come with the summary of a run, and are not saved",
 }

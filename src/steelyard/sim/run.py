@@ -24,7 +24,7 @@ from steelyard.sim.by_model import models_at
 from steelyard.sim.dynamics import make_dynamics, missed_changes
 from steelyard.sim.engines import make_engines
 from steelyard.sim.gaps import TokenGaps
-from steelyard.sim.handovers import make_handover
+from steelyard.sim.handovers import link_spans, make_handover
 from steelyard.sim.hopeless import Hopeless
 from steelyard.sim.prepared import Prepared
 from steelyard.sim.request_table import parts_of, request_table
@@ -166,12 +166,15 @@ class _Run:
             )
         if "steps" in keep:
             found["logs"] = logs
+            found["links"] = {} if self.handover is None else link_spans(self.handover.transfers.ports)
         if "requests" not in keep:
             found.pop("requests", None)
         return Result.of(**found)
 
     def _notes(self, until: float, hopeless: Hopeless | None) -> list[str]:
         notes = list(self.workload.notes)
+        stateful = dict.fromkeys(pool.model.name for pool in self.setup.pools if pool.limits.states)
+        notes += [f"{name} has recurrent layers: prefix caching is off, as in vLLM up to 0.27" for name in stateful]
         if until < inf:
             notes.append(f"the run was cut at {until:g} s; requests that had not ended by then are unfinished")
         if hopeless is not None and hopeless.found is not None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from steelyard.cost import CompiledCost, HostTerms, MemoryPlan, SpeculativeCost, Work, find_draft, read_terms
 from steelyard.cost.afd import AfdCost
+from steelyard.cost.kv_layout import check_states
 from steelyard.cost.shared_reads import SharedReads
 from steelyard.engine import Limits
 from steelyard.errors import UserError, blaming
@@ -199,6 +200,7 @@ def _pool(scenario: Scenario, pool: PoolSpec, served: ServedModel, host: HostTer
     with blaming(f"{scenario.source}: {place}.tp" if layout == Layout(tp=pool.tp) else f"{scenario.source}: {place}"):
         check_engine(served.spec, gpu, layout, engine)
     with blaming(scenario.source):
+        check_states(served.spec, engine)
         draft = find_draft(engine, served.spec, scenario.base_dir)
         topology = topology_of(gpu, scenario.fleet.topology)
         recipe = Recipe(served.spec, gpu, layout, engine, sources, host, served.routing, topology, pool.role, draft)

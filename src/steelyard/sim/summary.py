@@ -157,6 +157,7 @@ class Provenance(Record):
     measured: float
     interpolated: float
     extrapolated: float
+    transferred: float  # from the profile of a GPU with the same multiprocessors
     analytic: float
 
 
@@ -184,6 +185,8 @@ class MemoryFigures(Record):
     num_gpu_blocks: int
     draft_bytes: int | None = None
     kv_groups: int | None = None
+    state_blocks_per_request: int | None = None  # of recurrent layers
+    block_tokens: int | None = None  # of attention, where not those of the settings
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The time axis that all figures of the page share."""
+"""The time axis that all charts of a run share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from steelyard.sim import Result
+    from steelyard.sim.result import Result
 
 TIME_BINS = 180
 
@@ -24,6 +24,10 @@ class TimeAxis:
     @property
     def width(self) -> float:
         return (self.end - self.start) / self.bins
+
+    def finer(self, parts: int) -> TimeAxis:
+        """The same time in more bins."""
+        return TimeAxis(self.start, self.end, self.bins * parts)
 
     def bin_of(self, times: np.ndarray) -> np.ndarray:
         position = ((times - self.start) / self.width).astype(np.int64)
