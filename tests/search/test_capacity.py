@@ -112,6 +112,13 @@ def test_the_smallest_fleet_carries_the_rate_and_one_less_does_not() -> None:
         assert observe(set_up(sized), Load(sized).at(wanted)).meets(sized.slo) is meets
 
 
+def test_what_one_less_misses_is_said_by_a_whole_run() -> None:
+    """A run that is stopped when one limit is hopeless leaves requests unfinished, which then miss every limit."""
+    scenario = small(fleet={"gpu": "h100", "replicas": 1}, slo={"ttft_p95": 100.0, "tpot_p95": 0.02})
+    found = smallest_fleet(scenario, 2.5 * rate_of(scenario))
+    assert found.copies > 1 and found.binds == "tpot_p95"
+
+
 def test_a_fleet_keeps_its_proportions() -> None:
     found = smallest_fleet(scenario_from_dict(APART), 40.0)
     assert found.pools["prefill"] == 2 * found.pools["decode"]

@@ -164,7 +164,7 @@ def test_every_assumption_is_moved_both_ways_and_the_widest_comes_first() -> Non
     assert prompt["-20%"] > found.rate > prompt["+20%"]
     assert tornado(scenario, workers=2) == found
     page = tornado_page(found, scenario.name)
-    assert page.count("<svg") == 1 and all(f">{name}<" in page for name in names)
+    assert all(f">{name}: " in page for name in names)
     assert len(tornado_lines(found)) == 1 + len(names)
 
 

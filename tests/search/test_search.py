@@ -19,7 +19,7 @@ from steelyard.report.search import search_figures
 from steelyard.scenario.checking import checked
 from steelyard.scenario.search import SearchScenario
 from steelyard.search.answer import answer_search
-from steelyard.search.search import SearchResult, search
+from steelyard.search.search import SearchResult, find_fleets
 from steelyard.sim.run import simulate
 
 SMALL: dict[str, Any] = {
@@ -45,6 +45,14 @@ SMALL: dict[str, Any] = {
     },
 }
 
+FEW: dict[str, Any] = {  # for what holds of any search, however small
+    **SMALL["search"],
+    "gpus": 2,
+    "levels": {},
+    "serve": {"gpu": "h100", "tp": 1, "engine": {"max_num_seqs": [8, 32]}},
+    "decode": {"gpu": "h100", "tp": 1},
+}
+
 
 def scenario(**changes: Any) -> SearchScenario:
     said = {**SMALL, **{key: value for key, value in changes.items() if key != "search"}}
@@ -60,15 +68,30 @@ def best(found: SearchResult) -> dict[str, list[tuple[str, float]]]:
 @pytest.mark.parametrize("objective", ["throughput", "per-dollar"])
 def test_finds_what_exhaustive_simulation_finds(objective: str) -> None:
     asked = scenario(search={"objective": objective})
-    found, everything = search(asked, workers=1), search(asked, workers=1, exhaustive=True)
+    found, everything = find_fleets(asked, workers=1), find_fleets(asked, workers=1, exhaustive=True)
     assert best(found) == best(everything)
     assert found.simulations < everything.simulations
     assert sum(tally.simulated for tally in everything.tallies.values()) == sum(map(len, everything.space.groups))
 
 
+def test_a_setting_that_never_matters_is_no_other_fleet() -> None:
+    def asked(*seats: int) -> SearchScenario:
+        decode = {"gpu": "h100", "tp": 1, "engine": {"max_num_seqs": list(seats)}}
+        slo = {"ttft_p95": 0.5, "tpot_p95": 0.009}  # too tight for as many requests at a time
+        return scenario(slo=slo, search={"architectures": ["pdd"], "decode": decode})
+
+    few, many, some = (find_fleets(asked(*seats), workers=1) for seats in ((200,), (200, 400, 800), (200, 20)))
+    everything = find_fleets(asked(200, 400, 800), workers=1, exhaustive=True)
+    assert few.simulations == many.simulations < some.simulations
+    assert [best(few)[level][0] for level in best(few)] == [best(many)[level][0] for level in best(many)]
+    for level in many.levels:
+        assert level.best is not None
+        assert level.best.score == max(everything.everyone[level.name].values())
+
+
 def test_the_cheapest_fleet_for_a_rate() -> None:
     asked = scenario(search={"objective": "cost", "gpus": 6})
-    found, everything = search(asked, workers=1), search(asked, workers=1, exhaustive=True)
+    found, everything = find_fleets(asked, workers=1), find_fleets(asked, workers=1, exhaustive=True)
     for level, whole in zip(found.levels, everything.levels, strict=True):
         assert level.best is not None and whole.best is not None
         assert level.best.usd_per_hour == whole.best.usd_per_hour
@@ -79,7 +102,7 @@ def test_the_cheapest_fleet_for_a_rate() -> None:
 
 
 def test_a_choice_carries_its_rate_and_no_higher_one() -> None:
-    found = search(scenario(), workers=1)
+    found = find_fleets(scenario(), workers=1)
     for level in found.levels:
         choice = level.best
         assert choice is not None
@@ -91,13 +114,13 @@ def test_a_choice_carries_its_rate_and_no_higher_one() -> None:
 
 def test_goodput_counts_good_requests() -> None:
     asked = scenario(slo={"ttft": 0.5, "tpot": 0.03}, search={"good": 0.9, "levels": {}})
-    choice = search(asked, workers=1).levels[0].best
+    choice = find_fleets(asked, workers=1).levels[0].best
     assert choice is not None and choice.outcome.good >= 0.9
 
 
 def test_any_number_of_workers_gives_the_same_figures(tmp_path: Path) -> None:
     texts = [
-        json.dumps(search_figures(answer_search(scenario(), journal=tmp_path / f"{n}.jsonl", workers=n)))
+        json.dumps(search_figures(answer_search(scenario(search=FEW), journal=tmp_path / f"{n}.jsonl", workers=n)))
         for n in (1, 2)
     ]
     assert texts[0] == texts[1]
@@ -105,7 +128,7 @@ def test_any_number_of_workers_gives_the_same_figures(tmp_path: Path) -> None:
 
 def started(tmp_path: Path, *more: str) -> subprocess.Popen[str]:
     file = tmp_path / "small.json"
-    file.write_text(json.dumps(SMALL), encoding="utf-8")
+    file.write_text(json.dumps({**SMALL, "search": FEW}), encoding="utf-8")
     command = [sys.executable, "-m", "steelyard", "search", str(file), "--out", str(tmp_path / "out"), *more]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -141,7 +164,7 @@ def test_a_killed_worker_loses_no_result(tmp_path: Path) -> None:
     process = started(hurt, "--workers", "2")
     journal = hurt / "out" / "journal.jsonl"
     killed = 0
-    for rows in (5, 25):
+    for rows in (3, 12):
         while process.poll() is None and (not journal.exists() or journal.read_bytes().count(b"\n") < rows):
             time.sleep(0.02)
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="utf-8").split()
@@ -180,10 +203,10 @@ def test_ray_gives_the_same_bytes(tmp_path: Path) -> None:
 )
 def test_bad_searches_are_refused_in_one_message(changes: dict[str, Any], told: str) -> None:
     with pytest.raises(UserError, match=told):
-        search(scenario(**changes), workers=1)
+        find_fleets(scenario(**changes), workers=1)
 
 
 def test_a_journal_of_another_search_is_refused(tmp_path: Path) -> None:
-    search(scenario(search={"gpus": 2}), journal=tmp_path / "journal.jsonl", workers=1)
+    find_fleets(scenario(search={"gpus": 2}), journal=tmp_path / "journal.jsonl", workers=1)
     with pytest.raises(UserError, match="journal of"):
-        search(scenario(), journal=tmp_path / "journal.jsonl", workers=1)
+        find_fleets(scenario(), journal=tmp_path / "journal.jsonl", workers=1)

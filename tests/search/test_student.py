@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from steelyard.search.compare.student import quantile, two_sided, welch_freedom
+from steelyard.sim.student import quantile, two_sided, welch_freedom
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,9 @@ from steelyard.report.sweep import SWEEP_FILES, sweep_lines, sweep_page
 from steelyard.scenario.load import ScenarioFile
 from steelyard.search import sweep as module
 from steelyard.search.grid import parse_axes
-from steelyard.search.sweep import REFUSED, Row, SweepPlan, sweep
+from steelyard.search.sweep import REFUSED, Row, SweepPlan, sweep_rows
 from steelyard.sim.run import simulate
+from support.report_text import charts_of
 from support.sizing import SMALL
 
 OVER = ["fleet.tp=1,2", "workload.arrivals.rate=4:12:3"]
@@ -49,7 +50,7 @@ def run(file: Path, out: str, *words: str, over: Sequence[str] = OVER) -> Any:
 
 def test_each_point_is_what_simulate_says(file: Path, tmp_path: Path) -> None:
     plan = planned(file)
-    rows = sweep(plan, tmp_path / "j.jsonl")
+    rows = sweep_rows(plan, tmp_path / "j.jsonl")
     assert len(rows) == 6
     for point, row in zip(plan.points, rows, strict=True):
         summary = simulate(plan.scenario(point)).summary
@@ -88,16 +89,16 @@ def test_values_of_any_kind_have_a_column(file: Path, tmp_path: Path) -> None:
 
 
 def test_points_that_cannot_work_are_rows_unless_all_are(file: Path, tmp_path: Path) -> None:
-    rows = sweep(planned(file, "fleet.tp=1,3,64", "fleet.replicas=1,-1"), tmp_path / "j.jsonl")
+    rows = sweep_rows(planned(file, "fleet.tp=1,3,64", "fleet.replicas=1,-1"), tmp_path / "j.jsonl")
     assert [REFUSED in row for row in rows] == [False, True, True, True, True, True]
     assert "--over fleet.replicas=-1" in rows[1][REFUSED] and "\n" not in rows[1][REFUSED]
     with pytest.raises(UserError, match=r"no point of the sweep can work; the first of 2: .*tp=3 does not fit"):
-        sweep(planned(file, "fleet.tp=3,64"), tmp_path / "new" / "j.jsonl")
+        sweep_rows(planned(file, "fleet.tp=3,64"), tmp_path / "new" / "j.jsonl")
     assert not (tmp_path / "new").exists()
 
 
 def test_capacity_of_each_point(file: Path, tmp_path: Path) -> None:
-    rows = sweep(planned(file, "fleet.replicas=1,2", capacity=True), tmp_path / "j.jsonl")
+    rows = sweep_rows(planned(file, "fleet.replicas=1,2", capacity=True), tmp_path / "j.jsonl")
     assert 1.5 < rows[1]["rate"] / rows[0]["rate"] < 3 and [row["gpus"] for row in rows] == [1, 2]
     assert rows[0]["ttft_p95"] <= 0.3 and rows[0]["usd_per_million_output_tokens"] > 0
 
@@ -184,7 +185,7 @@ def test_the_journal_of_another_scenario_is_refused(file: Path) -> None:
     assert run(file, "out").exit_code == 0
     file.write_text(yaml.safe_dump({**SMALL, "seed": 5}))
     with pytest.raises(UserError, match=r"journal\.jsonl: a journal of 'sweep of small \(\w+\)', not of"):
-        sweep(planned(file), file.parent / "out" / "journal.jsonl")
+        sweep_rows(planned(file), file.parent / "out" / "journal.jsonl")
 
 
 def test_a_folder_of_its_own_by_default(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,11 +208,13 @@ def test_nothing_is_written_over_the_scenario(file: Path) -> None:
 @pytest.mark.parametrize("over", [OVER[:1], OVER, [*OVER, "engine.max_num_seqs=16,32", "seed=1,2"]], ids=len)
 def test_the_page_has_a_chart_for_each_combination(file: Path, tmp_path: Path, over: list[str]) -> None:
     plan = planned(file, *over)
-    rows = sweep(plan, tmp_path / "j.jsonl", workers=2)
+    rows = sweep_rows(plan, tmp_path / "j.jsonl", workers=2)
     page = sweep_page(plan, rows)
     groups = 4 if len(over) == 4 else 1
-    assert page.count("<svg") == 4 * groups and page.count("<h2>") == (groups if groups > 1 else 0) + 1
-    assert page.count("<circle") == 4 * len(rows) and "http" not in page.replace("http://www.w3.org/2000/svg", "")
+    charts = charts_of(page)
+    assert len(charts) == 4 * groups and page.count("<h3>") == (groups if groups > 1 else 0)
+    marked = [len(each["x"]) for chart in charts.values() for each in chart["marks"] if each["kind"] == "dots"]
+    assert sum(marked) == 4 * len(rows)
     assert sweep_lines(plan, rows)[0].startswith(f"best of {len(rows)} points: fleet.tp=1")
 
 

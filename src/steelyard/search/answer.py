@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,10 +10,9 @@ from steelyard.search.confidence import Sureness, sureness
 from steelyard.search.journal import SearchJournal
 from steelyard.search.outcome import observe
 from steelyard.search.rates import RATIO
-from steelyard.search.search import FleetChoice, Level, SearchResult, journal_name, search
+from steelyard.search.search import FleetChoice, Level, SearchResult, find_fleets, journal_name
+from steelyard.search.simulations import Progress
 from steelyard.sim.setup import set_up
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -25,22 +23,6 @@ class LevelAnswer:
     binds: str  # what is missed at the next higher rate
     other: FleetChoice | None  # the next best
     sure: Sureness | None
-
-    def by_architecture(self) -> list[FleetChoice]:
-        """The best of each architecture, the best first."""
-        found: dict[str, FleetChoice] = {}
-        for each in self.level.choices:
-            found.setdefault(each.architecture, each)
-        return list(found.values())
-
-    def frontier(self) -> list[FleetChoice]:
-        """Choices that no other beats in both price and rate, the cheapest first."""
-        ranked = sorted(self.level.choices, key=lambda each: (each.usd_per_hour, -each.rate, each.name))
-        kept: list[FleetChoice] = []
-        for each in ranked:
-            if not kept or each.rate > kept[-1].rate:
-                kept.append(each)
-        return kept
 
 
 @dataclass(frozen=True)
@@ -61,7 +43,7 @@ def answer_search(
     progress: Progress | None = None,
 ) -> Answer:
     """Search, and say how sure the answer is. ``sure`` can be left out: it takes some dozens of runs a level."""
-    found = search(scenario, journal=journal, workers=workers, ray=ray, progress=progress)
+    found = find_fleets(scenario, journal=journal, workers=workers, ray=ray, progress=progress)
     levels = []
     for level in found.levels:
         best, other = (*level.choices[:2], None, None)[:2]

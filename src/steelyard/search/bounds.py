@@ -87,7 +87,7 @@ class EngineBound:
 
     def _most_decodes(self, demand: ServiceDemand) -> int:
         limits, ranks = self.setup.limits, self.setup.layout.dp
-        cached = limits.blocks * limits.block_size
+        cached = limits.room
         return ranks * max(1, min(limits.max_num_seqs, cached // max(1, demand.shortest)))
 
     @cached_property

@@ -15,13 +15,12 @@ import numpy as np
 
 from steelyard.errors import UserError
 from steelyard.records import Floats, Ints
-from steelyard.scenario.search import ROLES, Architecture, SearchScenario
+from steelyard.scenario.search import ROLES, Architecture, SearchScenario, SearchSpec
 from steelyard.search.demand import ServiceDemand
-from steelyard.search.kinds import MOST_KINDS, Fate, Kind, KindRecipe, Kinds, count_kinds, recipes
+from steelyard.search.kinds import MOST_KINDS, Fate, Key, Kind, KindRecipe, Kinds, count_kinds, recipes
+from steelyard.search.splits import splits
 
 MOST_CANDIDATES = 20_000_000  # held as arrays: some 2 GB
-
-Key = tuple[str, str | None]  # a role and a quantization
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,8 @@ class Candidates:
     seconds: Ints
     bound: Floats  # the highest rate of the grid that the fleet may carry
     estimate: Floats
-    by_level: Floats  # the same, a row for each level of the limits, where those on first tokens are simulated
+    by_level: Floats  # the same, a row for each level of the limits, from simulations of a few engines where there are
+    at_best: Floats  # with margins, a row for each level
     gpus: Ints
     usd_per_hour: Floats
     watts: Floats
@@ -102,29 +102,33 @@ class Ceiling:
 
 
 Make = Callable[[Sequence[KindRecipe]], Sequence[Kind | tuple[Fate, int]]]
+Try = Callable[[dict[Key, Kinds]], None]
 
 
-def enumerate_space(scenario: SearchScenario, make: Make, ceilings: tuple[Ceiling, Ceiling], levels: int) -> Space:
+def enumerate_space(
+    scenario: SearchScenario, make: Make, try_alone: Try, ceilings: tuple[Ceiling, Ceiling], levels: int
+) -> Space:
     """All candidates, with bounds and estimates. Raises UserError if there are none, or too many.
 
-    ``make`` makes kinds of engines, in the order of their recipes. ``ceilings`` are those of first tokens and of whole
-    requests.
+    ``make`` makes kinds of engines, in the order of their recipes. ``try_alone`` simulates a few engines of those that
+    prefill or decode. ``ceilings`` are those of first tokens and of whole requests.
     """
     spec = scenario.search
     _check_size(scenario)
     kinds: dict[Key, Kinds] = {}
     groups: list[Candidates] = []
     counts = [0, 0, 0]
+    for architecture, quantization in product(spec.chosen(), spec.quantization):
+        for role in _roles(architecture):
+            if (role, quantization) not in kinds:
+                kinds[role, quantization] = _kinds(scenario, role, quantization, make)
+    try_alone(kinds)
     for architecture in spec.chosen():
-        roles = ["unit" if role == "attention" else role for role in ROLES[architecture] if role != "ffn"]
         for quantization in spec.quantization:
-            for role in roles:
-                if (role, quantization) not in kinds:
-                    kinds[role, quantization] = _kinds(scenario, role, quantization, make)
-            own = [kinds[role, quantization] for role in roles]
+            own = [kinds[role, quantization] for role in _roles(architecture)]
             for router in spec.router:
                 groups.append(_combined(scenario, architecture, quantization, router, own, ceilings, levels))
-                _count(counts, spec.gpus, own, spec.objective == "cost")
+                _count(counts, spec, own)
     if not any(len(group) for group in groups):
         raise UserError(
             f"{scenario.source}: search: no fleet can work: of {counts[0]:,} candidates {counts[1]:,} do not fit the "
@@ -132,6 +136,11 @@ def enumerate_space(scenario: SearchScenario, make: Make, ceilings: tuple[Ceilin
             f"than {spec.gpus} GPUs"
         )
     return Space(tuple(groups), kinds, *counts)
+
+
+def _roles(architecture: Architecture) -> list[str]:
+    """The kinds of engines of an architecture: attention and FFN engines together are a unit."""
+    return ["unit" if role == "attention" else role for role in ROLES[architecture] if role != "ffn"]
 
 
 def _kinds(scenario: SearchScenario, role: str, quantization: str | None, make: Make) -> Kinds:
@@ -187,7 +196,8 @@ def _combined(
             rows.append(np.stack([np.full_like(numbers, i), numbers, np.full_like(numbers, -1), 0 * numbers], axis=1))
             continue
         for j, other in enumerate(others):
-            rows.append(_splits(spec.gpus, i, one.gpus, j, other.gpus, every))
+            pairs = splits(spec, one.gpus, other.gpus)
+            rows.append(np.insert(pairs, [0, 1], [i, j], axis=1))
     first, firsts, second, seconds = np.concatenate(rows).T
 
     def sides(what: Callable[[Kind, str], float]) -> list[Floats]:
@@ -200,7 +210,8 @@ def _combined(
 
     bounds = sides(lambda each, part: each.ratings[part].bound)
     estimate: Floats = np.min(sides(lambda each, part: each.ratings[part].estimate), axis=0)
-    first_tokens = [sides(partial(_first_tokens, level))[0] for level in range(levels)]
+    by_level = [np.min(sides(partial(_likely, level)), axis=0) for level in range(levels)]
+    at_best = [np.min(sides(partial(_at_best, level)), axis=0) for level in range(levels)]
     highest = [ceiling.of(bound) for ceiling, bound in zip(ceilings if apart else ceilings[1:], bounds, strict=True)]
     return Candidates(
         architecture,
@@ -211,37 +222,30 @@ def _combined(
         *(first, firsts, second, seconds),
         bound=np.min(highest, axis=0),
         estimate=estimate,
-        by_level=np.stack([np.minimum(estimate, each) for each in first_tokens]),
+        by_level=np.stack(by_level),
+        at_best=np.stack(at_best),
         gpus=np.sum(sides(lambda each, _: each.gpus), axis=0).astype(np.int64),
         usd_per_hour=np.sum(sides(lambda each, _: each.usd_per_hour), axis=0),
         watts=np.sum(sides(lambda each, _: each.watts), axis=0),
     )
 
 
-def _first_tokens(level: int, kind: Kind, part: str) -> float:
-    return kind.ratings[part].first_tokens[level]
+def _likely(level: int, kind: Kind, part: str) -> float:
+    return kind.ratings[part].likely(level)
 
 
-def _splits(gpus: int, i: int, one: int, j: int, other: int, every: bool) -> Ints:
-    """Numbers of engines of two kinds: each number of the first, with as many of the second as there is room for."""
-    firsts = np.arange(1, gpus // one + 1)
-    seconds = (gpus - firsts * one) // other
-    if every:
-        pairs = [(a, b) for a, most in zip(firsts.tolist(), seconds.tolist(), strict=True) for b in range(1, most + 1)]
-        firsts, seconds = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-    kept = seconds > 0
-    firsts, seconds = firsts[kept], seconds[kept]
-    return np.stack([np.full_like(firsts, i), firsts, np.full_like(firsts, j), seconds], axis=1)
+def _at_best(level: int, kind: Kind, part: str) -> float:
+    return kind.ratings[part].at_best(level)
 
 
-def _count(counts: list[int], gpus: int, kinds: list[Kinds], every: bool) -> None:
+def _count(counts: list[int], spec: SearchSpec, kinds: list[Kinds]) -> None:
     """Add an architecture's candidates: all, those without room, and those that are refused for other reasons."""
     ones, others = kinds[0].sizes, kinds[1].sizes if len(kinds) > 1 else {("works", 0): 1}
     for ((fate, size), number), ((other_fate, other), times) in product(ones.items(), others.items()):
         if other:
-            each = len(_splits(gpus, 0, size, 0, other, every))
+            each = len(splits(spec, size, other))
         else:
-            each = gpus // size if every else min(1, gpus // size)
+            each = spec.gpus // size if spec.objective == "cost" else min(1, spec.gpus // size)
         fates = (fate, other_fate)
         counts[0] += each * number * times
         counts[1] += each * number * times * ("no room" in fates)

@@ -12,6 +12,7 @@ from math import exp, gcd, log, sqrt
 
 from steelyard.scenario import PoolSpec, Scenario
 from steelyard.scenario.numbers import MOST_REQUESTS
+from steelyard.scenario.slo import SloSpec
 from steelyard.search.limits import check_limits
 from steelyard.search.loads import Load
 from steelyard.search.outcome import LoadOutcome, observe
@@ -55,6 +56,11 @@ class Capacity:
     def rate(self) -> float:
         """Arrivals per second."""
         return self.found.rate
+
+
+def nearby(rate: float) -> float:
+    """A rate to begin at, on a scale: what `largest_rate` finds from any of its rates is the same, up to rounding."""
+    return float(_NEAR ** round(log(rate) / log(_NEAR)))
 
 
 def largest_rate(
@@ -131,8 +137,12 @@ def capacity(
 
 def _breaks(scenario: Scenario, setup: FleetSetup, load: Load, found: Rate) -> str:
     """The limit that is broken first: by a whole run just above the answer."""
-    above = observe(setup, load.at((found.rate or load.own) * RESOLUTION))
-    return "overload" if above.overloaded and above.meets_limits(scenario.slo) else above.worst(scenario.slo)
+    return _missed(observe(setup, load.at((found.rate or load.own) * RESOLUTION)), scenario.slo)
+
+
+def _missed(whole: LoadOutcome, slo: SloSpec) -> str:
+    """The limit that a whole run misses by most. A run that was stopped early seems to miss all of them."""
+    return "overload" if whole.overloaded and whole.meets_limits(slo) else whole.worst(slo)
 
 
 Repetition = tuple[str, int, Perturbation]  # its name, times as many requests, and what is changed
@@ -194,21 +204,21 @@ def smallest_fleet(scenario: Scenario, rate: float | None = None) -> FleetSize:
     setup = set_up(scenario)
     unit = reduce(gcd, (pool.replicas for pool in scenario.fleet.pools))
 
-    def outcome(copies: int) -> LoadOutcome:
+    def outcome(copies: int, stop: SloSpec | None = wanted.slo) -> LoadOutcome:
         sized = resized(wanted, copies, unit)
-        return observe(_resized_setup(setup, sized), sized, stop=wanted.slo)
+        return observe(_resized_setup(setup, sized), sized, stop=stop)
 
     enough = 1
     while enough <= _MOST_FLEET and not outcome(enough).meets(wanted.slo):
         enough *= 2
     if enough > _MOST_FLEET:
-        return FleetSize(rate or load.own, 0, {}, 0, 0.0, outcome(_MOST_FLEET).worst(wanted.slo))
+        return FleetSize(rate or load.own, 0, {}, 0, 0.0, _missed(outcome(_MOST_FLEET, None), wanted.slo))
     less = enough // 2
     while enough - less > 1:
         middle = (enough + less) // 2
         enough, less = (middle, less) if outcome(middle).meets(wanted.slo) else (enough, middle)
     final = _resized_setup(setup, resized(wanted, enough, unit))
-    binds = outcome(less).worst(wanted.slo) if less else ""
+    binds = _missed(outcome(less, None), wanted.slo) if less else ""
     return FleetSize(
         rate or load.own,
         enough,

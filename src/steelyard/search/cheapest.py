@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from steelyard.search.contest import KEPT, MARGIN, CandidateKey, Contest, Field, RateTrial, Standing
+from steelyard.search.contest import KEPT, CandidateKey, Contest, Field, RateTrial, Standing
 from steelyard.search.outcome import LoadOutcome
 
 _AT_ONCE = 16
@@ -20,7 +20,7 @@ def cheapest(contest: Contest, entrants: Field, place: int, simulate: Simulate) 
     waiting: list[tuple[float, float, CandidateKey]] = []
     for number, group in zip(entrants.numbers, entrants.groups, strict=True):
         sound = group.bound >= rate
-        likely = sound & (group.by_level.max(axis=0) * MARGIN >= rate)
+        likely = sound & (group.at_best.max(axis=0) >= rate)
         contest.tally.by_bound += int((~sound).sum())
         contest.tally.by_estimate += int((sound & ~likely).sum())
         for row in (likely if not contest.exhaustive else sound).nonzero()[0].tolist():

@@ -19,7 +19,8 @@ from steelyard.search.crew import crew_of
 from steelyard.search.journal import SearchJournal, point_key
 from steelyard.search.kinds import as_scenario
 from steelyard.search.loads import Load
-from steelyard.search.search import FleetChoice, levels_of
+from steelyard.search.search import FleetChoice
+from steelyard.search.simulations import levels_of
 from steelyard.sim.intervals import perturbations
 from steelyard.sim.setup import set_up
 

@@ -5,13 +5,15 @@ sound, and its estimate with a margin must be above the best so far. Then it mus
 a short simulation, and after that in a whole one. Only a candidate that does is taken further up. All candidates get
 the same requests.
 
-Candidates advance in rounds of a fixed size, so the number of processes changes nothing.
+The first candidates climb alone. The others advance in rounds of a fixed size, so the number of processes changes
+nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 
@@ -22,7 +24,7 @@ from steelyard.search.outcome import LoadOutcome
 from steelyard.search.rates import RateGrid
 
 _AT_ONCE = 8  # candidates that advance together
-MARGIN = 1.3  # a simulated capacity may be above its estimate by this factor; chosen
+_BLOCK = 16  # places of the grid, a power of two: rates that are 37 % apart
 KEPT = 2  # best candidates that must be right: the answer and the next best
 
 
@@ -61,9 +63,9 @@ class Field:
     numbers: Sequence[int]  # of the groups, in the space
     weight: Callable[[Candidates], Floats]
 
-    def rows(self) -> Iterator[tuple[CandidateKey, list[float], float, float]]:
-        """(candidate, estimates by level, bound, weight), the highest estimates of any level first, relative to the
-        highest of that level."""
+    def rows(self) -> Iterator[tuple[CandidateKey, list[float], list[float], float, float]]:
+        """(candidate, estimates by level, the same with margins, bound, weight), the highest estimates of any level
+        first, relative to the highest of that level."""
         parts = [(number, group, self.weight(group)) for number, group in zip(self.numbers, self.groups, strict=True)]
         by_level = np.concatenate([group.by_level * weight for _, group, weight in parts], axis=1)
         highest = np.maximum(by_level.max(axis=1, keepdims=True), 1e-12)
@@ -76,6 +78,7 @@ class Field:
             yield (
                 CandidateKey(number, row),
                 group.by_level[:, row].tolist(),
+                group.at_best[:, row].tolist(),
                 float(group.bound[row]),
                 float(weight[row]),
             )
@@ -93,6 +96,7 @@ class Tally:
 
 
 Climb = Generator[RateTrial, LoadOutcome, dict[str, tuple[int, LoadOutcome]]]
+Climbing = tuple[CandidateKey, float, Climb, RateTrial]  # a candidate, its weight, and the trial that it waits for
 
 
 @dataclass
@@ -111,20 +115,21 @@ class Contest:
         """Let all candidates compete. ``simulate`` answers trials, in their order."""
         self.best = {level: [] for level in self.levels}
         self.everyone = {level: {} for level in self.levels}
-        rows = entrants.rows()
-        climbing: list[tuple[CandidateKey, float, Climb, RateTrial]] = []
+        starting = (each for row in entrants.rows() if (each := self._start(*row)) is not None)
+        self._together(islice(starting, KEPT), simulate)  # so that all others have something to beat
+        self._together(starting, simulate)
+
+    def _together(
+        self, starting: Iterator[Climbing], simulate: Callable[[Sequence[RateTrial]], Sequence[LoadOutcome]]
+    ) -> None:
+        """Let candidates climb, some at once. One is started when there is room for it."""
+        climbing: list[Climbing] = []
         while True:
-            while len(climbing) < _AT_ONCE:
-                fresh = next(rows, None)
-                if fresh is None:
-                    break
-                started = self._start(*fresh)
-                if started is not None:
-                    climbing.append(started)
+            climbing += islice(starting, _AT_ONCE - len(climbing))
             if not climbing:
                 return
             outcomes = simulate([trial for _, _, _, trial in climbing])
-            going: list[tuple[CandidateKey, float, Climb, RateTrial]] = []
+            going: list[Climbing] = []
             for (entry, weight, climb, _), outcome in zip(climbing, outcomes, strict=True):
                 try:
                     going.append((entry, weight, climb, climb.send(outcome)))
@@ -133,18 +138,18 @@ class Contest:
             climbing = going
 
     def _start(
-        self, entry: CandidateKey, estimates: list[float], bound: float, weight: float
-    ) -> tuple[CandidateKey, float, Climb, RateTrial] | None:
+        self, entry: CandidateKey, estimates: list[float], at_best: list[float], bound: float, weight: float
+    ) -> Climbing | None:
         """The first trial of a candidate; None if it cannot win, or should not be able to."""
         wanted: dict[str, int | None] = {}
         highest = self.grid.at_most(min(bound, float(self.grid.rates[-1])))
         cut = {"bound": False, "estimate": False}
-        for level, estimate in zip(self.levels, estimates, strict=True):
+        for level, hoped in zip(self.levels, at_best, strict=True):
             floor = self._to_beat(level)
             place = None if floor is None or self.exhaustive else self.grid.above(floor / weight)
             if highest < (0 if place is None else place):
                 cut["bound"] = True
-            elif place is not None and estimate * MARGIN < float(self.grid.rates[min(place, highest)]):
+            elif place is not None and hoped < float(self.grid.rates[min(place, highest)]):
                 cut["estimate"] = True
             else:
                 wanted[level] = place
@@ -168,7 +173,7 @@ class Contest:
             ranked = sorted(
                 [*self.best[level], standing], key=lambda each: (-each.score, each.entry.group, each.entry.row)
             )
-            self.best[level] = ranked[:KEPT]
+            self.best[level] = list(_different(ranked))[:KEPT]
             self.everyone[level][entry] = score
 
     def _climb(
@@ -195,45 +200,43 @@ class Contest:
                 passed = True
                 if not (yield from carries(place, level)):
                     continue
-                low = place
-            else:
-                passed = True
-                start = yield from self._descend(carries, min(guesses[level], highest), level)
-                if start is None:
-                    continue
-                low = start
-            low = yield from self._ascend(carries, low, highest, level)
-            found[level] = low, whole[low]
+            passed = True
+            start = min(max(guesses[level], place or 0), highest)
+            low = yield from _highest(carries, start, highest, level)
+            if low is not None:
+                found[level] = low, whole[low]
         self.tally.by_short += not passed
         return found
 
-    @staticmethod
-    def _descend(
-        carries: Callable[[int, str], Generator[RateTrial, LoadOutcome, bool]], place: int, level: str
-    ) -> Generator[RateTrial, LoadOutcome, int | None]:
-        """The first place that is carried on the way down, in ever longer steps."""
-        step = 2
-        while place >= 0:
-            if (yield from carries(place, level)):
-                return place
-            place, step = place - step, step * 2
-        return None
 
-    @staticmethod
-    def _ascend(
-        carries: Callable[[int, str], Generator[RateTrial, LoadOutcome, bool]], low: int, highest: int, level: str
-    ) -> Generator[RateTrial, LoadOutcome, int]:
-        """The highest place that is carried, from one that is."""
-        step, high = 1, highest + 1
-        while low + step < high:
-            if (yield from carries(low + step, level)):
-                low, step = low + step, step * 2
-            else:
-                high = low + step
-        while high - low > 1:
-            middle = (low + high) // 2
-            if (yield from carries(middle, level)):
-                low = middle
-            else:
-                high = middle
-        return low
+def _highest(
+    carries: Callable[[int, str], Generator[RateTrial, LoadOutcome, bool]], start: int, highest: int, level: str
+) -> Generator[RateTrial, LoadOutcome, int | None]:
+    """The highest place that is carried; None if none is.
+
+    Places are tried in blocks, and then within one in a fixed order. So the answer hardly depends on where the search
+    starts, also where a place is carried and one below is not, as happens by chance.
+    """
+    block = start // _BLOCK
+    while block >= 0 and not (yield from carries(block * _BLOCK, level)):
+        block -= 1
+    if block < 0:
+        return None
+    if block == start // _BLOCK:
+        while (block + 1) * _BLOCK <= highest and (yield from carries((block + 1) * _BLOCK, level)):
+            block += 1
+    low, step = block * _BLOCK, _BLOCK // 2
+    while step:
+        if low + step <= highest and (yield from carries(low + step, level)):
+            low += step
+        step //= 2
+    return low
+
+
+def _different(ranked: Iterable[Standing]) -> Iterator[Standing]:
+    """Without those that do exactly as one before: a setting that never matters makes no other fleet."""
+    last: Standing | None = None
+    for each in ranked:
+        if last is None or (each.score, each.outcome) != (last.score, last.outcome):
+            yield each
+            last = each

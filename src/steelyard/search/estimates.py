@@ -38,15 +38,10 @@ def prompts_per_second(pool: Setup, asked: MeanRequest) -> float:
     return pool.pool.dp * max(count / _prompts(pool, asked, count) for count in _counts(pool, asked))
 
 
-def prompt_seconds(pool: Setup, asked: MeanRequest) -> float:
-    """Seconds of a single prompt."""
-    return _prompts(pool, asked, 1)
-
-
 def answers_per_second(pool: Setup, asked: MeanRequest, tpot: float, prompts_too: bool) -> float:
     """Requests per second that one engine (or unit) decodes within a TPOT, with their prompts if ``prompts_too``."""
     cost, limits = pool.step_cost, pool.limits
-    most = min(limits.max_num_seqs, limits.blocks * limits.block_size // asked.cached)
+    most = min(limits.max_num_seqs, limits.room // asked.cached)
     stages = max(1, len(pool.stages))
 
     def takes(n: int) -> float:

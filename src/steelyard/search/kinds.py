@@ -21,13 +21,25 @@ _NEAR = {"allgather_reducescatter": "", "deepep_low_latency": " ll", "deepep_hig
 MOST_KINDS = 20_000  # of a role; each is prepared, which takes some hundredths of a second
 
 
+MARGIN = 1.3  # a simulated capacity may be above its estimate by this factor; chosen
+MARGIN_ALONE = 1.15  # and above that of a few engines of its kinds alone; chosen
+
+
 class Rating(NamedTuple):
-    """What one engine can serve, in requests per second: an upper bound, an estimate, and what was simulated of prefill
-    engines alone within the limits on first tokens of each level (infinite for other engines)."""
+    """What one engine can serve, in requests per second: an upper bound, an estimate, and what a few engines carried
+    alone at each level of the limits (empty if they were not simulated)."""
 
     bound: float
     estimate: float
-    first_tokens: tuple[float, ...]
+    alone: tuple[float, ...] = ()
+
+    def likely(self, level: int) -> float:
+        """What it should carry in a fleet."""
+        return self.alone[level] if self.alone else self.estimate
+
+    def at_best(self, level: int) -> float:
+        """What it may carry in a fleet, with a margin."""
+        return self.alone[level] * MARGIN_ALONE if self.alone else self.estimate * MARGIN
 
 
 Ratings = Mapping[str, Rating]
@@ -50,6 +62,9 @@ class Kind:
     def times(self, count: int) -> list[Pool]:
         """The pools of ``count`` of them."""
         return [{**pool, "replicas": pool["replicas"] * count} for pool in self.pools]
+
+
+Key = tuple[str, str | None]  # a role and a quantization
 
 
 @dataclass

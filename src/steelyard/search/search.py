@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -12,26 +12,27 @@ from typing import Any
 import numpy as np
 
 from steelyard.errors import UserError
+from steelyard.lazy import late
 from steelyard.records import Floats
 from steelyard.scenario import Scenario, SloSpec
 from steelyard.scenario.search import SearchScenario
+from steelyard.search.alone import try_alone
 from steelyard.search.candidates import Candidates, Ceiling, Space, enumerate_space
 from steelyard.search.cheapest import cheapest
 from steelyard.search.contest import Contest, Field, RateTrial, Standing, Tally
-from steelyard.search.crew import Alone, Crew, crew_of
+from steelyard.search.crew import crew_of
 from steelyard.search.demand import ServiceDemand, first_token_demand, whole_demand
 from steelyard.search.estimates import MeanRequest
 from steelyard.search.journal import SearchJournal, point_key
-from steelyard.search.kinds import Fate, Kind, KindRecipe, as_scenario
+from steelyard.search.kinds import Key, Kinds, as_scenario
 from steelyard.search.limits import check_limits
 from steelyard.search.loads import Load
-from steelyard.search.outcome import LoadOutcome, observe
+from steelyard.search.outcome import LoadOutcome
+from steelyard.search.plots import SearchPlots
 from steelyard.search.rates import RateGrid
 from steelyard.search.rating import Rater
-from steelyard.sim.setup import set_up
+from steelyard.search.simulations import FleetPoint, Progress, Simulations, levels_of, work_on
 from steelyard.workload import build_workload
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,22 @@ class Level:
         """The best of all architectures."""
         return self.choices[0] if self.choices else None
 
+    def by_architecture(self) -> list[FleetChoice]:
+        """The best of each architecture, the best first."""
+        found: dict[str, FleetChoice] = {}
+        for each in self.choices:
+            found.setdefault(each.architecture, each)
+        return list(found.values())
+
+    def frontier(self) -> list[FleetChoice]:
+        """Choices that no other beats in both price and rate, the cheapest first."""
+        ranked = sorted(self.choices, key=lambda each: (each.usd_per_hour, -each.rate, each.name))
+        kept: list[FleetChoice] = []
+        for each in ranked:
+            if not kept or each.rate > kept[-1].rate:
+                kept.append(each)
+        return kept
+
 
 @dataclass(frozen=True)
 class SearchResult:
@@ -84,6 +101,14 @@ class SearchResult:
     everyone: dict[str, dict[str, float]] = field(
         default_factory=dict
     )  # of an exhaustive search: scores by level and name
+
+    @property
+    def plot(self) -> SearchPlots:
+        """Charts of the search, such as ``found.plot.frontier()``."""
+        return SearchPlots(self)
+
+    def _repr_html_(self) -> str:
+        return late("steelyard.report.notebook", "search_html")(self)
 
     @property
     def considered(self) -> int:
@@ -101,7 +126,7 @@ class SearchResult:
         return max(self.scenario.search.requests, round(choice.rate * self.scenario.search.seconds))
 
 
-def search(
+def find_fleets(
     scenario: SearchScenario,
     *,
     journal: Path | None = None,
@@ -118,26 +143,20 @@ def search(
     return _Search(scenario, exhaustive, progress).run(journal, workers, ray)
 
 
-def levels_of(scenario: SearchScenario) -> dict[str, SloSpec]:
-    """The limits at each level, loosest first; one without a name if there are no levels."""
-    if not scenario.search.levels:
-        return {"": scenario.slo}
-    ((name, values),) = scenario.search.levels.items()
-    written = scenario.slo.model_dump(exclude_unset=True)
-    return {
-        f"{name} <= {value:g} s": SloSpec(**{**written, name: value}) for value in sorted(set(values), reverse=True)
-    }
+def space_of(scenario: SearchScenario, *, workers: int | None = None, progress: Progress | None = None) -> Space:
+    """All candidates of a search, with bounds and estimates. Nothing is simulated."""
+    preparing = _Search(scenario, True, progress)
+    with crew_of(partial(work_on, scenario), workers, None) as preparing.simulations.crew:
+        return preparing.prepared()
 
 
 class _Search:
     def __init__(self, scenario: SearchScenario, exhaustive: bool, progress: Progress | None) -> None:
-        self.scenario, self.exhaustive, self.progress = scenario, exhaustive, progress
+        self.scenario, self.exhaustive = scenario, exhaustive
         self.levels = levels_of(scenario)
         self.loosest = next(iter(self.levels.values()))
-        self.simulations = 0
         self.grid = RateGrid.of(scenario, Load(self._base()))
-        self.crew: Crew = Alone(partial(work_on, scenario))
-        self.book: SearchJournal | None = None
+        self.simulations = Simulations(scenario, progress)
 
     def prepared(self) -> Space:
         """All candidates, with bounds and estimates."""
@@ -151,11 +170,11 @@ class _Search:
                 check_limits(scenario.replace(slo=slo))
             elif not slo.per_request():
                 raise UserError(f"{scenario.source}: slo: search.good counts requests within limits; give some")
-        with SearchJournal.opened(journal, journal_name(scenario)) as self.book:
+        with SearchJournal.opened(journal, journal_name(scenario)) as self.simulations.book:
             tallies: dict[str, Tally] = {}
             found: dict[str, list[FleetChoice]] = {level: [] for level in self.levels}
             everyone: dict[str, dict[str, float]] = {level: {} for level in self.levels}
-            with crew_of(partial(work_on, scenario), workers, ray) as self.crew:
+            with crew_of(partial(work_on, scenario), workers, ray) as self.simulations.crew:
                 self.prepared()
                 for architecture in spec.chosen():
                     contest = self._contest(architecture)
@@ -171,12 +190,8 @@ class _Search:
             for name, slo in self.levels.items()
         )
         return SearchResult(
-            scenario, self.space, ranked, tallies, self.simulations, everyone if self.exhaustive else {}
+            scenario, self.space, ranked, tallies, self.simulations.done, everyone if self.exhaustive else {}
         )
-
-    def _tell(self, what: str, done: int, total: int) -> None:
-        if self.progress is not None:
-            self.progress(what, done, total)
 
     def _base(self) -> Scenario:
         """A serving scenario with any fleet, for what does not depend on the fleet."""
@@ -194,18 +209,14 @@ class _Search:
         tpots = [limit.seconds for limit in self.loosest.on_run() if limit.metric == "tpot"]
         per_token = self.loosest.per_request().get("tpot")
         tpot = min([*tpots, *([per_token] if per_token is not None else [])], default=inf)
-        levels = tuple(self.levels.values())
-        rater = Rater(MeanRequest.of(workload), tpot, *demands, levels, self.scenario.search.seconds)
+        rater = Rater(MeanRequest.of(workload), tpot, *demands)
         first, whole = ceilings
-        return enumerate_space(self.scenario, partial(self._made, rater), (first, whole), len(levels))
+        make = partial(self.simulations.made, rater)
+        return enumerate_space(self.scenario, make, self._try_alone, (first, whole), len(self.levels))
 
-    def _made(self, rater: Rater, recipes: Sequence[KindRecipe]) -> list[Kind | tuple[Fate, int]]:
-        found: list[Kind | tuple[Fate, int]] = [("refused", 0)] * len(recipes)
-        tasks = [(rater, recipe) for recipe in recipes]
-        for done, (place, made) in enumerate(self.crew.work(tasks), 1):
-            found[place] = made
-            self._tell("preparing engines", done, len(tasks))
-        return found
+    def _try_alone(self, kinds: dict[Key, Kinds]) -> None:
+        if not self.exhaustive:  # which simulates every fleet, so it needs no better estimates
+            try_alone(kinds, tuple(self.levels.values()), self.scenario.search.gpus, self.simulations.alone)
 
     def _contest(self, architecture: str) -> Contest:
         groups = [(i, group) for i, group in enumerate(self.space.groups) if group.architecture == architecture]
@@ -227,21 +238,7 @@ class _Search:
         return np.ones(len(group)) if divisor is None else 1 / np.maximum(divisor, 1e-9)
 
     def _simulate(self, architecture: str, trials: Sequence[RateTrial]) -> list[LoadOutcome]:
-        """The outcomes of trials, from the journal or simulated now."""
-        points = [self.point(trial) for trial in trials]
-        keys = [point_key(self.scenario, point, "outcome") for point in points]
-        found: dict[int, LoadOutcome] = {}
-        for i, key in enumerate(keys):
-            row = None if self.book is None else self.book.get(key)
-            if row is not None:
-                found[i] = LoadOutcome.from_row(row)
-        missing = [i for i in range(len(points)) if i not in found]
-        for place, outcome in self.crew.work([points[i] for i in missing]):
-            i = missing[place]
-            found[i] = outcome if self.book is None else LoadOutcome.from_row(self.book.put(keys[i], outcome.to_row()))
-            self.simulations += 1
-            self._tell(f"{architecture}: simulations", self.simulations, 0)
-        return [found[i] for i in range(len(points))]
+        return self.simulations.outcomes(architecture, [self.point(trial) for trial in trials])
 
     def point(self, trial: RateTrial) -> FleetPoint:
         """What a trial simulates."""
@@ -267,34 +264,6 @@ class _Search:
             estimate=float(group.estimate[row]),
             outcome=standing.outcome,
         )
-
-
-@dataclass(frozen=True)
-class FleetPoint:
-    """What one simulation of a search is about."""
-
-    fleet: dict[str, Any]
-    quantization: str | None
-    rate: float
-    requests: int
-
-
-def work_on(
-    scenario: SearchScenario, task: FleetPoint | tuple[Rater, KindRecipe]
-) -> LoadOutcome | Kind | tuple[Fate, int]:
-    """What a process of a search does: make and rate a kind of engine, or simulate a fleet."""
-    if isinstance(task, FleetPoint):
-        return simulate_point(scenario, task)
-    rater, recipe = task
-    return recipe.made(scenario, partial(rater, recipe.role))
-
-
-def simulate_point(scenario: SearchScenario, point: FleetPoint) -> LoadOutcome:
-    """The outcome of a fleet at a rate. The run ends when the loosest level is out of reach."""
-    loosest = next(iter(levels_of(scenario).values()))
-    base = as_scenario(scenario, point.fleet, point.quantization).replace(slo=loosest)
-    stop = loosest if scenario.search.good is None else None
-    return observe(set_up(base), Load(base).at(point.rate, point.requests), stop=stop)
 
 
 def journal_name(scenario: SearchScenario) -> str:

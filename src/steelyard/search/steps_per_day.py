@@ -8,7 +8,7 @@ from functools import cache
 
 from steelyard.balance.plan import Measured, Plan, Search
 from steelyard.errors import UserError
-from steelyard.posttrain.part import recommended
+from steelyard.posttrain.advice import plan as planned
 from steelyard.posttrain.planning import Training, as_written, planner_mode, world_of
 from steelyard.posttrain.run import drive
 from steelyard.posttrain.setup import set_up_posttrain
@@ -43,7 +43,7 @@ def gpus_for_steps(
 ) -> StepsAnswer:
     """The smallest size, in whole nodes or parts of one, with the recommended plan at each size.
 
-    A model of plans finds sizes to begin with. What counts is the simulation of the plan that `recommended` gives.
+    A model of plans finds sizes to begin with. What counts is the simulation of the plan that `steelyard plan` gives.
     ``watch`` is called with the number of plans simulated so far.
     """
     sizes = _Sizes(scenario, watch)
@@ -125,8 +125,8 @@ class _Sizes:
 
     def _simulated(self, place: int) -> DailySteps:
         try:
-            advice = recommended(self._plan(place)[1], watch=self._watch)
-            run = drive(advice.scenario.replace(planner="given"))
+            advice = planned(self._plan(place)[1], draws=0, watch=self._watch)
+            run = drive(advice.scenario)
         except UserError as error:
             return DailySteps(self.gpus[place], 0.0, refused="; ".join(error.args))
         return DailySteps(self.gpus[place], _DAY / run.loop.record.settled_step, advice.plan)

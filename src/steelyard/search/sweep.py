@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from steelyard.errors import UserError
-from steelyard.records.jsontext import compact
+from steelyard.records.jsontext import compact, plain
 from steelyard.scenario import Scenario
 from steelyard.scenario.load import ScenarioFile
 from steelyard.scenario.overrides import Override
@@ -66,26 +66,25 @@ class SweepPlan:
         return digest(compact(self.file.written), [each.text for each in self.changes], *more)
 
 
-def sweep(
-    plan: SweepPlan, journal: Path, workers: int = 0, progress: Callable[[int, int], None] | None = None
+def sweep_rows(
+    plan: SweepPlan, journal: Path | None, workers: int = 0, progress: Callable[[int, int], None] | None = None
 ) -> list[Row]:
-    """The row of each point of the grid, in its order. Points that the journal has are not run again.
+    """The row of each point of the grid, in its order. Points that a journal has are not run again.
 
     A point that cannot work has a reason instead of figures. If none can, that is an error.
     """
     points = plan.points
     keys, rows = _looked_at(plan, points)
-    with SearchJournal(journal, plan.subject) as kept:
-        todo = {
-            key: point for key, point in zip(keys, points, strict=True) if key not in rows and kept.get(key) is None
-        }
+    with SearchJournal.opened(journal, plan.subject) as kept:
+        known = {} if kept is None else {key: row for key in keys if (row := kept.get(key)) is not None}
+        todo = {key: point for key, point in zip(keys, points, strict=True) if key not in rows and key not in known}
         order = list(todo)
         Random(0).shuffle(order)  # points of all kinds from the start, so that the time left is estimated well
         for done, (key, row) in enumerate(_measured(plan, [(key, todo[key]) for key in order], workers), 1):
-            rows[key] = row if REFUSED in row else kept.put(key, row)
+            rows[key] = row if REFUSED in row else plain(row) if kept is None else kept.put(key, row)
             if progress is not None:
                 progress(done, len(todo))
-        found = [rows.get(key) or kept.get(key) or {} for key in keys]
+        found = [rows.get(key) or known.get(key) or {} for key in keys]
     reasons = [row[REFUSED] for row in found if REFUSED in row]
     if len(reasons) == len(found):
         raise UserError(f"no point of the sweep can work; the first of {len(found):,}: {reasons[0]}")

@@ -21,6 +21,7 @@ from steelyard.search.advise.policies import Bounds, PolicySettings, RuleMaker
 from steelyard.search.advise.pool import AdvisedPool, between, read_traffic
 from steelyard.search.advise.runs import run_policy
 from steelyard.workload.columns import take
+from support.report_text import charts_of
 
 FLEET: dict[str, Any] = {
     "model": "llama-3.1-8b",
@@ -79,7 +80,7 @@ def test_advice_is_the_same_with_any_number_of_workers(trace: Path, tmp_path: Pa
     rows = {row["name"]: row for row in found["rows"]}
     assert {"reactive", "oracle", found["chosen_fixed"]} <= set(rows)
     page = (tmp_path / "p.html").read_text()
-    assert page.count("<svg") == len(rows) and found["sentence"].split(".")[0] in page
+    assert len(charts_of(page)) == 1 + 2 * len(rows) and found["sentence"].split(".")[0] in page
     for row in rows.values():  # costs add up
         parts = [row["tuned"], row["judged"]]
         spent = replica_seconds(tuple(map(tuple, row["held"])), 0.0, found["seconds"]) / 3600

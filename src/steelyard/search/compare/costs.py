@@ -14,9 +14,9 @@ from math import exp, log, sqrt
 from steelyard.scenario import Scenario
 from steelyard.search.compare.judging import Judged
 from steelyard.search.compare.runs import RunTask
-from steelyard.search.compare.student import spread
 from steelyard.sim.intervals import cost_perturbations
 from steelyard.sim.setup import set_up
+from steelyard.sim.student import spread
 
 _WIDTH = 1.960  # standard errors to either side, for a coverage of `judging.CONFIDENCE`
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from steelyard.search.compare.figures import BY_NAME, ComparedFigure
-from steelyard.search.compare.student import half_width, spread, two_sided, welch_freedom
+from steelyard.sim.student import half_width, spread, two_sided, welch_freedom
 
 CONFIDENCE = 0.95
 RELEVANT = 0.01
