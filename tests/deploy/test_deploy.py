@@ -93,6 +93,12 @@ def test_gpus_of_different_types_are_selected() -> None:
     assert len({str(each["podTemplate"]["spec"]["nodeSelector"]) for each in workers}) > 1
 
 
+@pytest.mark.parametrize(("model", "flag"), [("granite-4.0-h-tiny", "--no-enable"), ("qwen3-8b", "--enable")])
+def test_recurrent_state_is_not_cached_as_it_was_simulated(model: str, flag: str) -> None:
+    made = emit(_scenario(model=model), "vllm")
+    assert any(f"{flag}-prefix-caching" in text for text in made.files.values())
+
+
 def test_notes_are_on_top_of_every_file() -> None:
     made = emit(load_scenario(ROOT / "examples/speculative.yaml"), "vllm")
     assert made.notes

@@ -10,8 +10,17 @@ from hypothesis import strategies as st
 
 from steelyard.deploy import Deployment, emit, read
 from steelyard.model import catalog_name
-from steelyard.scenario import EngineSpec, PoolSpec, Scenario, scenario_from_dict
-from support.deployed import scenarios
+from steelyard.scenario import (
+    EngineSpec,
+    PoolSpec,
+    PosttrainScenario,
+    Scenario,
+    posttrain_from_dict,
+    scenario_from_dict,
+)
+from steelyard.scenario.posttrain import TrainingSpec
+from steelyard.scenario.rollouts import TrajectorySpec
+from support.deployed import post_training, scenarios
 
 _KIND = {"vllm": "vllm-serve", "sglang": "sglang", "dynamo": "dynamo", "kserve": "kserve"}
 _SETTINGS = [key for key in EngineSpec.model_fields if key not in ("speculative", "acceptance", "async_scheduling")]
@@ -75,3 +84,52 @@ def test_vllm_settings_come_back(target: str, data: st.DataObject) -> None:
 @given(scenario=scenarios("sglang"))
 def test_sglang_settings_come_back(scenario: Scenario) -> None:
     _check(scenario, "sglang")
+
+
+def _check_trainer(scenario: PosttrainScenario, target: str) -> None:
+    made = emit(scenario, target)
+    found = posttrain_from_dict(read(target, made.files).data)
+    for key in ("gpu", "mode", "rollout", "router", "sync", "steps", "seed"):
+        same = getattr(scenario, key) == getattr(found, key)
+        assert same or _noted(made, key) or _noted(made, f"{key}.kind"), key
+    assert catalog_name(scenario.model.config) == catalog_name(found.model.config)
+    assert scenario.staleness_bound == found.staleness_bound or _noted(made, "staleness") or _noted(made, "tail")
+    assert scenario.tail.kind == found.tail.kind or _noted(made, "tail")
+    assert scenario.tail.begun == found.tail.begun or _noted(made, "tail")
+    for key in TrainingSpec.model_fields:
+        same = getattr(scenario.training, key) == getattr(found.training, key)
+        assert same or _noted(made, f"training.{key}"), key
+    _check_batch(scenario, found, made)
+    for key in _SETTINGS:
+        same = getattr(scenario.engine, key) == getattr(found.engine, key)
+        limit = key == "max_model_len" and found.engine.max_model_len == _context(scenario)
+        assert same or limit or _noted(made, f"engine.{key}"), key
+    if not (_noted(made, "engine.speculative.method") and scenario.engine.speculative):
+        assert _drafts(scenario.engine) == _drafts(found.engine)
+        assert scenario.engine.schedules_ahead == found.engine.schedules_ahead
+
+
+def _context(scenario: PosttrainScenario) -> int:
+    assert isinstance(scenario.trajectories, TrajectorySpec)
+    return scenario.trajectories.budget.context
+
+
+def _check_batch(scenario: PosttrainScenario, found: PosttrainScenario, made: Deployment) -> None:
+    """Groups of a step, and limits. A response that may be as long as all is no limit."""
+    old, new = scenario.trajectories, found.trajectories
+    assert isinstance(old, TrajectorySpec)
+    assert isinstance(new, TrajectorySpec)
+    assert (old.prompts, old.group) == (new.prompts, new.group)
+    if not _noted(made, "trajectories.budget.context"):
+        assert old.budget.context == new.budget.context
+        first, second = (min(each.response or each.context, each.context) for each in (old.budget, new.budget))
+        assert first == second
+    if made.target == "verl":
+        assert old.budget.turns == new.budget.turns
+
+
+@pytest.mark.parametrize("target", ["verl", "slime"])
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_post_training_comes_back(target: str, data: st.DataObject) -> None:
+    _check_trainer(data.draw(post_training(target)), target)

@@ -7,6 +7,8 @@ from typing import Any
 
 from steelyard.deploy.manifests import dumped
 from steelyard.deploy.parts import comment
+from steelyard.errors import UserError
+from steelyard.hardware import Gpu, find_gpu
 
 WORKLOAD: dict[str, Any] = {
     "arrivals": {"kind": "poisson", "rate": 4},
@@ -14,6 +16,15 @@ WORKLOAD: dict[str, Any] = {
     "prompt": {"kind": "lognormal", "median": 900, "p95": 3000, "max": 16384},
     "output": {"kind": "lognormal", "median": 150, "p95": 600, "max": 2048},
 }
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """What a deployment may not say, and the user does."""
+
+    gpu: str | None = None
+    replicas: int | None = None
+    name: str = "imported"
 
 
 @dataclass
@@ -32,6 +43,7 @@ class Imported:
 
     data: dict[str, Any]
     remarks: Remarks
+    stand_in: str = "The workload and its rate are"
 
 
 def scenario_yaml(found: Imported) -> str:
@@ -39,7 +51,7 @@ def scenario_yaml(found: Imported) -> str:
     told = found.remarks
     lines = [
         "Read from a deployment by steelyard import.",
-        "The workload and its rate are a stand-in: replace them by yours.",
+        f"{found.stand_in} a stand-in: replace them by yours.",
     ]
     for title, each in (
         ("Not in the deployment, so the engine's own defaults", told.defaulted),
@@ -51,3 +63,10 @@ def scenario_yaml(found: Imported) -> str:
         if unique:
             lines += ["", f"{title}:", *(f"- {line}" for line in unique)]
     return comment(*lines) + dumped(found.data)
+
+
+def gpu_of(told: object, asked: ImportOptions, where: str) -> Gpu:
+    """The GPU type: as the deployment says, or the user."""
+    if told is None and asked.gpu is None:
+        raise UserError(f"{where}: does not say on which GPUs it runs; give --gpu, such as --gpu h200")
+    return find_gpu(str(asked.gpu if told is None else told))

@@ -50,6 +50,8 @@ def decisions(scenario: PosttrainScenario, target: str) -> list[Note]:
         notes.append(Note("streaming", f"{target} trains when the batch is complete"))
     if scenario.training.packing != "balanced":
         notes.append(Note("training.packing", f"{target} balances samples over ranks"))
+    if scenario.synchronous and scenario.staleness is not None:
+        notes.append(Note("staleness", "samples that are carried over follow from the tail policy"))
     if scenario.topology is not None:
         notes.append(Note("topology", "place engines on machines that are wired as simulated"))
     notes.append(Note("trajectories", "name your data, tools and reward; lengths follow from them"))

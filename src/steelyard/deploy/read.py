@@ -7,29 +7,21 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from steelyard.deploy.imported import WORKLOAD, Imported, Remarks
+from steelyard.deploy.imported import WORKLOAD, Imported, ImportOptions, Remarks, gpu_of
 from steelyard.deploy.manifests_read import Worker, dynamo_workers, kserve_workers
+from steelyard.deploy.posttrain_read import TRAINERS, read_trainer
 from steelyard.deploy.routers import SGLANG_ROUTER, VLLM_ROUTER, simulated
 from steelyard.deploy.sglang_read import read_sglang
 from steelyard.deploy.vllm_read import Read, read_vllm
 from steelyard.deploy.words import ShellLine, after, lines_of
 from steelyard.errors import UserError, did_you_mean, quoted
-from steelyard.hardware import Gpu, find_gpu
+from steelyard.hardware import Gpu
 from steelyard.scenario import scenario_from_dict
 
 _VLLM = (("vllm", "serve"), ("-m", "vllm.entrypoints.openai.api_server"), ("-m", "vllm.entrypoints.cli.main", "serve"))
 _SGLANG = (("-m", "sglang.launch_server"), ("sglang", "serve"))
 _VLLM_ROUTERS = (("vllm-router",), ("-m", "vllm_router.launch_router"))
 _SGLANG_ROUTERS = (("-m", "sglang_router.launch_router"), ("sglang-router", "launch"), ("sglang-router",))
-
-
-@dataclass(frozen=True)
-class ImportOptions:
-    """What a deployment may not say, and the user does."""
-
-    gpu: str | None = None
-    replicas: int | None = None
-    name: str = "imported"
 
 
 @dataclass
@@ -43,9 +35,7 @@ class _Found:
 
     def gpu(self, told: object, where: str) -> Gpu:
         """The GPU type: as the deployment says, or the user."""
-        if told is None and self.asked.gpu is None:
-            raise UserError(f"{where}: does not say on which GPUs it runs; give --gpu, such as --gpu h200")
-        return find_gpu(str(self.asked.gpu if told is None else told))
+        return gpu_of(told, self.asked, where)
 
     def replicas(self, told: object, where: str) -> int:
         """The number of engines."""
@@ -67,8 +57,10 @@ def read(kind: str, sources: str | Mapping[str, str], asked: ImportOptions | Non
         raise UserError(f"{kind!r} is not a kind of deployment; {did_you_mean(kind, KINDS)}")
     found = _Found(asked or ImportOptions())
     texts = {kind: sources} if isinstance(sources, str) else sources
+    if kind in TRAINERS:
+        return read_trainer(kind, texts, found.asked)
     for where, text in texts.items():
-        KINDS[kind](text, where, found)
+        _SERVING[kind](text, where, found)
     where = ", ".join(texts)
     if not found.pools:
         raise UserError(f"{where}: {_WANTED[kind]}")
@@ -131,12 +123,13 @@ def _router(words: list[str] | None, policies: dict[str, str], found: _Found) ->
             found.remarks.warnings.append(f"{word} {value}: no router of scenarios; round-robin is simulated")
 
 
-KINDS: dict[str, Callable[[str, str, _Found], None]] = {
+_SERVING: dict[str, Callable[[str, str, _Found], None]] = {
     "vllm-serve": _vllm,
     "sglang": _sglang,
     "dynamo": _dynamo,
     "kserve": _kserve,
 }
+KINDS = (*_SERVING, *TRAINERS)
 _WANTED = {
     "vllm-serve": "has no `vllm serve MODEL ...` command",
     "sglang": "has no `python -m sglang.launch_server --model-path MODEL ...` command",

@@ -21,6 +21,7 @@ ALGORITHMS = {"ngram": "NGRAM", "draft": "STANDALONE", "eagle": "EAGLE", "mtp": 
 DEEPEP = {"deepep_high_throughput": "normal", "deepep_low_latency": "low_latency"}
 _OWN = {  # settings of vLLM that SGLang has nothing like
     "num_gpu_blocks": None,
+    "kv_cache_memory_bytes": None,
     "disable_hybrid_kv_cache_manager": None,
     "long_prefill_token_threshold": 0,
     "scheduler_reserve_full_isl": True,
@@ -89,6 +90,8 @@ def sglang_engine(told: Told, engine: EngineSpec, ranks: int = 1) -> None:
         told.flag("--enable-priority-scheduling")
     if not engine.schedules_ahead:
         told.flag("--disable-overlap-schedule")
+    if engine.disable_custom_all_reduce:
+        told.flag("--disable-custom-all-reduce")
     _graphs(told, engine)
     _speculation(told, engine)
     _others(told, engine)

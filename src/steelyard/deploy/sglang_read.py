@@ -26,6 +26,7 @@ SHORT = {
     "--cuda-graph-bs": "--cuda-graph-bs-decode",
 }
 _ON = {"disable-radix-cache", "enable-mixed-chunk", "enable-priority-scheduling", "disable-overlap-schedule"}
+_ON |= {"disable-custom-all-reduce"}
 _MORE = ("enable-eplb", "enable-dp-attention", "disable-cuda-graph", "enable-hierarchical-cache")
 _HARMLESS = ("trust-remote-code", "enable-metrics", "skip-server-warmup", "log-requests", "show-time-cost")
 SWITCHES = frozenset(f"--{name}" for name in (*_ON, *_MORE, *_HARMLESS))

@@ -70,8 +70,10 @@ def _batch(told: Told, scenario: PosttrainScenario) -> None:
     kind = scenario.tail.kind
     if kind == "over-sampling":
         told.flag("--over-sampling-batch-size", round(asked.prompts * scenario.tail.begun))
+        told.flag("--partial-rollout")  # what is not complete goes on in the next step
     elif kind == "partial":
         told.flag("--partial-rollout")
+        told.note("tail.budget", "slime interrupts rollouts when a batch is complete, not after so many tokens")
     elif kind != "none":
         told.note("tail", f"{kind} was simulated, and slime has no such rule")
 

@@ -6,22 +6,22 @@ import json
 import re
 
 from steelyard.deploy.names import deployed_name
-from steelyard.deploy.parts import Deployment, Note, Told, command, facts, heading
+from steelyard.deploy.parts import Deployment, Told, command, facts, heading
 from steelyard.deploy.posttrain import decisions, gpus_per_node, only_bucket, spread
-from steelyard.deploy.vllm_flags import ONLINE, STORED, engine_flags, model_flags
+from steelyard.deploy.vllm_flags import ONLINE, STORED, as_simulated, engine_flags, model_flags
 from steelyard.errors import UserError
 from steelyard.files.jsontext import parse_json
 from steelyard.scenario.posttrain import PosttrainScenario
 from steelyard.scenario.rollouts import TrajectorySpec
 
 VERSION = "verl 0.9.1"
-_PROGRAMS = {
+PROGRAMS = {
     "colocated": ("verl.trainer.main_ppo", "ppo"),
     "split": ("verl.experimental.fully_async_policy.fully_async_main", "fully_async_ppo"),
     "one-step-off": ("verl.experimental.one_step_off_policy.main_ppo", "one_step_off_ppo"),
     "asynchronous": ("verl.experimental.fully_async_policy.fully_async_main", "fully_async_ppo"),
 }
-_OWN = {  # keys of verl's rollout, by the flag of vLLM that says the same
+ENGINE_KEYS = {  # keys of verl's rollout, by the flag of vLLM that says the same
     "--max-num-seqs": "max_num_seqs",
     "--max-num-batched-tokens": "max_num_batched_tokens",
     "--gpu-memory-utilization": "gpu_memory_utilization",
@@ -29,9 +29,10 @@ _OWN = {  # keys of verl's rollout, by the flag of vLLM that says the same
     "--max-model-len": "max_model_len",
     "--dtype": "dtype",
 }
-_SWITCHES = {"enable-prefix-caching": "enable_prefix_caching", "enable-chunked-prefill": "enable_chunked_prefill"}
+ENGINE_SWITCHES = {"enable-prefix-caching": "enable_prefix_caching", "enable-chunked-prefill": "enable_chunked_prefill"}
 _SIMPLE = re.compile(r"[A-Za-z0-9_./-]+")
-_ROLLOUT = "actor_rollout_ref.rollout"
+ROLLOUT = "actor_rollout_ref.rollout"
+ACTOR = "actor_rollout_ref.actor"
 
 
 def verl(scenario: PosttrainScenario) -> Deployment:
@@ -39,7 +40,7 @@ def verl(scenario: PosttrainScenario) -> Deployment:
     bucket = only_bucket(scenario, VERSION)
     told = Told(notes=decisions(scenario, VERSION))
     sharded = scenario.training.zero == 3
-    program, config = _PROGRAMS[scenario.mode]
+    program, config = PROGRAMS[scenario.mode]
     told.flag("--config-name", f"{config}_trainer" if sharded else f"{config}_megatron_trainer")
     _batch(told, scenario)
     _rollout(told, scenario, bucket.tp)
@@ -47,7 +48,10 @@ def verl(scenario: PosttrainScenario) -> Deployment:
     _places(told, scenario)
     _tail(told, scenario)
     unique = tuple(dict.fromkeys(told.notes))
-    top = heading(f"{scenario.name} with {VERSION}, by steelyard emit. Give data.train_files and the reward.", unique)
+    top = heading(
+        f"{scenario.name} with {VERSION}, by steelyard emit. Give data.train_files, data.max_prompt_length and reward.",
+        unique,
+    )
     known = facts(gpu=scenario.gpu, mode=scenario.mode)
     text = "#!/bin/sh\n" + top + "\n" + known + command(["exec", "python3", "-m", program], told.arguments, ['"$@"'])
     return Deployment("verl", {"train.sh": text}, unique)
@@ -69,45 +73,56 @@ def _batch(told: Told, scenario: PosttrainScenario) -> None:
         )
     _set(told, "actor_rollout_ref.model.path", deployed_name(scenario.model.config))
     _set(told, "algorithm.adv_estimator", "grpo")
-    _set(told, "data.train_batch_size", asked.prompts)
-    _set(told, f"{_ROLLOUT}.n", asked.group)
-    _set(told, "actor_rollout_ref.actor.ppo_mini_batch_size", asked.prompts // training.minibatches)
+    if PROGRAMS[scenario.mode] == PROGRAMS["asynchronous"]:  # which counts batches by updates, and prompts one by one
+        _set(told, "data.train_batch_size", 0)
+        _set(told, "data.gen_batch_size", 1)
+        _set(told, "async_training.require_batches", training.minibatches)
+        _set(told, "rollout.total_rollout_steps", asked.prompts * scenario.steps)
+    else:
+        _set(told, "data.train_batch_size", asked.prompts)
+    _set(told, f"{ROLLOUT}.n", asked.group)
+    _set(told, f"{ACTOR}.ppo_mini_batch_size", asked.prompts // training.minibatches)
     _set(told, "trainer.total_training_steps", scenario.steps)
     _set(told, "data.seed", scenario.seed)
     if isinstance(asked, TrajectorySpec):
-        _set(told, f"{_ROLLOUT}.multi_turn.enable", True)
-        _set(told, f"{_ROLLOUT}.multi_turn.max_assistant_turns", asked.budget.turns)
+        _set(told, f"{ROLLOUT}.multi_turn.enable", True)
+        _set(told, f"{ROLLOUT}.multi_turn.max_assistant_turns", asked.budget.turns)
+        _set(told, "data.max_response_length", asked.budget.response or asked.budget.context)
 
 
 def _rollout(told: Told, scenario: PosttrainScenario, tp: int) -> None:
     """Engines: verl's own keys where it has them, vLLM's flags for the rest."""
     flags = Told()
     model_flags(flags, scenario.model, scenario.base_dir, ONLINE, STORED)
-    engine_flags(flags, scenario.engine)
+    engine_flags(flags, as_simulated(flags, scenario.engine, scenario.model, scenario.base_dir))
     told.notes += flags.notes
-    _set(told, f"{_ROLLOUT}.name", "vllm")
-    _set(told, f"{_ROLLOUT}.tensor_model_parallel_size", tp)
-    if scenario.engine.max_model_len is None and isinstance(scenario.trajectories, TrajectorySpec):
-        _set(told, f"{_ROLLOUT}.max_model_len", scenario.trajectories.budget.context)
-    _set(told, f"{_ROLLOUT}.enforce_eager", scenario.engine.enforce_eager)
+    _set(told, f"{ROLLOUT}.name", "vllm")
+    _set(told, f"{ROLLOUT}.tensor_model_parallel_size", tp)
+    asked, most = scenario.trajectories, scenario.engine.max_model_len
+    if isinstance(asked, TrajectorySpec):
+        if most is None:
+            _set(told, f"{ROLLOUT}.max_model_len", asked.budget.context)
+        elif most != asked.budget.context:
+            told.note("trajectories.budget.context", f"verl has one limit, which is the engine's {most:,} tokens")
+    _set(told, f"{ROLLOUT}.enforce_eager", scenario.engine.enforce_eager)
     for name, *values in flags.arguments:
         plain = name.removeprefix("--no-").removeprefix("--")
         if (name, *values) == ("--dtype", "auto"):
             continue  # verl has a default of its own, the type that nearly all models have
-        if name in _OWN:
-            _set(told, f"{_ROLLOUT}.{_OWN[name]}", values[0])
-        elif plain in _SWITCHES:
-            _set(told, f"{_ROLLOUT}.{_SWITCHES[plain]}", not name.startswith("--no-"))
+        if name in ENGINE_KEYS:
+            _set(told, f"{ROLLOUT}.{ENGINE_KEYS[name]}", values[0])
+        elif plain in ENGINE_SWITCHES:
+            _set(told, f"{ROLLOUT}.{ENGINE_SWITCHES[plain]}", not name.startswith("--no-"))
         elif name == "--quantization":
-            _set(told, f"{_ROLLOUT}.quantization", values[0])
+            _set(told, f"{ROLLOUT}.quantization", values[0])
         elif name == "--cudagraph-capture-sizes":
-            _set(told, f"{_ROLLOUT}.cudagraph_capture_sizes", list(map(int, values)))
+            _set(told, f"{ROLLOUT}.cudagraph_capture_sizes", list(map(int, values)))
         elif name != "--enforce-eager":
             _engine_keyword(told, plain.replace("-", "_"), values, not name.startswith("--no-"))
 
 
 def _engine_keyword(told: Told, key: str, values: list[str], on: bool) -> None:
-    place = f"+{_ROLLOUT}.engine_kwargs.vllm.{key}"
+    place = f"+{ROLLOUT}.engine_kwargs.vllm.{key}"
     if not values:
         _set(told, place, on)
     elif values[0].startswith("{"):
@@ -118,29 +133,29 @@ def _engine_keyword(told: Told, key: str, values: list[str], on: bool) -> None:
 
 
 def _training(told: Told, scenario: PosttrainScenario, sharded: bool) -> None:
-    training, actor = scenario.training, "actor_rollout_ref.actor"
-    _set(told, f"{actor}.use_dynamic_bsz", True)
-    _set(told, f"{actor}.ppo_max_token_len_per_gpu", training.micro_batch_tokens)
+    training = scenario.training
+    _set(told, f"{ACTOR}.use_dynamic_bsz", True)
+    _set(told, f"{ACTOR}.ppo_max_token_len_per_gpu", training.micro_batch_tokens)
     if sharded:
         if (training.tp, training.pp, training.ep) != (1, 1, 1):
             raise UserError(
                 "training.zero: 3 is FSDP in verl, which has no tp, pp or ep; use zero 1, or leave them at 1"
             )
-        _set(told, f"{actor}.ulysses_sequence_parallel_size", training.cp)
+        _set(told, f"{ACTOR}.ulysses_sequence_parallel_size", training.cp)
         _set(told, "actor_rollout_ref.model.enable_gradient_checkpointing", training.recompute != "none")
         if training.recompute == "selective":
             told.note("training.recompute", "FSDP recomputes all activations, or none")
     else:
-        _megatron(told, scenario, f"{actor}.megatron")
+        _megatron(told, scenario, f"{ACTOR}.megatron")
     reference = training.reference
-    _set(told, f"{actor}.use_kl_loss", reference != "none")
+    _set(told, f"{ACTOR}.use_kl_loss", reference != "none")
     if reference != "none":
         place = "fsdp_config" if sharded else "megatron"
         _set(told, f"actor_rollout_ref.ref.{place}.param_offload", reference == "offloaded")
     if not training.old_log_probs:
         _set(told, "algorithm.rollout_correction.bypass_mode", True)
     if training.weighed:
-        _set(told, f"{actor}.loss_agg_mode", "token-mean")
+        _set(told, f"{ACTOR}.loss_agg_mode", "token-mean")
 
 
 def _megatron(told: Told, scenario: PosttrainScenario, place: str) -> None:
@@ -166,14 +181,14 @@ def _places(told: Told, scenario: PosttrainScenario) -> None:
     nodes, gpus = spread(scenario.training.gpus, per_node, "training")
     _set(told, "trainer.nnodes", nodes)
     _set(told, "trainer.n_gpus_per_node", gpus)
+    if scenario.sync.kind != "broadcast":
+        told.note("sync.kind", f"{scenario.sync.kind} was simulated; verl's checkpoint engine broadcasts by NCCL")
     if scenario.mode == "colocated":
         return
     nodes, gpus = spread(scenario.rollout_gpus, per_node, "rollout")
     _set(told, "rollout.nnodes", nodes)
     _set(told, "rollout.n_gpus_per_node", gpus)
     _set(told, "actor_rollout_ref.hybrid_engine", False)
-    if scenario.sync.kind != "broadcast":
-        told.note("sync.kind", f"{scenario.sync.kind} was simulated; verl's checkpoint engine broadcasts by NCCL")
     if scenario.mode == "one-step-off":
         if scenario.staleness_bound != 1:
             told.note("staleness", f"{scenario.staleness_bound} was simulated; one step off allows 1")
@@ -188,4 +203,6 @@ def _places(told: Told, scenario: PosttrainScenario) -> None:
 def _tail(told: Told, scenario: PosttrainScenario) -> None:
     kind = scenario.tail.kind
     if kind != "none" and not (kind == "partial" and scenario.mode in ("split", "asynchronous")):
-        told.notes.append(Note("tail", f"{kind} was simulated, and verl waits for all, or has a rule of its own"))
+        told.note("tail", f"{kind} was simulated, and verl waits for all, or has a rule of its own")
+    elif kind == "partial":
+        told.note("tail.budget", "verl interrupts rollouts when weights are sent, not after so many tokens")

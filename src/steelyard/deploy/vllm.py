@@ -6,7 +6,15 @@ from steelyard.deploy.fleets import EngineGroup
 from steelyard.deploy.parts import Deployment, Told
 from steelyard.deploy.routers import VLLM_ROUTER
 from steelyard.deploy.scripts import Engines, scripts
-from steelyard.deploy.vllm_flags import ONLINE, STORED, check_scheduler, engine_flags, layout_flags, model_flags
+from steelyard.deploy.vllm_flags import (
+    ONLINE,
+    STORED,
+    as_simulated,
+    check_scheduler,
+    engine_flags,
+    layout_flags,
+    model_flags,
+)
 from steelyard.scenario import Scenario
 
 VERSION = "vLLM 0.33 and vllm-router 0.1.16"
@@ -23,7 +31,7 @@ def vllm_told(group: EngineGroup, target: str = "vLLM") -> Told:
     check_scheduler(group.engine, target, "vllm", told)
     model_flags(told, group.model, group.base_dir, ONLINE, STORED)
     layout_flags(told, group.pool)
-    engine_flags(told, group.engine)
+    engine_flags(told, as_simulated(told, group.engine, group.model, group.base_dir))
     return told
 
 

@@ -69,6 +69,14 @@ def layout_flags(told: Told, pool: PoolSpec) -> None:
         told.document("--kv-transfer-config", {"kv_connector": "NixlConnector", "kv_role": KV_ROLES[pool.role]})
 
 
+def as_simulated(told: Told, engine: EngineSpec, model: ModelRef, base_dir: Path) -> EngineSpec:
+    """Without prefix caching of recurrent state, which newer engines have on by default and we do not simulate."""
+    if not load_model(model.config, base_dir=base_dir).recurrents or engine.tiers:
+        return engine
+    told.note("engine.enable_prefix_caching", "it is not simulated for models with recurrent layers, and turned off")
+    return engine.replace(enable_prefix_caching=False)
+
+
 def engine_flags(told: Told, engine: EngineSpec) -> None:
     """Everything else that vLLM calls by the scenario's names."""
     told.flag("--max-num-seqs", engine.max_num_seqs)
@@ -79,6 +87,8 @@ def engine_flags(told: Told, engine: EngineSpec) -> None:
     told.flag("--gpu-memory-utilization", repr(engine.gpu_memory_utilization))
     if engine.num_gpu_blocks is not None:
         told.flag("--num-gpu-blocks-override", engine.num_gpu_blocks)
+    if engine.kv_cache_memory_bytes is not None:
+        told.flag("--kv-cache-memory-bytes", engine.kv_cache_memory_bytes)
     if engine.disable_hybrid_kv_cache_manager is not None:
         told.switch("disable-hybrid-kv-cache-manager", engine.disable_hybrid_kv_cache_manager)
     told.flag("--kv-cache-dtype", engine.kv_cache_dtype)
@@ -89,6 +99,8 @@ def engine_flags(told: Told, engine: EngineSpec) -> None:
     told.switch("async-scheduling", engine.schedules_ahead)
     told.switch("scheduler-reserve-full-isl", engine.scheduler_reserve_full_isl)
     told.flag("--watermark", repr(engine.watermark))
+    if engine.disable_custom_all_reduce:
+        told.flag("--disable-custom-all-reduce")
     _graphs(told, engine)
     _speculation(told, engine)
     _tiers(told, engine)

@@ -32,7 +32,7 @@ SHORT = {
 }
 _PLAIN = (
     *("enable-prefix-caching", "enable-chunked-prefill", "async-scheduling", "scheduler-reserve-full-isl"),
-    *("disable-hybrid-kv-cache-manager", "enforce-eager"),
+    *("disable-hybrid-kv-cache-manager", "disable-custom-all-reduce", "enforce-eager"),
 )
 _SWITCHES = (*_PLAIN, "enable-expert-parallel", "enable-eplb", "trust-remote-code", "headless")
 _OTHER_SWITCHES = (
@@ -70,6 +70,7 @@ _WHOLES = {
     "--max-num-batched-tokens": "max_num_batched_tokens",
     "--block-size": "block_size",
     "--num-gpu-blocks-override": "num_gpu_blocks",
+    "--kv-cache-memory-bytes": "kv_cache_memory_bytes",
     "--long-prefill-token-threshold": "long_prefill_token_threshold",
 }
 _UNITS = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20}  # of vLLM's human-readable whole numbers
