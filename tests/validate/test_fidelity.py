@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ import pytest
 from steelyard.cli import main
 from steelyard.report.validation import signed_percent
 from steelyard.validate.compare import validate
-from support.captures import LONE, capture, chat
+from steelyard.validate.repeats import compare_repeats
+from support.captures import LONE, SLOW, capture, chat
 
 
 def test_the_page_has_every_capture(
@@ -23,11 +25,14 @@ def test_the_page_has_every_capture(
     (folder / "meta.json").write_text(json.dumps(meta))
     out = tmp_path / "fidelity.md"
     monkeypatch.setattr(sys, "argv", ["steelyard", "fidelity", str(tmp_path / "captures"), "--out", str(out)])
-    monkeypatch.setattr("steelyard.validate.survey.package_folder", lambda: None)
+    monkeypatch.setattr("steelyard.validate.survey.sample_file", lambda: None)
+    monkeypatch.setattr("steelyard.validate.coverage.transfer_errors", lambda *_: None)
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 0
     page = out.read_text()
+    (row,) = [line for line in page.splitlines() if line.startswith("| analytic |")]
+    assert row.startswith("| analytic | – |")  # no run, but operators
     assert page.count("| own/chat |") >= 2 and page.count("| own/lone |") >= 2
     found = validate(folder, given_cache=True)
     (line,) = [row for row in page.splitlines() if row.startswith("| own/chat |")][:1]
@@ -36,8 +41,27 @@ def test_the_page_has_every_capture(
             assert signed_percent(each.latency["tpot"]["mean"].error) in line
     inside, of = found.coverage
     assert f"{inside} of {of} figures" in page
-    assert "- own/chat: kw.swap_space=4 is not simulated\n- own/lone: kw.swap_space=4 is not simulated\n\n" in page
+    assert "\n\n- own: kw.swap_space=4 is not simulated\n\n" in page, "once for all runs"
     assert "| h200 | gemm | all |" in page
+    capsys.readouterr()
+
+
+def test_the_page_has_the_noise_floor_where_captures_repeat_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work = {"lone": LONE[:8]}
+    for name, terms in (("one", SLOW), ("other", replace(SLOW, step=2 * SLOW.step, eager=1.2 * SLOW.eager))):
+        capture(tmp_path / "captures" / name, work, terms)
+    out = tmp_path / "fidelity.md"
+    monkeypatch.setattr(sys, "argv", ["steelyard", "fidelity", str(tmp_path / "captures"), "--out", str(out)])
+    monkeypatch.setattr("steelyard.validate.survey.sample_file", lambda: None)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    (row,) = [line for line in out.read_text().splitlines() if line.startswith("| one/lone | other/lone |")]
+    repeats = compare_repeats(tmp_path / "captures" / "one", tmp_path / "captures" / "other")
+    floor = repeats.runs[0].floor("ttft.mean")
+    assert floor and f"| {floor * 100:.1f} % (" in row and row.endswith("| whether on one host is not recorded |")
     capsys.readouterr()
 
 
@@ -80,7 +104,7 @@ def test_a_bench_need_not_lie_below_three_folders(
     (tmp_path / "vllm" / "requests.jsonl").write_text("")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["steelyard", "fidelity", ".", "--out", "page.md"])
-    monkeypatch.setattr("steelyard.validate.survey.package_folder", lambda: None)
+    monkeypatch.setattr("steelyard.validate.survey.sample_file", lambda: None)
     monkeypatch.setattr("steelyard.validate.survey.gpu_names", list)
     with pytest.raises(SystemExit) as ended:
         main()

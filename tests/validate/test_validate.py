@@ -20,6 +20,7 @@ from steelyard.validate.capture import read_capture_folder
 from steelyard.validate.compare import LATENCIES, STATISTICS, Pair, validate
 from steelyard.validate.settings import gpu_of, scenario_of, unsupported_arguments
 from support.paths import SHARED
+from support.report_text import charts_of, words
 
 CAPTURES = SHARED / "h200-vllm-0.26"
 SMALL_MODEL = {
@@ -329,9 +330,8 @@ def test_the_command_prints_a_table_and_writes_a_page(
     assert re.search(r"TTFT p99 +\S+ \S+ +\S+ \S+ +[+-]0\.0 %", out)
     assert "KV blocks" in out and "turns" in out
     text = page.read_text()
-    assert text.count("<svg") == 2 * 5 and text.count("<polyline") == 2 * 10
-    drawn = "".join(re.findall(r"<polyline[^>]*>", text))
-    assert "{{" not in text and "nan" not in drawn and "://" not in text
+    assert len(charts_of(text)) == 1 + 2 * 5
+    assert "NaN" not in "".join(re.findall(r"<figure.*?</figure>", text, re.S))
     assert run(monkeypatch, str(capture), "--report", str(capture)) == 2
     assert "is a folder" in capsys.readouterr().err
 
@@ -366,13 +366,25 @@ def test_an_option_without_effect_is_refused(
 
 def test_the_page_draws_two_different_curves(folder: Path) -> None:
     record(folder, "chat", CHAT, slower=1.5)
-    lines = re.findall(r'<polyline class="line (c\d)" points="([^"]+)"', validation_page(validate(folder)))
-    assert [name for name, _ in lines] == ["c1", "c2"] * 5
-    ttft_measured, ttft_simulated = (
-        np.array([[float(x) for x in point.split(",")] for point in points.split()]) for _, points in lines[:2]
-    )
-    assert (ttft_measured[:, 0] >= ttft_simulated[:, 0]).all()  # slower lies to the right
-    assert (np.diff(ttft_measured[:, 0]) >= 0).all()
+    charts = charts_of(validation_page(validate(folder)))
+    assert set(charts) == {"errors", "ttft-0", "tpot-0", "e2e-0", "running-0", "waiting-0"}
+    for name in set(charts) - {"errors"}:
+        assert [each["name"] for each in charts[name]["marks"]] == ["measured", "simulated"]
+    measured, simulated = (np.array(each["x"]) for each in charts["ttft-0"]["marks"])
+    assert (measured >= simulated).all() and (np.diff(measured) >= 0).all(), "slower lies to the right"
+
+
+def test_the_page_says_first_how_far_off_it_is(folder: Path) -> None:
+    record(folder, "chat", CHAT, slower=1.5)
+    found = validate(folder)
+    page = validation_page(found)
+    text = words(page)
+    assert text.index("TTFT: ") < text.index("Errors: simulated over measured")
+    errors = [found.workloads[0].latency["tpot"][name].error for name in ("mean", "p95")]
+    worst = max(abs(error) for error in errors if error is not None)
+    assert f"at most {worst * 100:.1f} %" in text
+    bars = {bar["label"]: bar["value"] for bar in charts_of(page)["errors"]["bars"]}
+    assert bars["chat, TPOT mean"] == errors[0] and bars["chat, TPOT p95"] == errors[1]
 
 
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "llama-3.1-8b-server", "qwen3-30b-a3b"])

@@ -12,7 +12,7 @@ it, the engine counts as fresh if the first workload is in the folder.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from steelyard.errors import UserError, quoted
 from steelyard.files.finding import is_file, is_folder, is_there
 from steelyard.files.jsontext import json_lines, json_object, required
+from steelyard.scenario.numbers import MOST
 from steelyard.workload.traces.lines import seconds, tokens
 
 Floats = NDArray[np.float64]
@@ -74,6 +75,15 @@ class CapturedRun:
     answers: ClientTimes
     load: QueueLoad
     preemptions: int | None  # None if not recorded
+    prompts: Ints  # tokens of each request's prompt, in the order of the answers
+
+    @property
+    def order(self) -> Ints:
+        """The requests as they were asked: in the order of the workload's file, else by their time, as a recorder
+        writes them when they end."""
+        if self.asked != self.answered:
+            return np.arange(len(self.prompts))
+        return np.argsort(self.answers.at, kind="stable")
 
 
 @dataclass(frozen=True)
@@ -151,8 +161,9 @@ def _run(folder: Path, name: str) -> CapturedRun:
     if not is_file(asked):
         asked = answered
     load, preemptions = _load(stepped)
-    answers = _answers(answered, _ids(asked))
-    return CapturedRun(name, asked, answered, stepped, answers, load, preemptions)
+    prompts = _prompts(asked)
+    answers = _answers(answered, list(prompts))
+    return CapturedRun(name, asked, answered, stepped, answers, load, preemptions, np.array(list(prompts.values())))
 
 
 def _packed_or_not(path: Path) -> Path:
@@ -163,26 +174,22 @@ def _packed_or_not(path: Path) -> Path:
     return found
 
 
-def _ids(asked: Path) -> list[str]:
-    """The requests' ids in order; other mistakes in the file are reported by its reader."""
+def _prompts(asked: Path) -> dict[str, int]:
+    """The tokens of each request's prompt by its id, in order; mistakes in them are reported by the file's reader."""
     if not asked.name.endswith(ASKED):
-        named = [(where, str(required(row, "id", where))) for where, row in json_lines(asked, None)]
+        named = [(where, str(required(row, "id", where)), row) for where, row in json_lines(asked, None)]
     else:
         rows = json_object(asked).get("requests")
         if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
             raise UserError(f"{asked}: must be a JSON object with a list of `requests`, each an object")
-        named = [(f"{asked}: requests[{i}]", str(row.get("id", i))) for i, row in enumerate(rows)]
-    return _once(named)
-
-
-def _once(named: Iterable[tuple[str, str]]) -> list[str]:
-    """Names, each with its place, that must differ."""
+        named = [(f"{asked}: requests[{i}]", str(row.get("id", i)), row) for i, row in enumerate(rows)]
     places: dict[str, str] = {}
-    for where, name in named:
+    for where, name, _ in named:
         before = places.setdefault(name, where)
         if before != where:
             raise UserError(f"{where}: id {quoted(name)} is taken by {before}; every request needs its own")
-    return list(places)
+    lengths = {name: row.get("prompt") for _, name, row in named}
+    return {name: length if type(length) is int and 0 <= length <= MOST else 0 for name, length in lengths.items()}
 
 
 def _answers(path: Path, ids: Sequence[str]) -> ClientTimes:

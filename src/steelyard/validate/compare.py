@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
@@ -12,12 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.cost import graph_plan
-from steelyard.scenario import CostSpec
+from steelyard.hardware import find_gpu
+from steelyard.scenario import CostSpec, Scenario
 from steelyard.sim import Result, simulate
 from steelyard.sim.intervals import STATED, figures, intervals
+from steelyard.sim.models import find_served
 from steelyard.sim.spread import PERCENTILES, spread_of
 from steelyard.sim.summary import FirstUseFigures, Interval, Summary
 from steelyard.validate.capture import Capture, CapturedRun, QueueLoad, read_capture_folder
+from steelyard.validate.expert_routing import has_experts, routing_notes
 from steelyard.validate.settings import gpu_of, scenario_of, unsupported_arguments
 from steelyard.validate.steps import kernel_by_kernel, read_steps
 
@@ -133,15 +136,27 @@ def validate(
     capture = read_capture_folder(folder)
     name = gpu_of(capture, gpu)
     compared: list[WorkloadComparison] = []
-    ran: set[int] = set()
-    for run in capture.runs:
-        result = simulate(scenario_of(capture, run, name, given_cache=given_cache, cost=cost, warm_up=ran))
-        if result.summary.compiled_on_first_use is not None:
-            ran |= _ran(run, result, given_cache)
+    for run, result in replayed(capture, name, given_cache, cost):
         compared.append(compare_run(capture, run, result, intervals(result)))
         if progress is not None:
             progress(len(compared), len(capture.runs))
     return Validation(folder, name, tuple(compared))
+
+
+def replayed(
+    capture: Capture,
+    gpu: str,
+    given_cache: bool,
+    cost: CostSpec | None = None,
+    simulated: Callable[[Scenario], Result] = simulate,
+) -> Iterator[tuple[CapturedRun, Result]]:
+    """The workloads of a capture in order, each with its simulation."""
+    ran: set[int] = set()
+    for run in capture.runs:
+        result = simulated(scenario_of(capture, run, gpu, given_cache=given_cache, cost=cost, warm_up=ran))
+        if result.summary.compiled_on_first_use is not None:
+            ran |= _ran(run, result, given_cache)
+        yield run, result
 
 
 def compare_run(
@@ -163,8 +178,34 @@ def compare_run(
         samples=samples,
         load=(run.load, QueueLoad(steps["start"], steps["end"], steps["running"], steps["waiting"])),
         provenance=result.summary.provenance.to_dict(),
-        notes=(*unsupported_arguments(capture), *_stalls(run.load, result.summary), *result.notes),
+        notes=(
+            *unsupported_arguments(capture),
+            *_routing(capture, run, result.scenario),
+            *_links(result.scenario),
+            *_stalls(run.load, result.summary),
+            *result.notes,
+        ),
     )
+
+
+def _routing(capture: Capture, run: CapturedRun, scenario: Scenario) -> list[str]:
+    """Notes on how the capture's experts were routed; benches have no steps to tell it by."""
+    (pool,) = scenario.fleet.pools
+    model = find_served(scenario.model, scenario.base_dir, scenario.source).spec
+    if not has_experts(model):
+        return []
+    steps = read_steps(run.stepped) if run.load.by_step else []
+    return routing_notes(capture, model, steps, find_gpu(pool.gpu), pool.tp)
+
+
+def _links(scenario: Scenario) -> list[str]:
+    """A note where GPUs are linked by PCIe alone, and a capture does not say how far that reaches."""
+    (pool,) = scenario.fleet.pools
+    gpu, said = find_gpu(pool.gpu), scenario.fleet.topology
+    if pool.tp * pool.pp * pool.dp == 1 or gpu.nvlink_bandwidth or (said is not None and said.peer_access is not None):
+        return []
+    usual = "reach each other's memory" if gpu.peer_access else "send through the host's memory"
+    return [f"whether GPUs reach each other's memory over PCIe is not recorded (peer_access): they {usual} here"]
 
 
 def _ran(run: CapturedRun, result: Result, recorded: bool) -> set[int]:

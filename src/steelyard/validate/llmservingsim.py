@@ -1,7 +1,8 @@
 """Bench folders of LLMServingSim (``bench/HW/MODEL``): a real vLLM's answers to one workload.
 
-``vllm/meta.json`` has the engine's arguments, ``vllm/requests.jsonl`` the times of every request, ``config.json`` the
-GPUs and ``vllm/timeseries.csv`` the queues by the second. The workload is not in the folder and is given separately.
+``vllm/meta.json`` has the engine's settings (`bench_engine`), ``vllm/requests.jsonl`` the times of every request,
+``config.json`` the GPUs and ``vllm/timeseries.csv`` the queues by the second. The workload is not in the folder and is
+given separately.
 
 Latencies count from ``queued_ts``, when the engine received a request, as in the project's own summaries.
 ``arrival_time`` is of another clock.
@@ -17,26 +18,24 @@ import numpy as np
 
 from steelyard.cost.csvrows import number, whole
 from steelyard.errors import UserError
-from steelyard.files.csvtext import csv_rows
+from steelyard.files.csvtext import csv_columns, csv_rows
 from steelyard.files.finding import is_file
 from steelyard.files.jsontext import json_lines, json_object, required
 from steelyard.files.paths import absolute
-from steelyard.hardware import find_gpu
+from steelyard.hardware import find_gpu, is_known
 from steelyard.scenario import Scenario, scenario_from_dict
 from steelyard.sim import simulate
 from steelyard.sim.intervals import intervals
+from steelyard.validate.bench_engine import BenchEngine
 from steelyard.validate.capture import Capture, CapturedRun, ClientTimes, QueueLoad
 from steelyard.validate.compare import Validation, compare_run
 from steelyard.workload.traces import read_trace
 from steelyard.workload.traces.lines import seconds, tokens
 
-_MEMORY_UTILIZATION = 0.9  # vLLM's default at the time of these benches
-_KNOWN = {
-    "max_num_seqs": "max_num_seqs",
-    "max_num_batched_tokens": "max_num_batched_tokens",
-    "max_model_len": "max_model_len",
-    "kv_cache_dtype": "kv_cache_dtype",
-}
+_ENGINE = (
+    *("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size", "enable_prefix_caching", "policy"),
+    *("async_scheduling", "kv_cache_dtype", "num_gpu_blocks", "kv_cache_memory_bytes", "disable_custom_all_reduce"),
+)
 _TIMES = ("queued_ts", "first_token_ts", "last_token_ts")
 
 
@@ -79,23 +78,25 @@ def read_llmservingsim_bench(folder: Path, trace: Path) -> Capture:
         stepped=series,
         answers=_answers(answered, trace),
         load=_load(series),
-        preemptions=None,
+        preemptions=_preemptions(series),
+        prompts=read_trace(trace, "vllm-bench").prompt,
     )
-    cache = meta.get("kv_cache")
-    known = {"num_gpu_blocks": cache.get("num_gpu_blocks")} if isinstance(cache, dict) else {}
-    return Capture(folder, {**meta, **known}, (run,))
+    blocks = BenchEngine(str(folder / "vllm" / "meta.json"), meta).blocks
+    return Capture(folder, {**meta, "num_gpu_blocks": blocks}, (run,))
 
 
 def bench_scenario(capture: Capture, run: CapturedRun, gpu: str, cost: dict[str, str]) -> Scenario:
-    """The scenario as known before the bench ran: arguments, model, GPU and workload."""
-    arguments = _arguments(capture.meta, capture.folder)
-    engine = {ours: arguments[theirs] for theirs, ours in _KNOWN.items() if arguments.get(theirs) is not None}
+    """The scenario as known before the bench ran: the engine's settings, model, GPU and workload."""
+    where = f"{capture.folder}/vllm/meta.json"
+    bench = BenchEngine(where, capture.meta)
+    engine = {name: value for name in _ENGINE if (value := bench.setting(name)) is not None}
+    engine["kv_cache_dtype"] = "fp8" if str(engine.get("kv_cache_dtype")).startswith("fp8") else "auto"
     return scenario_from_dict(
         {
             "name": run.name,
-            "model": {"config": str(required(capture.meta, "model", f"{capture.folder}/vllm/meta.json"))},
-            "fleet": {"gpu": gpu, **_layout(arguments)},
-            "engine": {"gpu_memory_utilization": _utilization(capture.folder), **engine},
+            "model": {"config": str(required(capture.meta, "model", where)), **_model(bench)},
+            "fleet": {"gpu": gpu, **_layout(bench)},
+            "engine": {**bench.defaults, **engine, "gpu_memory_utilization": bench.memory_share, **bench.graphs()},
             "workload": {
                 "trace": {"file": str(absolute(run.asked)), "format": "vllm-bench"},
                 "arrivals": {"kind": "trace"},
@@ -107,15 +108,21 @@ def bench_scenario(capture: Capture, run: CapturedRun, gpu: str, cost: dict[str,
     )
 
 
-def _layout(arguments: dict[str, Any]) -> dict[str, Any]:
+def _model(bench: BenchEngine) -> dict[str, str]:
+    """What the engine made of the model's weights."""
+    found = {name: bench.setting(name) for name in ("dtype", "quantization")}
+    return {name: value.removeprefix("torch.") for name, value in found.items() if isinstance(value, str)}
+
+
+def _layout(bench: BenchEngine) -> dict[str, Any]:
     """The engine's layout. vLLM sends each request to the rank with the fewest unfinished ones."""
-    ranks = arguments.get("data_parallel_size") or 1
+    ranks = bench.setting("data_parallel_size") or 1
     return {
-        "tp": arguments.get("tensor_parallel_size") or 1,
-        "pp": arguments.get("pipeline_parallel_size") or 1,
+        "tp": bench.setting("tensor_parallel_size") or 1,
+        "pp": bench.setting("pipeline_parallel_size") or 1,
         "dp": ranks,
-        "expert_parallel": bool(arguments.get("enable_expert_parallel")),
-        "router": "least-outstanding" if ranks > 1 else "round-robin",
+        "expert_parallel": bool(bench.setting("enable_expert_parallel")),
+        "router": "least-outstanding" if ranks != 1 else "round-robin",
     }
 
 
@@ -160,20 +167,20 @@ def _load(path: Path) -> QueueLoad:
     return QueueLoad(start, end, running.astype(np.int64), waiting.astype(np.int64), by_step=False)
 
 
+def _preemptions(path: Path) -> int | None:
+    """Preemptions of all ticks; older benches do not record them."""
+    if "preempted" not in csv_columns(path):
+        return None
+    return sum(whole(row, "preempted", where) for where, row in csv_rows(path, ("preempted",)))
+
+
 def _gpu(capture: Capture) -> str:
-    """The catalog's name of the GPU, from the bench's topology or else from its folder."""
-    for instance in _instances(capture.folder):
-        if isinstance(instance.get("hardware"), str):
-            return find_gpu(instance["hardware"]).name
+    """The catalog's name of the GPU: as the driver names it, else from the bench's topology or its folder."""
+    named = BenchEngine(f"{capture.folder}/vllm/meta.json", capture.meta).gpu
+    for name in (named, *(instance.get("hardware") for instance in _instances(capture.folder))):
+        if isinstance(name, str) and is_known(name):
+            return find_gpu(name).name
     return find_gpu(absolute(capture.folder).parent.name).name
-
-
-def _utilization(folder: Path) -> float:
-    for instance in _instances(folder):
-        memory = instance.get("npu_mem")
-        if isinstance(memory, dict) and isinstance(memory.get("mem_util"), int | float):
-            return float(memory["mem_util"])
-    return _MEMORY_UTILIZATION
 
 
 def _instances(folder: Path) -> Iterator[dict[str, Any]]:
@@ -184,10 +191,3 @@ def _instances(folder: Path) -> Iterator[dict[str, Any]]:
         for instance in node.get("instances") or () if isinstance(node, dict) else ():
             if isinstance(instance, dict):
                 yield instance
-
-
-def _arguments(meta: dict[str, Any], folder: Path) -> dict[str, Any]:
-    found = meta.get("engine_kwargs")
-    if not isinstance(found, dict):
-        raise UserError(f"{folder}/vllm/meta.json: engine_kwargs must be an object (found {str(found)[:40]!r})")
-    return found

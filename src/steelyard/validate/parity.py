@@ -11,6 +11,7 @@ from steelyard.cost.step import StepTime
 from steelyard.engine import BlockNames, Engine, Limits, Pipeline, Request
 from steelyard.errors import UserError
 from steelyard.files.jsontext import json_lines
+from steelyard.scenario.runtime import NEWEST, release_of, threshold_alone
 
 TIME_TOLERANCE = 1e-6  # seconds: the goldens' times are rounded
 
@@ -105,6 +106,7 @@ def limits_of(golden: dict[str, Any]) -> Limits:
         max_num_seqs=config["max_num_seqs"],
         max_num_batched_tokens=config["max_num_batched_tokens"],
         long_prefill_token_threshold=config["long_prefill_token_threshold"],
+        threshold_alone=threshold_alone(release_of(golden.get("vllm")) or NEWEST),
         enable_chunked_prefill=config["enable_chunked_prefill"],
         enable_prefix_caching=config["enable_prefix_caching"],
         priority=config["policy"] == "priority",
@@ -114,6 +116,8 @@ def limits_of(golden: dict[str, Any]) -> Limits:
         speculative_tokens=drafts,
         stages=config.get("pipeline_parallel_size", 1),
         windows=tuple(golden.get("kv_groups", (None,))),
+        chunked=golden.get("chunked", False),
+        states=golden.get("state_groups", 0),
     )
 
 

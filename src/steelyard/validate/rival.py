@@ -37,7 +37,7 @@ class Rival:
         """
         name = _KNOWN_AS.get(point.model, point.model)
         package, database = package_folder(), find_database(point.gpu, point.engine)
-        if self.ask is None or package is None or database is None:
+        if self.ask is None or package is None or database is None or not point.aggregated:
             return None
         if not (package / "model_configs" / f"{name.replace('/', '--')}_config.json").is_file():
             return None  # it would download the model

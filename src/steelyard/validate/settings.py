@@ -32,6 +32,7 @@ _ARGUMENTS = {
     "enforce_eager": "enforce_eager",
     "kv_cache_dtype": "kv_cache_dtype",
     "disable_hybrid_kv_cache_manager": "disable_hybrid_kv_cache_manager",
+    "disable_custom_all_reduce": "disable_custom_all_reduce",
 }
 _MODEL = {"dtype": "dtype", "quantization": "quantization"}
 # Arguments that meta.json repeats as effective settings, or that do not affect latencies.
@@ -58,7 +59,7 @@ def scenario_of(
     the current folder. ``warm_up`` are tokens of steps that the engine ran before.
     """
     meta = capture.meta
-    arguments = _arguments(capture)
+    arguments = arguments_of(capture)
     engine = {ours: meta[theirs] for theirs, ours in _EFFECTIVE.items() if meta.get(theirs) is not None}
     engine |= {ours: arguments[theirs] for theirs, ours in _ARGUMENTS.items() if arguments.get(theirs) is not None}
     if str(engine.get("kv_cache_dtype", "")).startswith("fp8"):
@@ -69,6 +70,7 @@ def scenario_of(
     if capture.fresh:
         engine["warm_up"] = sorted(warm_up)
     model = {ours: arguments[theirs] for theirs, ours in _MODEL.items() if arguments.get(theirs) is not None}
+    topology = {} if meta.get("peer_access") is None else {"topology": {"peer_access": meta["peer_access"]}}
     trace = {"file": run.asked.name, "format": "capture", "sent": run.answered.name}
     if given_cache:
         trace["cached"] = run.answered.name
@@ -76,7 +78,7 @@ def scenario_of(
         {
             "name": run.name,
             "model": {"config": "config.json", **model},
-            "fleet": {"gpu": gpu, "tp": arguments.get("tensor_parallel_size", 1)},
+            "fleet": {"gpu": gpu, "tp": arguments.get("tensor_parallel_size", 1), **topology},
             "engine": engine,
             "workload": {"trace": trace, "arrivals": {"kind": "trace"}},
             "cost": _absolute(cost or CostSpec()),
@@ -96,7 +98,7 @@ def _absolute(cost: CostSpec) -> dict[str, Any]:
 def unsupported_arguments(capture: Capture) -> list[str]:
     """Arguments of the engine that a scenario cannot express, which may explain a difference."""
     known = {*_ARGUMENTS, *_MODEL, *_OF_NO_EFFECT, "tensor_parallel_size"}
-    return [f"kw.{name}={value} is not simulated" for name, value in _arguments(capture).items() if name not in known]
+    return [f"kw.{name}={value} is not simulated" for name, value in arguments_of(capture).items() if name not in known]
 
 
 def gpu_of(capture: Capture, wanted: str | None) -> str:
@@ -126,7 +128,12 @@ def _gpu_leading(folder: Path) -> str | None:
     return None
 
 
-def _arguments(capture: Capture) -> dict[str, Any]:
+def effective_settings(capture: Capture) -> dict[str, Any]:
+    """The engine's settings as vLLM resolved them, by the capture's names."""
+    return {key: capture.meta.get(key) for key in (*_EFFECTIVE, "cudagraph")}
+
+
+def arguments_of(capture: Capture) -> dict[str, Any]:
     """The engine's arguments, which captures store as Python literals."""
     given = capture.meta.get("kw") or {}
     if not isinstance(given, dict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -12,28 +12,36 @@ import numpy as np
 from steelyard.errors import UserError
 from steelyard.sim import simulate
 from steelyard.validate.rival import Rival, find_rival
+from steelyard.validate.silicon_apart import drafted
+from steelyard.validate.silicon_hosts import USUAL, RunHost, Times, fitted_hosts
 from steelyard.validate.silicon_points import Point, read_points, scenario_of, why_not
 
-Times = tuple[float, float]  # mean TTFT and TPOT, seconds
-Who = Literal["ours", "theirs"]
+Who = Literal["ours", "fitted", "theirs"]
+SIDES: tuple[Who, ...] = ("ours", "fitted", "theirs")
 METRICS = ("ttft", "tpot")
 
 
 @dataclass(frozen=True)
 class PointReplay:
-    """A measured point, our prediction, and AIConfigurator's (None without one)."""
+    """A measured point, our prediction, ours with a host fitted on other models, and AIConfigurator's (None without
+    one)."""
 
     point: Point
     ours: Times
     theirs: Times | None
+    fitted: Times | None = None
 
     @property
     def measured(self) -> Times:
         return self.point.ttft, self.point.tpot
 
+    def times(self, who: Who) -> Times | None:
+        """One side's prediction, if it has one."""
+        return {"ours": self.ours, "fitted": self.fitted, "theirs": self.theirs}[who]
+
     def predicted(self, who: Who) -> Times:
-        """One side's prediction, which must exist."""
-        times = self.ours if who == "ours" else self.theirs
+        """The same, where it must exist."""
+        times = self.times(who)
         assert times is not None
         return times
 
@@ -41,7 +49,7 @@ class PointReplay:
         """Output tokens per second and GPU with these times, in a closed loop."""
         ttft, tpot = times
         point = self.point
-        return point.concurrency * point.osl / (ttft + (point.osl - 1) * tpot) / point.layout.tp
+        return point.concurrency * point.osl / (ttft + (point.osl - 1) * tpot) / point.gpus
 
 
 @dataclass(frozen=True)
@@ -57,7 +65,7 @@ class Errors:
     @classmethod
     def of(cls, replays: Sequence[PointReplay], who: Who) -> Errors | None:
         """Errors of one side, or None without predictions."""
-        answered = [each for each in replays if who == "ours" or each.theirs is not None]
+        answered = [each for each in replays if each.times(who) is not None]
         if not answered:
             return None
         ratios = np.array([each.predicted(who) for each in answered]) / np.array([each.measured for each in answered])
@@ -144,7 +152,9 @@ class SiliconValidation:
     def regrets(self) -> dict[Who, Regret | None]:
         """Regrets of both sides over the replays that both predicted, or of ours alone over all replays."""
         both = self.answered_by_both
-        return {"ours": regret(both or self.replays, "ours"), "theirs": regret(both, "theirs")}
+        own = both or self.replays
+        fitted = [each for each in own if each.fitted is not None]
+        return {"ours": regret(own, "ours"), "fitted": regret(fitted, "fitted"), "theirs": regret(both, "theirs")}
 
 
 def validate_silicon(
@@ -164,9 +174,12 @@ def validate_silicon(
     replays: list[PointReplay] = []
     simulated: dict[tuple[object, ...], Times | str] = {}
     seen: set[tuple[object, ...]] = set()
+    with_drafts = drafted(points)
     for count, point in enumerate(points, 1):
         measurement = (*point.run, round(point.ttft, 5), round(point.tpot, 5))  # some are repeated with fewer digits
         reason = why_not(point) or ("the same measurement again" if measurement in seen else None)
+        if reason is None and point.name in with_drafts:
+            reason = "prefill and decode apart: with drafts, or not known to be without"
         seen.add(measurement)
         if reason is None:
             if point.run not in simulated:
@@ -180,20 +193,40 @@ def validate_silicon(
             skipped[reason] += 1
         if progress is not None:
             progress(count, len(points))
+    replays = _with_fitted(replays, source)
     return SiliconValidation(source, tuple(replays), dict(skipped.most_common()), rival.note)
 
 
-def _simulate(point: Point, source: str) -> Times | str:
+def _with_fitted(replays: Sequence[PointReplay], source: str) -> list[PointReplay]:
+    """The same with predictions by hosts that were fitted on other models."""
+    known: dict[tuple[object, ...], Times | None] = {}
+
+    def simulated(point: Point, host: RunHost) -> Times | None:
+        key = *point.run, host
+        if key not in known:
+            found = _simulate(point, source, host)
+            known[key] = None if isinstance(found, str) else found
+        return known[key]
+
+    hosts = fitted_hosts([each.point for each in replays if each.point.aggregated], simulated)
+
+    def fitted(point: Point) -> Times | None:
+        return simulated(point, hosts[point.published, point.model]) if point.aggregated else None
+
+    return [replace(each, fitted=fitted(each.point)) for each in replays]
+
+
+def _simulate(point: Point, source: str, host: RunHost = USUAL) -> Times | str:
     """Our mean TTFT and TPOT, or why the point cannot be simulated."""
     try:
-        result = simulate(scenario_of(point, source))
+        result = simulate(host.delayed(scenario_of(point, source), point), host=host.terms)
     except UserError as error:
         return _reason(str(error))
     finished = result.requests["status"] == "finished"
     if not finished.any():
         return "no request finishes"
     ttft, tpot = (result.requests[metric][finished] for metric in METRICS)
-    return float(np.nanmean(ttft)), float(np.nanmean(tpot))
+    return float(np.nanmean(ttft)) + host.before(point), float(np.nanmean(tpot))
 
 
 def _reason(message: str) -> str:
@@ -253,14 +286,13 @@ def _under_limit(replays: Sequence[PointReplay], who: Who) -> tuple[float, bool]
 
 
 def _both(replays: Sequence[PointReplay]) -> dict[str, Any]:
-    sides: tuple[Who, ...] = ("ours", "theirs")
-    found = {who: Errors.of(replays, who) for who in sides}
+    found = {who: Errors.of(replays, who) for who in SIDES}
     return {who: None if each is None else each.as_dict() for who, each in found.items()}
 
 
 def _point_dict(replay: PointReplay) -> dict[str, Any]:
     point = replay.point
-    sides = {"measured": replay.measured, "ours": replay.ours, "theirs": replay.theirs}
+    sides = {"measured": replay.measured, "ours": replay.ours, "fitted": replay.fitted, "theirs": replay.theirs}
     return {
         "name": point.name,
         "model": point.model,

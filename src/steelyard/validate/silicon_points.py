@@ -4,19 +4,25 @@ It has two kinds of runs. Those of the InferenceX benchmark draw lengths uniform
 ones, send ten requests per user after a warm-up, and start vLLM with the published recipe of each model. NVIDIA's own
 use exact lengths, twenty requests per user, and the limits of its deployment generator. Both are closed loops in which
 all users start at once and prompts share nothing.
+
+Prefill and decode apart are scored where the sample says how many engines of each there are.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from steelyard.cost.silicon import SYSTEMS, package_folder
 from steelyard.errors import UserError
 from steelyard.files.csvtext import csv_rows
+from steelyard.files.finding import is_file
 from steelyard.model import ModelSpec, MoeFfn, load_model
 from steelyard.scenario import Scenario, scenario_from_dict
+from steelyard.validate.silicon_apart import PointLayout, PointSide, engines_of, fleet_apart, why_not_apart
 
 GPUS = {system: gpu for gpu, system in SYSTEMS.items()}
 _PUBLISHED = re.compile(r"db-dump/|source_file=\d{4}-\d\d-\d\d\.csv|source_file=kimi")  # runs of InferenceX
@@ -30,24 +36,31 @@ _HOPPER = ("h100", "h200")
 _UTILIZATION = 0.9  # vLLM's default in all releases of the sample
 _PRECISIONS = {"fp8": "fp8", "fp4": "nvfp4", "int4": "int4", "int8": "int8"}
 _LONG_GRAPHS = (1, 2, 4, *range(8, 256, 8), *range(256, 2049, 16))
-# Settings of InferenceX's recipes for vLLM beside the common ones, by model.
-_RECIPES: dict[str, dict[str, Any]] = {
-    "openai/gpt-oss-120b": {"cudagraph_capture_sizes": _LONG_GRAPHS},
-    "meta-llama/Llama-3.1-70B": {"kv_cache_dtype": "fp8"},
-    "MiniMaxAI/MiniMax-M2.5": {"gpu_memory_utilization": 0.95, "max_num_seqs": 1024},
-    "moonshotai/Kimi-K2.5": {"gpu_memory_utilization": 0.95},
+_MXFP4_BY_MARLIN = {"cudagraph_capture_sizes": _LONG_GRAPHS, "moe_backend": "marlin"}  # VLLM_MXFP4_USE_MARLIN=1
+_MINIMAX = {"gpu_memory_utilization": 0.95, "max_num_seqs": 1024}
+# Settings of InferenceX's recipes for vLLM beside the common ones, by model and GPU, as they were when the sample's
+# runs were made (its repository has them by date).
+_RECIPES: dict[tuple[str, str], dict[str, Any]] = {
+    ("openai/gpt-oss-120b", "h100"): _MXFP4_BY_MARLIN,
+    ("openai/gpt-oss-120b", "h200"): _MXFP4_BY_MARLIN,
+    ("openai/gpt-oss-120b", "b200"): {
+        "cudagraph_capture_sizes": _LONG_GRAPHS,
+        "kv_cache_dtype": "fp8",
+        "max_num_seqs": 512,
+    },
+    ("meta-llama/Llama-3.1-70B", "h100"): {"kv_cache_dtype": "fp8"},
+    ("meta-llama/Llama-3.1-70B", "h200"): {"kv_cache_dtype": "fp8"},
+    ("meta-llama/Llama-3.1-70B", "b200"): {
+        "kv_cache_dtype": "fp8",
+        "max_num_seqs": 512,
+        "cudagraph": "full_decode_only",
+    },
+    ("MiniMaxAI/MiniMax-M2.5", "h200"): _MINIMAX,
+    ("MiniMaxAI/MiniMax-M2.5", "b200"): _MINIMAX | {"block_size": 32},
+    ("moonshotai/Kimi-K2.5", "h200"): {"gpu_memory_utilization": 0.95},
+    ("moonshotai/Kimi-K2.5", "b200"): {"gpu_memory_utilization": 0.95},
 }
-
-
-@dataclass(frozen=True)
-class PointLayout:
-    """The degrees of parallelism of a point; 0 where the sample has none."""
-
-    tp: int
-    pp: int
-    dp: int
-    expert_tp: int
-    expert_ep: int
+_MINIMAX_SINCE = (0, 19)  # releases with which the B200's recipe of MiniMax is this one
 
 
 @dataclass(frozen=True)
@@ -70,6 +83,9 @@ class Point:
     concurrency: int
     ttft: float  # mean, seconds
     tpot: float
+    prefill: PointSide | None = None
+    decode: PointSide | None = None
+    engines_said: bool = True  # whether the sample says how many prefill and decode engines there are
 
     @property
     def gpu(self) -> str:
@@ -85,23 +101,55 @@ class Point:
     def run(self) -> tuple[object, ...]:
         """The identity of an experiment: points with equal runs repeat each other."""
         load = self.isl, self.osl, self.concurrency, self.published
-        return self.model, self.system, self.engine, self.version, self.precision, self.layout, *load
+        sides = self.prefill, self.decode
+        return self.model, self.system, self.engine, self.version, self.precision, self.layout, *sides, *load
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the run."""
+        if self.prefill is None or self.decode is None:
+            return self.layout.tp
+        return sum(side.workers * side.layout.gpus for side in (self.prefill, self.decode))
 
 
 def read_points() -> list[Point]:
     """All points of the sample in the installed package."""
-    package = package_folder()
-    if package is None:
+    file = sample_file()
+    if file is None:
         raise UserError(
-            "the silicon sample comes with AIConfigurator, which is not installed; pip install 'steelyard[silicon]'"
+            "the silicon sample comes with AIConfigurator, which is not installed (AISimulate may bring the tables "
+            "without it); pip install 'steelyard[silicon]'"
         )
-    return [_point(row) for _, row in csv_rows(package / "systems" / "silicon_sample.csv", ("id",))]
+    return [_point(row) for _, row in csv_rows(file, ("id",))]
+
+
+def sample_file() -> Path | None:
+    """The sample in the installed package, if it has it."""
+    package = package_folder()
+    file = None if package is None else package / "systems" / "silicon_sample.csv"
+    return file if file is not None and is_file(file) else None
 
 
 def _point(row: dict[str, str]) -> Point:
     def whole(name: str) -> int:
-        return int(float(row[name] or 0))
+        return int(float(row.get(name) or 0))
 
+    def layout(prefix: str) -> PointLayout:
+        names = ("tp_size", "pp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size")
+        return PointLayout(*(whole(f"{prefix}{name}") for name in names))
+
+    def side(role: str) -> PointSide:
+        return PointSide(whole(f"{role}_num_workers"), whole(f"{role}_batch_size"), layout(f"{role}_"))
+
+    apart = row["mode"] == "disagg"
+    prefill, decode = (side("prefill"), side("decode")) if apart else (None, None)
+    users = re.search(r"silicon_concurrency=(\d+)", row["silicon_data_source"])
+    concurrency = whole("batch_size") if not apart else int(users[1]) if users else 0
+    said = prefill is None or prefill.workers > 0
+    if prefill is not None and decode is not None and not said:
+        lengths, gpu = (whole("isl"), whole("osl")), GPUS.get(row["system"], "")
+        counts = engines_of(row["model_path"], gpu, lengths, concurrency, prefill.layout.expert_ep)
+        prefill, decode = (replace(side, workers=count) for side, count in zip((prefill, decode), counts, strict=True))
     return Point(
         name=row["id"],
         source=row["silicon_data_source"],
@@ -113,22 +161,24 @@ def _point(row: dict[str, str]) -> Point:
         gemm_dtype=row["gemm_quant_mode"],
         expert_dtype=row["moe_quant_mode"],
         aggregated=row["mode"] == "agg",
-        layout=PointLayout(
-            *(whole(name) for name in ("tp_size", "pp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size"))
-        ),
+        layout=layout(""),
         isl=whole("isl"),
         osl=whole("osl"),
-        concurrency=whole("batch_size"),
+        concurrency=concurrency,
         ttft=float(row["silicon_ttft_ms"]) * 1e-3,
         tpot=float(row["silicon_tpot_ms"]) * 1e-3,
+        prefill=prefill,
+        decode=decode,
+        engines_said=said,
     )
 
 
 def why_not(point: Point) -> str | None:
     """Why a point cannot be repeated, as far as its columns tell."""
     layout = point.layout
-    if not point.aggregated:
-        return "prefill and decode on separate GPUs"
+    if point.prefill is not None and point.decode is not None:
+        reason = why_not_apart(point, point.prefill, point.decode)
+        return reason or (None if point.system in GPUS else "GPU not in the catalog")
     if point.engine != "vllm":
         return "not vLLM's scheduler"
     if point.system not in GPUS:
@@ -152,7 +202,7 @@ def scenario_of(point: Point, source: str) -> Scenario:
         {
             "name": point.name,
             "model": {"config": config, "quantization": quantized},
-            "fleet": {"gpu": point.gpu, "tp": point.layout.tp},
+            "fleet": _fleet(point, model),
             "engine": _engine(point) | ({"moe_backend": "deep_gemm"} if _multiplies_in_blocks(point, model) else {}),
             "workload": {
                 "arrivals": {"kind": "closed", "users": point.concurrency},
@@ -166,10 +216,18 @@ def scenario_of(point: Point, source: str) -> Scenario:
     )
 
 
+def _fleet(point: Point, model: ModelSpec) -> dict[str, Any]:
+    """One engine, or the prefill and decode engines of a run that has them apart."""
+    if point.prefill is None or point.decode is None:
+        return {"gpu": point.gpu, "tp": point.layout.tp}
+    routed = any(isinstance(layer.ffn, MoeFfn) for layer in model.layers)
+    return fleet_apart(point, point.prefill, point.decode, routed)
+
+
 def _layout_differs(point: Point, model: ModelSpec) -> bool:
     """Whether experts use another number of GPUs than attention."""
     routed = any(isinstance(layer.ffn, MoeFfn) for layer in model.layers)
-    return routed and point.layout.expert_tp not in (0, point.layout.tp)
+    return routed and point.aggregated and point.layout.expert_tp not in (0, point.layout.tp)
 
 
 def _multiplies_in_blocks(point: Point, model: ModelSpec) -> bool:
@@ -185,9 +243,11 @@ def _multiplies_in_blocks(point: Point, model: ModelSpec) -> bool:
 def _engine(point: Point) -> dict[str, Any]:
     """Engine settings: the recipe's, else the release's defaults."""
     common: dict[str, Any] = {"gpu_memory_utilization": _UTILIZATION, "enable_prefix_caching": False}
+    if point.engine == "sglang":
+        return common
     if point.published:
         limits = {"max_num_seqs": point.concurrency, "max_num_batched_tokens": 8192}
-        return common | limits | _RECIPES.get(point.model, {})
+        return common | limits | _recipe(point)
     common |= {
         "max_num_seqs": _OWN_REQUESTS,
         "max_num_batched_tokens": _OWN_REQUESTS + point.isl + _OWN_SPARE_TOKENS,
@@ -198,7 +258,24 @@ def _engine(point: Point) -> dict[str, Any]:
     return common
 
 
+def _recipe(point: Point) -> dict[str, Any]:
+    """Settings of the published recipe of a point's model on its GPU."""
+    if (point.model, point.gpu) == ("MiniMaxAI/MiniMax-M2.5", "b200") and _release(point.version) >= _MINIMAX_SINCE:
+        return {
+            "kv_cache_dtype": "fp8",
+            "max_num_seqs": 1024,
+            "max_num_batched_tokens": 2 * point.isl,
+            "cudagraph_capture_sizes": _LONG_GRAPHS,
+        }
+    if (point.model, point.gpu, point.precision) == ("moonshotai/Kimi-K2.5", "b200", "fp4"):
+        return {}
+    return _RECIPES.get((point.model, point.gpu), {})
+
+
 def _release(version: str) -> tuple[int, ...]:
+    """The first two numbers of a version; a nightly build is later than all."""
+    if version.startswith("nightly"):
+        return (sys.maxsize,)
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 

@@ -7,22 +7,25 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 
 from steelyard.cost.bundle import shipped_bundle
 from steelyard.cost.heldout import HeldOutError, held_out_errors
-from steelyard.cost.silicon import package_folder
 from steelyard.errors import UserError
 from steelyard.files.finding import files_below, is_file, is_folder
 from steelyard.files.jsontext import json_object
 from steelyard.files.reading import read_bytes, read_text
 from steelyard.hardware import find_gpu, gpu_names
-from steelyard.validate.capture import capture_files
+from steelyard.validate.capture import capture_files, read_capture_folder
 from steelyard.validate.compare import Validation, WorkloadComparison, validate
+from steelyard.validate.coverage import Coverage, of_operators, of_runs
 from steelyard.validate.crossed import cross_calibrate, read_sources
 from steelyard.validate.llmservingsim import bench_files, is_bench_folder, validate_bench
+from steelyard.validate.repeats import Repeats, engines_differ, repeats_of
 from steelyard.validate.rival import find_rival
 from steelyard.validate.silicon import SiliconValidation, validate_silicon
+from steelyard.validate.silicon_points import sample_file
 
 _HOPPER = ("h100", "h200")
 _PROFILES, _WORKLOADS = "perf", "workloads"  # folders of LLMServingSim
@@ -37,9 +40,17 @@ class Survey:
 
     captures: list[Validation] = field(default_factory=list)
     crossed: dict[str, WorkloadComparison | str] = field(default_factory=dict)  # by held-out run
+    repeats: list[Repeats] = field(default_factory=list)  # captures of one engine and one workload
     benches: list[tuple[Validation, str]] = field(default_factory=list)  # with the errors of the bench's own simulator
     operators: dict[str, list[HeldOutError]] = field(default_factory=dict)  # by GPU
     silicon: SiliconValidation | None = None
+    operators_by_class: list[Coverage] = field(default_factory=list)
+
+    @property
+    def runs_by_class(self) -> list[Coverage]:
+        """Figures of captures and benches in their stated interval, by where most of a run's step time comes from."""
+        runs = (*self.captures, *(bench for bench, _ in self.benches))
+        return of_runs(each for run in runs for each in run.workloads)
 
     @property
     def coverage(self) -> tuple[int, int]:
@@ -87,7 +98,8 @@ def survey(runs: Runs, say: Say) -> Survey:
     found = Survey()
     for folder in runs.captures:
         say(f"{folder.name}: from the profile alone")
-        found.captures.append(validate(folder, given_cache=_shared(folder)))
+        found.captures.append(validate(folder, given_cache=shared_engine(folder)))
+    found.repeats = _repeats(runs.captures)
     for same_model in _by_model(runs.captures):
         say(f"{', '.join(folder.name for folder in same_model)}: calibrated on each other")
         try:
@@ -101,10 +113,18 @@ def survey(runs: Runs, say: Say) -> Survey:
         if bundle is not None:
             say(f"operators of the {gpu} that its profile was not given")
             found.operators[gpu] = held_out_errors(bundle, find_gpu(gpu))
-    if package_folder() is not None:
+            found.operators_by_class = of_operators(bundle, find_gpu(gpu))
+    if sample_file() is not None:
         say("the end-to-end points of AIConfigurator on Hopper")
         found.silicon = validate_silicon(gpus=_HOPPER, rival=find_rival())
     return found
+
+
+def _repeats(folders: Sequence[Path]) -> list[Repeats]:
+    """Pairs of captures of one engine that served the same requests."""
+    captures = [read_capture_folder(folder) for folder in folders]
+    alike = (pair for pair in combinations(captures, 2) if engines_differ(*pair) is None)
+    return [found for pair in alike if (found := repeats_of(*pair)).runs]
 
 
 def _found(root: Path, pattern: str) -> set[Path]:
@@ -116,7 +136,7 @@ def _is_capture(folder: Path) -> bool:
     return is_file(folder / "config.json") and any(folder.glob("*.requests.jsonl*"))
 
 
-def _shared(folder: Path) -> bool:
+def shared_engine(folder: Path) -> bool:
     """Whether several runs share an engine, and so its prefix cache."""
     return len(list(folder.glob("*.requests.jsonl*"))) > 1
 
