@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from steelyard import __version__, posttrain_from_dict
+from steelyard import posttrain_from_dict
 from steelyard.cli.commands import COMMANDS, Deferred
 from steelyard.cli.control_runs import ACTIONS
 from steelyard.live.supervise import GRACE_SECONDS
@@ -141,7 +141,7 @@ def test_the_manifest_refers_to_what_is_there() -> None:
         assert words[words.index("--tokens") + 1] == f"{mounts['tokens']}/tokens"
         ports = {each["name"]: each["containerPort"] for each in container["ports"]}
         assert ports["metrics"] == int(words[words.index("--metrics") + 1])
-        assert container["image"] == f"steelyard:{__version__}"
+        assert f"-t {container['image']} ." in (ROOT / "docs/deploy.md").read_text(encoding="utf-8")
         assert {each["name"] for each in container["env"]} <= ENVIRONMENT
         assert pod["spec"]["securityContext"]["runAsUser"] == int(instructions("USER")[0].partition(":")[0])
         assert pod["spec"]["terminationGracePeriodSeconds"] > GRACE_SECONDS

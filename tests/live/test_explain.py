@@ -34,7 +34,7 @@ from steelyard.balance.log import (
 )
 from steelyard.balance.pool import Drained, Failed, PoolFormed, PoolRules, StepBegan, StepEnded, Tick
 from steelyard.balance.settings import CoreSettings
-from steelyard.balance.tail import Divided, OverSampling, PartialRollout, Repacking, TailBatching
+from steelyard.balance.tail import Divided, OverSampling, PartialRollout, Reconfiguring, Repacking, TailBatching
 from steelyard.errors import UserError
 from steelyard.live.explain import Explained, explanations, log_of
 from steelyard.live.store import Store, stored_fact
@@ -43,7 +43,7 @@ from steelyard.posttrain.history import DecidedLog
 from steelyard.posttrain.result import PosttrainResult
 from steelyard.posttrain.run import posttrain
 from steelyard.scenario import posttrain_from_dict
-from support.cluster import Cluster, settings
+from support.cluster import WIDE, Cluster, settings
 from support.engine_worlds import settled
 
 SMALL: dict[str, Any] = {
@@ -63,7 +63,10 @@ LARGE = {
     "engine": {"block_size": 64},
     "steps": 8,
 }
-TAILS = [None, OverSampling(), TailBatching(), PartialRollout(300), Divided(200), Repacking()]
+TAILS = [
+    *(None, OverSampling(), TailBatching(), PartialRollout(300), Divided(200), Repacking()),
+    Reconfiguring(few=0.7, wide=WIDE),
+]
 
 
 @cache
@@ -340,7 +343,7 @@ def test_a_core_that_is_watched_decides_as_one_that_is_not() -> None:
 def test_training_steps_and_syncs_are_slices(more: dict[str, Any]) -> None:
     result, text = ran(json.dumps(more))
     slices = [each for each in timeline(DecidedLog(rows(text))) if each["ph"] == "X"]
-    for step in result.steps:
+    for step in result.records:
         own = [each for each in slices if re.match(rf"step {step.step}\b", each["name"])]
         assert len(own) == len(step.spans)
         for each, (begun, over) in zip(own, step.spans, strict=True):
@@ -348,7 +351,7 @@ def test_training_steps_and_syncs_are_slices(more: dict[str, Any]) -> None:
         assert sum(each["args"]["samples"] for each in own) == step.samples
     syncs = [each for each in slices if each["name"].startswith("weights")]
     assert [each["name"] for each in syncs] == ["weights 1", "weights 2"]
-    for step, each in zip(result.steps, syncs, strict=False):
+    for step, each in zip(result.records, syncs, strict=False):
         assert each["ts"] == pytest.approx(step.trained * 1e6) and each["dur"] == pytest.approx(step.sync * 1e6, abs=1)
 
 

@@ -60,6 +60,7 @@ class StepMeasure:
         self._round_of: dict[str, int] = {}  # by group: the last round with samples of it
         self._left: dict[int, int] = {}  # by round: samples that have not ended
         self._rounds = 0
+        self._batches_begun: dict[int, int] = {}  # the round of each batch
         self._published: list[float] = []  # when engines had each version
         self._training: float | None = None  # since when the present part is trained on
         self._trained = 0.0  # seconds of the present step so far
@@ -108,15 +109,21 @@ class StepMeasure:
         return None if recent is None else MeasuredStep(recent, self._trained, at - self._published[-1])
 
     def _begin_round(self, starts: Sequence[Start]) -> None:
-        """Samples that are started at the same moment are of one round."""
-        self._rounds += 1
-        self._left[self._rounds] = sum(len(each.groups) * each.samples for each in starts)
+        """Batches that begin at the same moment are of one round."""
+        new = [each.step for each in starts if each.step not in self._batches_begun]
+        if new:
+            self._rounds += 1
+            self._left[self._rounds] = 0
+            self._batches_begun |= dict.fromkeys(new, self._rounds)
         for each in starts:
-            self._round_of |= dict.fromkeys(each.groups, self._rounds)
+            number = self._batches_begun[each.step]
+            self._left[number] += len(each.groups) * each.samples
+            self._round_of |= dict.fromkeys(each.groups, number)
         if len(self._left) > _ROUNDS:
             oldest = min(self._left)
             del self._left[oldest]
             self._round_of = {group: number for group, number in self._round_of.items() if number != oldest}
+            self._batches_begun = {step: number for step, number in self._batches_begun.items() if number != oldest}
 
     def _end(self, sample: _Sample, event: Ended) -> None:
         sample.turns.append(event.turn)

@@ -16,8 +16,9 @@ from pathlib import Path
 
 from steelyard.errors import UserError
 from steelyard.files.writing import write_text
-from steelyard.live.addresses import LOCAL, PartHost
+from steelyard.live.addresses import CONTROLLER, GATEWAY, LOCAL, PartHost
 from steelyard.live.engines.leash import signal_at_end_of_parent
+from steelyard.live.loop import run_on_uvloop
 from steelyard.live.runs import read_run
 from steelyard.live.store import Fenced
 
@@ -31,7 +32,8 @@ def main(folder: Path, name: str, host: PartHost = LOCAL) -> None:
     logging.basicConfig(level=logging.WARNING, format=f"%(asctime)s {name} %(levelname)s %(message)s")
     write_text(folder / f"{name}.pid", f"{os.getpid()}\n")
     try:
-        asyncio.run(run_part(folder, name, host))
+        run = run_on_uvloop if name in (CONTROLLER, GATEWAY) else asyncio.run
+        run(run_part(folder, name, host))
     except (UserError, Fenced) as problem:
         sys.exit(f"{name}: {problem}")
 

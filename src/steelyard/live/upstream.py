@@ -1,6 +1,9 @@
 """HTTP to engines: keep-alive connections, and answers passed on as they come.
 
 A library would do, but takes as long for a token as an engine's step: a token here costs one callback.
+
+Engines send the tokens of a step all at once. A part that a request waits for first is read and passed on at once.
+Further ones are put aside, and read a few at a time: requests and first tokens that come meanwhile go before them.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import cast
 from urllib.parse import urlsplit
 
 import httptools
@@ -19,6 +23,7 @@ from steelyard.errors import UserError
 
 _CONNECT_SECONDS = 5.0
 _MOST_IDLE = 1024  # connections kept open to one engine
+_AT_ONCE = 2  # connections whose further parts are read before the event loop looks for others; chosen
 
 
 if sys.platform == "linux":
@@ -46,6 +51,7 @@ class Upstream:
     port: int
     token: str = ""  # that it wants to see
     idle: deque[_Connection] = field(default_factory=deque)
+    unread: deque[_Connection] = field(default_factory=deque)  # with further parts of answers
 
     @classmethod
     def of(cls, url: str, token: str = "") -> Upstream:
@@ -92,6 +98,19 @@ class Upstream:
         while self.idle:
             self.idle.pop().close()
 
+    def read_later(self, connection: _Connection) -> None:
+        """Read what has come on a connection after what is more urgent."""
+        if not self.unread:
+            asyncio.get_running_loop().call_soon(self._read_some)
+        self.unread.append(connection)
+
+    def _read_some(self) -> None:
+        some = [self.unread.popleft() for _ in range(min(_AT_ONCE, len(self.unread)))]
+        if self.unread:
+            asyncio.get_running_loop().call_soon(self._read_some)
+        for connection in some:
+            connection.read()
+
     async def _connect(self) -> _Connection:
         loop = asyncio.get_running_loop()
         try:
@@ -124,21 +143,15 @@ def is_own(transport: asyncio.BaseTransport) -> bool:
 
 
 class UpstreamAnswer:
-    """An answer as it comes. `take` gives its next part, and None at its end.
-
-    Engines send the tokens of a step all at once. A request that waits for its first token is woken before those that
-    wait for further ones: two rounds of the event loop, in which a first part is read and passed on.
-    """
+    """An answer as it comes. `take` gives its next part, and None at its end."""
 
     def __init__(self, connection: _Connection) -> None:
         self._connection = connection
-        self._loop = asyncio.get_running_loop()
-        self._begun = False
         self._parts: list[bytes] = []
         self._waiter: asyncio.Future[None] | None = None
         self.status = 0
         self.headers: dict[str, str] = {}
-        self.headed = self.over = self.abandoned = False
+        self.headed = self.begun = self.over = self.abandoned = False
         self.failure = ""
 
     async def take(self) -> bytes | None:
@@ -167,14 +180,11 @@ class UpstreamAnswer:
 
     def add(self, data: bytes) -> None:
         self._parts.append(data)
-        if self._begun:
-            self._loop.call_soon(self._loop.call_soon, self.wake)
-        else:
-            self._begun = True
-            self.wake()
+        self.begun = True
+        self.wake()
 
     async def wait(self) -> None:
-        self._waiter = self._loop.create_future()
+        self._waiter = asyncio.get_running_loop().create_future()
         await self._waiter
 
     def wake(self) -> None:
@@ -190,6 +200,7 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._answer: UpstreamAnswer | None = None
+        self._unread: list[bytes] = []
         self.open = True
 
     async def send(self, data: bytes, sent: Callable[[UpstreamAnswer], None]) -> UpstreamAnswer:
@@ -216,10 +227,24 @@ class _Connection(asyncio.Protocol):
     # -- called by the event loop -------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # that of uvloop is one by its methods only
 
     def data_received(self, data: bytes) -> None:
+        if self._unread:
+            self._unread.append(data)
+        elif self._answer is not None and self._answer.begun:
+            self._unread.append(data)
+            self._upstream.read_later(self)
+        else:
+            self._parse(data)
+
+    def read(self) -> None:
+        """Read what was put aside."""
+        if self._unread:
+            data, self._unread = b"".join(self._unread), []
+            self._parse(data)
+
+    def _parse(self, data: bytes) -> None:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as problem:
@@ -227,6 +252,7 @@ class _Connection(asyncio.Protocol):
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.read()
         self.open = False
         self._fail(f"{self._upstream}: the connection broke off")
 

@@ -12,7 +12,6 @@ from steelyard.balance.commands import Start
 from steelyard.balance.kinds import Command
 from steelyard.live.client import GatewayLink, TrajectoryOver, ask
 from steelyard.live.wire import Message, command_of
-from steelyard.posttrain.record import LoopRecord
 from steelyard.posttrain.setup import PosttrainSetup
 from steelyard.posttrain.starts import Drawing
 from steelyard.records import Trajectory
@@ -31,7 +30,7 @@ class EmulatedAgents:
 
     def __init__(self, setup: PosttrainSetup, gateway: GatewayLink, speed: float) -> None:
         self._gateway, self._speed = gateway, speed
-        self._drawing = Drawing(setup, LoopRecord())
+        self._drawing = Drawing(setup)
         self._playing: set[asyncio.Task[None]] = set()
         self.tokens: dict[str, int] = {}  # of each sample's whole context
         self.generated: dict[str, int] = {}

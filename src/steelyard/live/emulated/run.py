@@ -188,7 +188,7 @@ class EmulatedRun:
             return api if api.url == url else ScoredAtOnce(url, key)
 
         api = ScoredAtOnce(addresses.url(port), key)
-        room = limits.blocks * limits.block_size
+        room = limits.room
         return KeptEngine(number, tp, limits.max_num_seqs, room, api, since=since, follow=follow)
 
     def _rules(self) -> WatchRules:

@@ -10,6 +10,7 @@ from steelyard.balance.commands import (
     Abort,
     Cap,
     Pause,
+    Reconfigure,
     Reopen,
     Repack,
     Resume,
@@ -77,8 +78,9 @@ class SampleSentences:
         self._group_of: dict[str, str] = {}
         self._given_up: set[str] = set()  # trajectories that were commanded to stop
         self._tail: WatchedTail | None = None
-        if settings.tail is not None:
-            self._tail = WatchedTail(settings.tail)
+        tail = settings.tail_policy
+        if tail is not None:
+            self._tail = WatchedTail(tail)
             core.rounds = TailRounds(settings.rounds, self._tail, core.placement.rollouts)
 
     def step_of(self, trajectory: str) -> int | None:
@@ -136,6 +138,8 @@ class SampleSentences:
                 yield Explained(at, "cap", "trajectories", f"from now on trajectories generate {cap}")
             case Repack():
                 yield self._repack(command, at)
+            case Reconfigure():
+                yield self._reconfigure(command, at)
             case Reopen():
                 yield Explained(at, "repack", "replicas", "replicas that were freed take trajectories again")
 
@@ -210,6 +214,12 @@ class SampleSentences:
         few = f"{counted(left, 'trajectory')} left, on fewer replicas after {counted(len(moves), 'move')}"
         what = f"{few}: {freed} free for training"
         return Explained(at, "repack", "replicas", what, about=frozenset(move.trajectory for move in moves))
+
+    def _reconfigure(self, command: Reconfigure, at: float) -> Explained:
+        left = counted(len(self._core.placement.rollouts.running), "trajectory")
+        numbers = sorted(number for merge in command.merges for number in merge.of)
+        what = f"{left} left, on wider replicas: {listed(numbers)} are merged into {len(command.merges)}"
+        return Explained(at, "reconfigure", "replicas", what)
 
     @property
     def _open(self) -> int:
