@@ -180,6 +180,12 @@ def test_schema_is_json_schema_for_scenarios(run: Run) -> None:
         assert reference in schema["$defs"]
 
 
+def test_schema_of_post_training_on_demand(run: Run) -> None:
+    schema = json.loads(run("schema", "--posttrain").out)
+    assert schema["title"] == "Steelyard post-training scenario"
+    assert {"trajectories", "rollout", "training", "mode"} <= set(schema["properties"])
+
+
 def test_models_and_gpus_list_the_catalogs(run: Run) -> None:
     models, gpus = run("models"), run("gpus")
     assert models.code == gpus.code == 0
@@ -375,7 +381,14 @@ def test_a_read_only_place_is_found_before_the_run(folder: Path) -> None:
 # -- interruptions ------------------------------------------------------------------------------------------------
 
 
-SAY_WHEN_RUNNING = """
+# What a shell starts in the background has Ctrl-C ignored, and so have its children: tests may run there.
+WITH_INTERRUPTS = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""
+SAY_WHEN_RUNNING = (
+    WITH_INTERRUPTS
+    + """
 import sys
 import steelyard.cli.simulate as command
 from steelyard.cli import main
@@ -386,6 +399,7 @@ def told(*given, **more):
 command.simulate = told
 main()
 """
+)
 
 
 def interrupted(folder: Path, number: int) -> subprocess.CompletedProcess[str]:
@@ -418,7 +432,9 @@ def test_an_interrupt_leaves_nothing_behind(folder: Path, number: int) -> None:
     assert sorted(path.name for path in folder.rglob("*")) == ["good.yaml", "slow.yaml"]
 
 
-REPEAT_FOR_EVER = """
+REPEAT_FOR_EVER = (
+    WITH_INTERRUPTS
+    + """
 import sys, time
 import steelyard.sim.intervals as intervals
 from steelyard.cli import main
@@ -426,6 +442,7 @@ intervals.simulate = lambda *_, **__: time.sleep(60)
 sys.argv[1:] = ["simulate", "good.yaml", "--out", "there", "--intervals", *sys.argv[1:]]
 main()
 """
+)
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from steelyard import __version__
 from steelyard.cli.misuse import misuse_as_user_error
 from steelyard.collector import collector_off
 from steelyard.errors import UserError, did_you_mean, quoted
@@ -34,6 +33,7 @@ COMMANDS = {
     "estimator-eval": "Evaluate estimators of what a trajectory has left, on held-out tasks.",
     "emit": "Write what runs a scenario's fleet with vLLM, SGLang, Dynamo, KServe, verl or slime.",
     "import": "Read a deployment's command or manifest into a scenario file.",
+    "ui": "Show a folder's scenarios and results on a local page: edit, run, ask what-if, compare, follow.",
     "profile": "Measure this machine's GPU, operator by operator (needs torch; vLLM's kernels where installed).",
     "schema": "Print the JSON Schema of a scenario file.",
     "models": "List the models of the catalog. Any other model is given by the path of its config.json.",
@@ -52,15 +52,17 @@ class Deferred(TyperCommand):
 
     def make_context(self, *arguments: Any, **more: Any) -> Any:
         """The context of the imported command, which replaces this one."""
-        return self._loaded().make_context(*arguments, **more)
-
-    def _loaded(self) -> Any:
         assert self.name is not None
-        with collector_off():
-            module = import_module(f"steelyard.cli.{self.name.replace('-', '_')}")
-        alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-        alone.command(self.name)(module.command)
-        return typer.main.get_command(alone)
+        return app_command(self.name).make_context(*arguments, **more)
+
+
+def app_command(name: str) -> Any:
+    """A command with its options, imported now."""
+    with collector_off():
+        module = import_module(f"steelyard.cli.{name.replace('-', '_')}")
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+    alone.command(name)(module.command)
+    return typer.main.get_command(alone)
 
 
 class Commands(TyperGroup):
@@ -100,6 +102,8 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from steelyard import __version__
+
         typer.echo(f"steelyard {__version__}")
         raise typer.Exit
 

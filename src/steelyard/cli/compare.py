@@ -26,7 +26,8 @@ _SERVING_SEEDS = 8  # chosen: differences of at least 1.7 times their spread ove
 
 def _names(dimension: str) -> Any:
     return typer.Option(
-        help=f"Post-training: any of {', '.join(map(str, DIMENSIONS[dimension]))}; separated by commas [default: all]."
+        help=f"Post-training: also run our policies with another {dimension}: any of "
+        f"{', '.join(map(str, DIMENSIONS[dimension]))}; separated by commas."
     )
 
 
@@ -101,7 +102,7 @@ def command(
 
     For serving all scenarios are simulated with the same seeds, and each difference to the first one is judged: better,
     worse, too small to matter, or no clear difference. Ways to run post-training are ours, bounds, other systems, and
-    ours with one setting changed.
+    our policies with one changed.
     """
     names = {
         "mode": modes,

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -17,6 +21,8 @@ if TYPE_CHECKING:
 
 _QUIET_SECONDS = 2.0  # commands that take longer show a progress bar
 _AVERAGED_SECONDS = 600.0  # over which the speed is averaged, for the time left
+_AS_LINES = "STEELYARD_PROGRESS"  # of the environment: progress as lines of JSON, for programs that start a command
+_LINE_SECONDS = 0.1  # between two of them
 
 
 class PlainConsole(Console):
@@ -51,16 +57,19 @@ class LateProgress:
         self._console = console
         self._began = time.monotonic()
         self._shown: tuple[Progress, TaskID] | None = None
+        self._lines = ProgressLines(what) if os.environ.get(_AS_LINES) == "lines" else None
 
     def __call__(self, done: int, total: int | None = None) -> None:
-        if self._shown is None:
-            if not self._console.is_terminal or time.monotonic() - self._began < _QUIET_SECONDS:
-                return
-            bar = _bar(self._console)
-            bar.start()
-            self._shown = bar, bar.add_task(self._what, total=total)
-        bar, task = self._shown
-        bar.update(task, completed=done)
+        if self._lines is not None:
+            self._lines(done, total)
+        elif self._shown is None:
+            if self._console.is_terminal and time.monotonic() - self._began >= _QUIET_SECONDS:
+                bar = _bar(self._console)
+                bar.start()
+                self._shown = bar, bar.add_task(self._what, total=total, completed=done)
+        else:
+            bar, task = self._shown
+            bar.update(task, completed=done)
 
     def __enter__(self) -> LateProgress:
         return self
@@ -68,6 +77,22 @@ class LateProgress:
     def __exit__(self, *_: object) -> None:
         if self._shown is not None:
             self._shown[0].stop()
+
+
+class ProgressLines:
+    """Progress for a program that reads it: ``{"progress": what, "done": 3, "total": 10}``, some lines a second. The
+    reader may be gone; the work goes on."""
+
+    def __init__(self, what: str) -> None:
+        self._what, self._next = what, 0.0
+
+    def __call__(self, done: int, total: int | None) -> None:
+        now = time.monotonic()
+        if now >= self._next or done == total:
+            self._next = now + _LINE_SECONDS
+            with suppress(OSError, ValueError):
+                told = {"progress": self._what, "done": done, "total": total or 0}
+                print(json.dumps(told), file=sys.stderr, flush=True)
 
 
 class SearchProgress:

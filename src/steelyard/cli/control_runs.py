@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
+from steelyard.cli.checks import check_as_written
 from steelyard.cli.console import out as console
 from steelyard.cli.console import say
 from steelyard.cli.control_top import top
@@ -29,8 +30,9 @@ from steelyard.live.runs import RUN_FILE, LiveRun, is_over, read_run
 from steelyard.posttrain.run import drive
 from steelyard.records.jsontext import readable
 from steelyard.report.folder import choose_output_dir
-from steelyard.report.live import Curve, curves_svg, live_page, step_rows
+from steelyard.report.live import Curve, curves_chart, live_page, step_rows
 from steelyard.report.live_run import beside_rows, run_page
+from steelyard.report.markup import chart_boxes
 from steelyard.scenario import PosttrainScenario, load_posttrain
 from steelyard.scenario.live import GrpoScenario, load_grpo
 
@@ -206,12 +208,18 @@ def _say_change(change: LiveChange) -> None:
 
 
 def _check(scenario: PosttrainScenario) -> None:
+    check_as_written(scenario)
     if scenario.mode == "colocated":
         raise UserError(f"{scenario.source}: mode: colocated cannot be run live yet; use split or an overlapped mode")
     if scenario.planner in _HINDSIGHT:
         raise UserError(
             f"{scenario.source}: planner: {scenario.planner} knows trajectories that have not been generated yet, "
             "so it can only be simulated; use simulated or libra"
+        )
+    if scenario.tail.kind == "reconfigure":
+        raise UserError(
+            f"{scenario.source}: tail: reconfigure cannot be run live yet, since no live driver moves GPUs between "
+            "engines inside a step; use repack"
         )
     if scenario.pool != "none" and scenario.planner != "given":
         raise UserError(
@@ -249,7 +257,7 @@ def as_live(scenario: PosttrainScenario) -> PosttrainScenario:
 def _show_learnt(scenario: GrpoScenario, folder: Path, runs: dict[str, GrpoRun]) -> None:
     """Show how the reward rose, over time and with each way of scheduling."""
     curves = {name: rewards(run) for name, run in runs.items()}
-    svg = curves_svg(curves, "seconds", "mean reward")
+    chart = curves_chart("reward", "Reward over time", curves, "mean reward")
     rows = [["", "reward of the first steps", "of the last steps", "seconds"]]
     for name, curve in curves.items():
         values = [value for _, value in curve]
@@ -260,10 +268,12 @@ def _show_learnt(scenario: GrpoScenario, folder: Path, runs: dict[str, GrpoRun])
     for row in rows[1:]:
         table.add_row(*row)
     console.print(table)
-    tables = [rows, *(step_rows(live_figures(run.store)) for run in runs.values())]
+    tables = {"Ways": rows, **{f"Steps: {name}": step_rows(live_figures(run.store)) for name, run in runs.items()}}
     verdict = f"A model of two layers learns sums with a calculator, {scenario.steps} steps of GRPO."
-    write_text(folder / "reward.svg", svg)
-    write_text(folder / "report.html", live_page(scenario.name, verdict, {"Reward over time": svg}, tables))
+    chart.save(folder / "reward.svg")
+    write_text(
+        folder / "report.html", live_page(scenario.name, verdict, {"Reward": chart_boxes([chart], "one")}, tables)
+    )
     say(f"written to {folder}")
 
 

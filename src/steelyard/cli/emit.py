@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from steelyard.cli.checks import check_as_written
 from steelyard.cli.console import err
 from steelyard.cli.options import Set
 from steelyard.cli.outputs import keep_inputs, scenario_inputs
@@ -32,17 +33,30 @@ def command(
     check_target_name(to)
     loaded: Scenario | PosttrainScenario
     loaded = load_posttrain(scenario, set_ or []) if to in POSTTRAIN else load_scenario(scenario, set_ or [])
+    if isinstance(loaded, PosttrainScenario):
+        check_as_written(loaded)
     made = emit(loaded, to)
+    check_deployment(made, out, scenario, loaded)
+    write_deployment(made, out)
+
+
+def check_deployment(made: Deployment, out: Path | None, scenario: Path, loaded: Scenario | PosttrainScenario) -> None:
+    """Raise UserError unless a deployment can be written, and replaces nothing that was read."""
+    if out is not None:
+        paths = [out / name for name in made.files]
+        keep_inputs(f"--out {out}", paths, scenario_inputs(scenario, loaded))
+        for path in paths:
+            check_file(path)
+
+
+def write_deployment(made: Deployment, out: Path | None) -> None:
+    """Write a deployment to a folder, or print it."""
     if out is None:
         for name, text in made.files.items():
             typer.echo(f"# ==> {name} <==\n{text}")
         return
-    paths = {out / name: text for name, text in made.files.items()}
-    keep_inputs(f"--out {out}", paths, scenario_inputs(scenario, loaded))
-    for path in paths:
-        check_file(path)
-    for path, text in paths.items():
-        write_text(path, text)
+    for name, text in made.files.items():
+        write_text(out / name, text)
     _tell(made, out)
 
 

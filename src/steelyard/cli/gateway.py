@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Annotated
 
@@ -40,6 +39,7 @@ def command(
     try:
         from steelyard.live.access import Access
         from steelyard.live.fleet import EngineFleet
+        from steelyard.live.loop import run_on_uvloop
         from steelyard.live.rules import GatewayRules, Rates
         from steelyard.live.serve import serve_gateway
         from steelyard.live.upstream import Upstream
@@ -54,4 +54,4 @@ def command(
         scheme = "http" if tls is None else "https"
         say(f"{len(engines)} engines at {scheme}://{host}:{found}/v1, {router}")
 
-    asyncio.run(serve_gateway(fleet, rules, host, port, ready, tls, log))
+    run_on_uvloop(serve_gateway(fleet, rules, host, port, ready, tls, log))

@@ -16,7 +16,10 @@ from steelyard.files.limits import MOST_SCENARIO_BYTES
 from steelyard.files.reading import read_text
 from steelyard.files.writing import write_text
 
-_ENDINGS = {"vllm-serve": "*.sh", "sglang": "*.sh", "dynamo": "*.yaml", "kserve": "*.yaml"}
+_ENDINGS = {
+    **dict.fromkeys(("vllm-serve", "sglang", "verl", "slime"), "*.sh"),
+    **dict.fromkeys(("dynamo", "kserve"), "*.yaml"),
+}
 _LONGEST_PATH = 4096
 
 

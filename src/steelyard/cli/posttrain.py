@@ -16,13 +16,15 @@ from steelyard.cli.console import LateProgress, say
 from steelyard.cli.console import out as console
 from steelyard.cli.options import Check, Out, Overwrite, Posttrain, Set, Summary
 from steelyard.cli.outputs import keep_scenario
-from steelyard.files.folder import SUMMARY
 from steelyard.files.writing import written_text
 from steelyard.posttrain.check import check_posttrain
 from steelyard.posttrain.run import posttrain
-from steelyard.report.folder import OutputFolder
+from steelyard.report.folder import PAGE, OutputFolder
 from steelyard.report.posttrain import print_posttrain, timeline_svg
+from steelyard.report.posttrain_page import posttrain_page
 from steelyard.scenario import load_posttrain
+
+TIMELINE = "timeline.svg"
 
 
 def command(
@@ -43,12 +45,12 @@ def command(
     with output.stage() as stage:
         with LateProgress("training steps") as progress, _journal(stage if log else None) as journal:
             result = posttrain(loaded, progress, journal)
-        text = result.summary_json()
-        for name, content in (("timeline.svg", timeline_svg(result)), (SUMMARY, text)):
+        result.write(stage)
+        for name, content in ((TIMELINE, timeline_svg(result)), (PAGE, posttrain_page(result))):
             with written_text(stage / name) as file:
                 file.write(content)
     if json_:
-        typer.echo(text, nl=False)
+        typer.echo(result.summary_json(), nl=False)
     else:
         print_posttrain(result.summary, console)
         say(f"written to {output.path}")

@@ -21,6 +21,7 @@ from steelyard.scenario.load import load
 from steelyard.scenario.search import SearchScenario
 from steelyard.search.answer import Answer, answer_search
 from steelyard.search.crew import check_address
+from steelyard.sim.kept_scenario import SCENARIO
 
 
 def command(
@@ -52,12 +53,13 @@ def command(
         check_target_name(emit)
     loaded = load(SearchScenario, scenario, set_ or [])
     folder = out or Path("runs") / f"search-{loaded.name}"
-    files = [folder / name for name in ("journal.jsonl", "search.json", "search.html")]
+    files = [folder / name for name in ("journal.jsonl", "search.json", "search.html", SCENARIO)]
     keep_inputs(f"--out {folder}", files, scenario_inputs(scenario, loaded))
     with SearchProgress() as progress:
         answer = answer_search(loaded, journal=files[0], workers=workers, ray=ray, sure=sure, progress=progress)
     text = readable(search_figures(answer))
-    for path, content in ((files[1], text), (files[2], search_page(answer))):
+    kept = readable(loaded.model_dump(mode="json", exclude_unset=True))
+    for path, content in zip(files[1:], (text, search_page(answer), kept), strict=True):
         write_text(path, content)
     if emit is not None:
         _deploy(answer, emit, folder)

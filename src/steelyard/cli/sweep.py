@@ -17,7 +17,7 @@ from steelyard.report.sweep import SWEEP_FILES, sweep_figures, sweep_lines, writ
 from steelyard.scenario.load import ScenarioFile
 from steelyard.scenario.overrides import parse_override
 from steelyard.search.grid import parse_axes
-from steelyard.search.sweep import SweepPlan, sweep
+from steelyard.search.sweep import SweepPlan, sweep_rows
 
 JOURNAL = "journal.jsonl"
 
@@ -54,7 +54,7 @@ def command(
     keep_inputs(f"--out {folder}", files, [scenario])
     try:
         with LateProgress("points") as progress:
-            rows = sweep(plan, folder / JOURNAL, workers, progress)
+            rows = sweep_rows(plan, folder / JOURNAL, workers, progress)
     except KeyboardInterrupt:
         told = f"interrupted: {folder / JOURNAL} has what was found; the same command goes on from there"
         err.print(told, soft_wrap=True, highlight=False)
