@@ -28,7 +28,7 @@ SIZES = {  # that make a run as long as they say; at their limit these are accep
     *("AutoscaleSpec.max", "AutoscaleSpec.min", "PosttrainScenario.steps", "BudgetSpec.turns"),
 }
 ROUNDS = {"rounds", "branches", "turns"}  # of which each is a request
-UNUSED = {"TraceArrivals", "TraceSpec"}  # that need a file
+UNUSED = {"TraceArrivals", "TraceSpec", "ReconfigureSpec"}  # that need a file, or batches that take turns
 SERVING_FIELDS = list(numeric_fields(Scenario.model_json_schema(), SERVING))
 POSTTRAIN_FIELDS = [
     field

@@ -7,6 +7,7 @@ from math import exp
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
 import yaml
 
@@ -17,11 +18,14 @@ from steelyard.scenario import (
     FixedTokens,
     Lognormal,
     PoissonArrivals,
+    PosttrainScenario,
     Scenario,
     TraceArrivals,
     json_schema,
+    load_posttrain,
     load_scenario,
     posttrain_from_dict,
+    posttrain_schema,
     scenario_from_dict,
 )
 from support.paths import EXAMPLES
@@ -205,6 +209,46 @@ def test_schema_describes_every_key_and_resolves() -> None:
     assert set(schema["properties"]) == set(Scenario.model_fields)
     assert schema["additionalProperties"] is False
     assert set(schema["required"]) == {"model", "fleet", "workload"}
+
+
+def test_the_schema_of_post_training_describes_every_key_and_resolves() -> None:
+    schema = posttrain_schema()
+    for node in _nodes(schema):
+        for key, value in node.get("properties", {}).items():
+            assert not isinstance(value, dict) or value.get("description"), f"{key} has no description"
+        if "$ref" in node:
+            assert node["$ref"].removeprefix("#/$defs/") in schema["$defs"]
+    assert set(schema["properties"]) == set(PosttrainScenario.model_fields)
+    assert schema["additionalProperties"] is False
+    assert set(schema["required"]) == {"model", "gpu", "trajectories", "rollout"}
+
+
+@pytest.mark.parametrize("path", sorted((EXAMPLES / "posttrain").glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_schema_of_post_training_takes_the_examples_and_what_they_expand_to(path: Path) -> None:
+    valid = jsonschema_rs.validator_for(posttrain_schema())
+    valid.validate(yaml.safe_load(path.read_text()))
+    valid.validate(json.loads(load_posttrain(path).model_dump_json()))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"trajectories": {"preset": "no-such", "prompts": 4}},
+        {"trajectories": {"preset": "search", "prompts_per_step": 4}},
+        {"trajectories": {"prompts": 4}},
+        {"mode": "colocate"},
+        {"rollout": []},
+        {"training": {"dp": 0}},
+        {"steps": 0},
+        {"stepps": 3},
+    ],
+    ids=str,
+)
+def test_the_schema_of_post_training_refuses_what_loading_refuses(change: dict[str, Any]) -> None:
+    written = yaml.safe_load((EXAMPLES / "posttrain" / "search-48.yaml").read_text()) | change
+    assert not jsonschema_rs.is_valid(posttrain_schema(), written)
+    with pytest.raises(UserError):
+        posttrain_from_dict(written)
 
 
 def test_schema_documents_both_forms() -> None:

@@ -50,7 +50,7 @@ from steelyard.scenario.workload import (
 
 if TYPE_CHECKING:
     from steelyard.scenario.posttrain import PosttrainScenario
-    from steelyard.scenario.posttrain_loading import load_posttrain, posttrain_from_dict
+    from steelyard.scenario.posttrain_loading import load_posttrain, posttrain_from_dict, posttrain_schema
 
 __all__ = [
     "AcceptSpec",
@@ -111,13 +111,16 @@ __all__ = [
     "load_posttrain",
     "load_scenario",
     "posttrain_from_dict",
+    "posttrain_schema",
     "scenario_from_dict",
 ]
 
 __getattr__ = lazily(
     __name__,
     {
-        **dict.fromkeys(("load_posttrain", "posttrain_from_dict"), "steelyard.scenario.posttrain_loading"),
+        **dict.fromkeys(
+            ("load_posttrain", "posttrain_from_dict", "posttrain_schema"), "steelyard.scenario.posttrain_loading"
+        ),
         "PosttrainScenario": "steelyard.scenario.posttrain",
     },
 )

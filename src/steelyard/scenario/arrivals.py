@@ -9,7 +9,17 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from steelyard.scenario.base import Spec, kind_required, mistake
 from steelyard.scenario.distributions import FixedSeconds, SecondsSpec
-from steelyard.scenario.numbers import MOST_SECONDS, Factor, Interval, Rate, RateOrZero, Requests, Seconds, Variation
+from steelyard.scenario.numbers import (
+    MOST_SECONDS,
+    Factor,
+    Interval,
+    Rate,
+    RateOrZero,
+    Requests,
+    Seconds,
+    Variation,
+    unit,
+)
 
 
 class PoissonArrivals(Spec):
@@ -71,7 +81,8 @@ class VaryingArrivals(Spec):
     kind: Literal["varying"] = Field(description="Poisson with a rate that changes over time.")
     profile: Profile = Field(
         description="Points [[second, rate], ...] joined by straight lines; the first and last rate hold "
-        "before and after them. Or a wave {mean, amplitude, period}."
+        "before and after them. Or a wave {mean, amplitude, period}.",
+        json_schema_extra=unit("s and 1/s"),
     )
 
     @model_validator(mode="after")
@@ -105,7 +116,9 @@ class ClosedArrivals(Spec):
     """A fixed number of users. Each waits for its answer, pauses, and sends its next request."""
 
     kind: Literal["closed"] = Field(description="Closed loop: a user sends its next request after the last has ended.")
-    users: Requests = Field(description="Users of the whole fleet; requests are assigned to them in turn.")
+    users: Requests = Field(
+        description="Users of the whole fleet; requests are assigned to them in turn.", json_schema_extra=unit("users")
+    )
     think: SecondsSpec = Field(
         default=FixedSeconds(kind="fixed", seconds=0.0),
         description="Seconds between an answer and the user's next request.",

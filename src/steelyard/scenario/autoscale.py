@@ -15,6 +15,7 @@ from steelyard.scenario.numbers import (
     Replicas,
     Seconds,
     ShareBelowOne,
+    unit,
 )
 
 _OF = {
@@ -43,7 +44,9 @@ class AutoscaleSpec(Spec):
     cooldown: Seconds = Field(default=60.0, description="Seconds after a change before the next one (not by schedule).")
     every: Interval = Field(default=5.0, description="Seconds between two decisions (not by schedule).")
     target: PositiveAmount | None = Field(
-        default=None, description="by queue: target number of unfinished requests per replica, queued or running."
+        default=None,
+        description="by queue: target number of unfinished requests per replica, queued or running.",
+        json_schema_extra=unit("requests"),
     )
     ttft: PositiveSeconds | None = Field(
         default=None,

@@ -10,32 +10,34 @@ from pydantic import BeforeValidator, Field, model_validator
 from steelyard.scenario.base import Spec, mistake, number_or_kind
 from steelyard.scenario.numbers import (
     Bound,
-    Count,
     Exponent,
     LawTokens,
     LogDeviation,
     PositiveSeconds,
     Scale,
     Seconds,
+    Tokens,
     WeightOrZero,
+    unit,
 )
 
 _Z95 = 1.6448536269514722  # the standard normal's 95th percentile
+_EITHER = unit("tokens or s")  # of what is drawn
 
 
 class FixedTokens(Spec):
     """Always the same length. Short form: the bare number."""
 
     kind: Literal["fixed"] = Field(description="Every draw has the same length.")
-    tokens: Count = Field(description="The length in tokens.")
+    tokens: Tokens = Field(description="The length in tokens.")
 
 
 class UniformTokens(Spec):
     """Every whole number from min to max is equally likely."""
 
     kind: Literal["uniform"] = Field(description="Whole numbers from min to max, both included, equally likely.")
-    min: Count = Field(description="Smallest length in tokens.")
-    max: Count = Field(description="Largest length in tokens.")
+    min: Tokens = Field(description="Smallest length in tokens.")
+    max: Tokens = Field(description="Largest length in tokens.")
 
     @model_validator(mode="after")
     def _ordered(self) -> UniformTokens:
@@ -47,12 +49,22 @@ class Lognormal(Spec):
     """A long tail, the usual shape of chat lengths. Draws outside min..max are set to the limit."""
 
     kind: Literal["lognormal"] = Field(description="Normal on a log scale.")
-    median: Scale | None = Field(default=None, description="Half of the draws are below this. Goes with p95 or sigma.")
-    mean: Scale | None = Field(default=None, description="Average before min and max apply. Goes with sigma.")
-    p95: Scale | None = Field(default=None, description="95 in 100 draws are below this. Goes with median.")
+    median: Scale | None = Field(
+        default=None, description="Half of the draws are below this. Goes with p95 or sigma.", json_schema_extra=_EITHER
+    )
+    mean: Scale | None = Field(
+        default=None, description="Average before min and max apply. Goes with sigma.", json_schema_extra=_EITHER
+    )
+    p95: Scale | None = Field(
+        default=None, description="95 in 100 draws are below this. Goes with median.", json_schema_extra=_EITHER
+    )
     sigma: LogDeviation | None = Field(default=None, description="Standard deviation of the natural logarithm.")
-    min: Bound | None = Field(default=None, description="Smaller draws become this (lengths are at least 1 anyway).")
-    max: Scale | None = Field(default=None, description="Larger draws become this.")
+    min: Bound | None = Field(
+        default=None,
+        description="Smaller draws become this (lengths are at least 1 anyway).",
+        json_schema_extra=_EITHER,
+    )
+    max: Scale | None = Field(default=None, description="Larger draws become this.", json_schema_extra=_EITHER)
 
     @model_validator(mode="after")
     def _determined(self) -> Lognormal:
@@ -97,9 +109,12 @@ class EmpiricalTokens(Spec):
 
     kind: Literal["empirical"] = Field(description="Drawn, with replacement, from observed lengths.")
     file: str | None = Field(default=None, description="Text file with one length per line; relative to the scenario.")
-    values: tuple[Count, ...] | None = Field(default=None, min_length=1, description="The lengths themselves.")
-    histogram: tuple[tuple[Count, Count, WeightOrZero], ...] | None = Field(
-        default=None, min_length=1, description="Bins [smallest, largest, weight]; uniform inside a bin."
+    values: tuple[Tokens, ...] | None = Field(default=None, min_length=1, description="The lengths themselves.")
+    histogram: tuple[tuple[Tokens, Tokens, WeightOrZero], ...] | None = Field(
+        default=None,
+        min_length=1,
+        description="Bins [smallest, largest, weight]; uniform inside a bin.",
+        json_schema_extra=unit("tokens and weight"),
     )
 
     @model_validator(mode="after")
@@ -159,5 +174,5 @@ _AnySeconds = Annotated[FixedSeconds | UniformSeconds | ExponentialSeconds | Log
 expand_tokens = number_or_kind("tokens", *_TOKENS)
 expand_seconds = number_or_kind("seconds", *_SECONDS)
 
-TokensSpec = Annotated[_AnyTokens, BeforeValidator(expand_tokens, json_schema_input_type=Count | _AnyTokens)]
+TokensSpec = Annotated[_AnyTokens, BeforeValidator(expand_tokens, json_schema_input_type=Tokens | _AnyTokens)]
 SecondsSpec = Annotated[_AnySeconds, BeforeValidator(expand_seconds, json_schema_input_type=Seconds | _AnySeconds)]

@@ -10,15 +10,18 @@ from pydantic import Field, model_validator
 from steelyard.scenario.base import Spec, mistake
 from steelyard.scenario.numbers import (
     Blocks,
-    Count,
     Factor,
     FewOrZero,
+    MemoryBytes,
     PositiveShare,
     Seats,
     ShareBelowOne,
     StepTokens,
+    Tokens,
     Whole,
+    unit,
 )
+from steelyard.scenario.runtime import RuntimeSpec, release_of, vllm_defaults
 from steelyard.scenario.speculation import SpeculativeSpec
 from steelyard.scenario.tiers import TierSpec, check_tiers
 from steelyard.scenario.workload import Accept, AcceptSpec
@@ -46,14 +49,14 @@ class SglangSpec(Spec):
         default="fcfs",
         description="Order of the waiting queue: lpm: longest prefix match first; fcfs: first come, first served.",
     )
-    max_prefill_tokens: Count = Field(default=16384, description="Most prompt tokens in a prefill batch.")
+    max_prefill_tokens: Tokens = Field(default=16384, description="Most prompt tokens in a prefill batch.")
     enable_mixed_chunk: bool = Field(
         default=False, description="Whether decodes run in the same step as prompt chunks."
     )
     schedule_conservativeness: Factor = Field(
         default=1.0, description="Factor on the KV space reserved for future tokens; higher is more conservative."
     )
-    max_new_tokens: Count | None = Field(
+    max_new_tokens: Tokens | None = Field(
         default=None, description="Output limit that every request sends, in tokens; its actual output if not given."
     )
     ignore_eos: bool = Field(default=False, description="Whether requests always run to max_new_tokens.")
@@ -66,13 +69,18 @@ class EngineSpec(Spec):
         default="vllm",
         description="Scheduler (docs/schedulers.md); some have settings of their own.",
     )
+    runtime: RuntimeSpec | None = Field(
+        default=None,
+        description="The engine's release, whose defaults count where a setting is not given; vLLM 0.26 if not given. "
+        "Host times are those of 0.26 in any case.",
+    )
     sglang: SglangSpec = Field(default=SglangSpec(), description="Settings that only SGLang's scheduler has.")
     max_num_seqs: Seats = Field(default=256, description="Most requests in one step.")
     max_num_batched_tokens: StepTokens = Field(default=8192, description="Most tokens in one step.")
-    max_model_len: Count | None = Field(
+    max_model_len: Tokens | None = Field(
         default=None, description="Most tokens of prompt and output together; the model's limit if not given."
     )
-    block_size: Count = Field(
+    block_size: Tokens = Field(
         default=16, description=f"Tokens per KV-cache block: {_listed(_BLOCK_SIZES)}; 1 with SGLang's scheduler."
     )
     gpu_memory_utilization: PositiveShare = Field(
@@ -83,18 +91,27 @@ class EngineSpec(Spec):
         default=None,
         description="KV-cache blocks per engine, the null block included; from the memory plan if not given.",
     )
+    kv_cache_memory_bytes: MemoryBytes | None = Field(
+        default=None,
+        description="Bytes of the KV cache per GPU, in place of what gpu_memory_utilization leaves for it.",
+    )
     disable_hybrid_kv_cache_manager: bool | None = Field(
         default=None,
         description="Layers with a sliding window keep blocks of all tokens, like layers of full attention. If not "
         "given, only if sliding windows are not simulated with the other settings (docs/fleets.md).",
     )
-    enable_prefix_caching: bool = Field(default=True, description="Reuse the KV blocks of equal prefixes.")
+    enable_prefix_caching: bool = Field(
+        default=True,
+        description="Reuse the KV blocks of equal prefixes; off for models with recurrent layers (docs/models.md).",
+    )
     tiers: tuple[TierSpec, ...] = Field(
         default=(), description="KV-cache tiers below GPU memory, nearest first: host, disk, remote."
     )
     enable_chunked_prefill: bool = Field(default=True, description="Split long prompts over several steps.")
     long_prefill_token_threshold: Whole = Field(
-        default=0, description="Most prompt tokens of one request in a step; 0: no limit."
+        default=0,
+        description="Most prompt tokens of one request in a step; 0: no limit.",
+        json_schema_extra=unit("tokens"),
     )
     policy: Literal["fcfs", "priority"] = Field(default="fcfs", description="Order of the waiting queue.")
     async_scheduling: bool = Field(
@@ -111,10 +128,12 @@ class EngineSpec(Spec):
     num_speculative_tokens: FewOrZero = Field(
         default=0,
         description="Short form of speculative: draft tokens per request and step, which take no time to make.",
+        json_schema_extra=unit("tokens"),
     )
     acceptance: Accept | None = Field(
         default=None,
         description="Accepted draft tokens per verify step, for workloads without `accept`.",
+        json_schema_extra=unit("tokens, or share of 1"),
     )
     cudagraph: Literal["full_and_piecewise", "full_decode_only", "full", "piecewise", "none"] = Field(
         default="full_and_piecewise", description="Which steps run as CUDA graphs."
@@ -122,12 +141,17 @@ class EngineSpec(Spec):
     cudagraph_capture_sizes: tuple[StepTokens, ...] | None = Field(
         default=None, max_length=10_000, description="Token counts with a captured graph; by vLLM's rule if not given."
     )
-    moe_backend: Literal["auto", "deep_gemm"] = Field(
+    moe_backend: Literal["auto", "deep_gemm", "marlin"] = Field(
         default="auto",
         description="Kernels of routed experts. auto: those of the profile, which are Triton's on Hopper; deep_gemm: "
-        "DeepGEMM's for fp8 in blocks, which vLLM 0.11.1 to 0.14 chose on Hopper for fewer than 8 GPUs.",
+        "DeepGEMM's for fp8 in blocks, which vLLM 0.11.1 to 0.14 chose on Hopper for fewer than 8 GPUs; marlin: "
+        "Marlin's for 4-bit weights, from NVIDIA's tables (steelyard[silicon]).",
     )
     enforce_eager: bool = Field(default=False, description="Run without CUDA graphs.")
+    disable_custom_all_reduce: bool = Field(
+        default=False,
+        description="Tensor-parallel groups add up with NCCL alone, instead of vLLM's own kernels for small tensors.",
+    )
     fresh: bool = Field(
         default=False,
         description=(
@@ -147,9 +171,12 @@ class EngineSpec(Spec):
     @model_validator(mode="before")
     @classmethod
     def _as_the_scheduler_is_known(cls, data: Any) -> Any:
-        if isinstance(data, Mapping) and isinstance(data.get("scheduler"), str):
-            return {**_NAMED.get(data["scheduler"], {}), **data}
-        return data
+        if not isinstance(data, Mapping):
+            return data
+        named = _NAMED.get(data["scheduler"], {}) if isinstance(data.get("scheduler"), str) else {}
+        runtime = data.get("runtime")
+        release = release_of(runtime.get("version")) if isinstance(runtime, Mapping) else None
+        return {**(vllm_defaults(release) if release else {}), **named, **data}
 
     @model_validator(mode="after")
     def _coherent(self) -> EngineSpec:
@@ -163,6 +190,8 @@ class EngineSpec(Spec):
                 "of a step needs at least one token",
                 "max_num_batched_tokens",
             )
+        if self.num_gpu_blocks is not None and self.kv_cache_memory_bytes is not None:
+            raise mistake("num_gpu_blocks says this; give one of the two", "kv_cache_memory_bytes")
         if self.warm_up and not self.fresh:
             raise mistake("only a fresh engine is warmed up; set fresh: true", "warm_up")
         if self.warm_up and max(self.warm_up) > self.max_num_batched_tokens:

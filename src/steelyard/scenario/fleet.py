@@ -11,7 +11,18 @@ from steelyard.scenario.autoscale import AutoscaleSpec
 from steelyard.scenario.base import Spec, mistake, refuse_unknown_keys
 from steelyard.scenario.engine import EngineSpec
 from steelyard.scenario.model import Model
-from steelyard.scenario.numbers import MOST_REPLICAS, Amount, Degree, Few, FewOrZero, Replicas, Weight
+from steelyard.scenario.numbers import (
+    MOST_REPLICAS,
+    Amount,
+    Degree,
+    Few,
+    FewOrZero,
+    Ranks,
+    Replicas,
+    Stages,
+    Weight,
+    unit,
+)
 from steelyard.scenario.topology import TopologySpec
 
 RouterName = Literal[
@@ -76,13 +87,13 @@ class PoolSpec(Spec):
     gpu: str = Field(min_length=1, description=_GPU)
     replicas: Replicas = Field(default=1, description=_REPLICAS)
     tp: Degree = Field(default=1, description=_TP)
-    pp: Degree = Field(default=1, description=_PP)
-    dp: Degree = Field(default=1, description=_DP)
+    pp: Stages = Field(default=1, description=_PP)
+    dp: Ranks = Field(default=1, description=_DP)
     dcp: Degree = Field(default=1, description=_DCP)
     expert_parallel: bool = Field(default=False, description=_EP)
-    redundant_experts: FewOrZero = Field(default=0, description=_REDUNDANT)
+    redundant_experts: FewOrZero = Field(default=0, description=_REDUNDANT, json_schema_extra=unit("experts"))
     all2all: All2AllName = Field(default="allgather_reducescatter", description=_ALL2ALL)
-    price_per_hour: Amount | None = Field(default=None, description=_PRICE)
+    price_per_hour: Amount | None = Field(default=None, description=_PRICE, json_schema_extra=unit("USD/h"))
     autoscale: AutoscaleSpec | None = Field(default=None, description=_AUTOSCALE)
     engine: EngineSpec | None = Field(
         default=None, description="Settings of this pool's engines where they differ from the scenario's `engine`."
@@ -102,13 +113,13 @@ class ShortFleet(Spec):
     gpu: str = Field(min_length=1, description=_GPU)
     replicas: Replicas = Field(default=1, description=_REPLICAS)
     tp: Degree = Field(default=1, description=_TP)
-    pp: Degree = Field(default=1, description=_PP)
-    dp: Degree = Field(default=1, description=_DP)
+    pp: Stages = Field(default=1, description=_PP)
+    dp: Ranks = Field(default=1, description=_DP)
     dcp: Degree = Field(default=1, description=_DCP)
     expert_parallel: bool = Field(default=False, description=_EP)
-    redundant_experts: FewOrZero = Field(default=0, description=_REDUNDANT)
+    redundant_experts: FewOrZero = Field(default=0, description=_REDUNDANT, json_schema_extra=unit("experts"))
     all2all: All2AllName = Field(default="allgather_reducescatter", description=_ALL2ALL)
-    price_per_hour: Amount | None = Field(default=None, description=_PRICE)
+    price_per_hour: Amount | None = Field(default=None, description=_PRICE, json_schema_extra=unit("USD/h"))
     autoscale: AutoscaleSpec | None = Field(default=None, description=_AUTOSCALE)
     router: RouterName = Field(default="round-robin", description=_ROUTER)
     topology: TopologySpec | None = Field(default=None, description=_TOPOLOGY)
@@ -135,10 +146,12 @@ class AfdSpec(Spec):
         default=1,
         description="Units that both pools are divided into. A unit has one scheduler. Requests and KV blocks are "
         "spread evenly over its attention replicas.",
+        json_schema_extra=unit("units"),
     )
     micro_batches: Few = Field(
         default=2,
         description="Parts of a step's batch that alternate between the two sides, so that both work at the same time.",
+        json_schema_extra=unit("micro-batches"),
     )
 
 

@@ -60,13 +60,14 @@ def scenario_from_dict(
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON Schema of a scenario file, short and long forms."""
-    schema = Scenario.model_json_schema(mode="validation")
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **schema,
-        "title": "Steelyard scenario",
-    }
+    """JSON Schema of a serving scenario's file, short and long forms."""
+    return schema_of(Scenario, "Steelyard scenario")
+
+
+def schema_of(kind: type[Written], title: str) -> dict[str, Any]:
+    """JSON Schema of the files of a kind of scenario."""
+    schema = kind.model_json_schema(mode="validation")
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": title}
 
 
 def _override_at(path: tuple[str | int, ...], overrides: Sequence[Override]) -> str:

@@ -15,18 +15,23 @@ from steelyard.scenario.numbers import (
     MOST_ROLLED_OUT,
     MOST_TRAJECTORIES,
     MOST_TURNS,
+    Amount,
     BytesPerSecond,
     Count,
     Degree,
     Few,
     FewOrZero,
+    Ranks,
     Replicas,
     Seed,
+    Stages,
     Steps,
+    Tokens,
+    unit,
 )
 from steelyard.scenario.rollouts import TrajectoriesSpec, TrajectorySpec
 from steelyard.scenario.scenario import CostSpec
-from steelyard.scenario.tails import NoTail, TailSpec
+from steelyard.scenario.tails import NoTail, ReconfigureSpec, TailSpec
 from steelyard.scenario.topology import TopologySpec
 
 Mode = Literal["colocated", "split", "one-step-off", "asynchronous"]
@@ -59,6 +64,7 @@ PlannerName = Literal[
     "oracle",
 ]
 PoolName = Literal["none", "thresholds", "payoff"]
+Objective = Literal["throughput", "reward", "cost"]
 
 
 class BucketSpec(Spec):
@@ -72,21 +78,23 @@ class TrainingSpec(Spec):
     """The training job: its layout and its steps."""
 
     tp: Degree = Field(default=1, description="Tensor-parallel degree.")
-    pp: Degree = Field(default=1, description="Pipeline stages.")
-    dp: Degree = Field(default=1, description="Data-parallel ranks.")
-    ep: Degree = Field(default=1, description="Expert-parallel degree.")
-    cp: Degree = Field(default=1, description="Context-parallel degree.")
+    pp: Stages = Field(default=1, description="Pipeline stages.")
+    dp: Ranks = Field(default=1, description="Data-parallel ranks.")
+    ep: Ranks = Field(default=1, description="Expert-parallel degree.")
+    cp: Ranks = Field(default=1, description="Context-parallel degree.")
     zero: Literal[0, 1, 2, 3] = Field(default=1, description="ZeRO stage: what data-parallel ranks shard; 3 is FSDP.")
     recompute: Literal["none", "selective", "full"] = Field(
         default="full", description="Activations that are recomputed in the backward pass."
     )
-    micro_batch_tokens: Count = Field(default=16384, description="Most tokens of a micro-batch, per GPU.")
+    micro_batch_tokens: Tokens = Field(default=16384, description="Most tokens of a micro-batch, per GPU.")
     packing: Literal["balanced", "best-fit"] = Field(
         default="balanced",
         description="balanced: samples are spread evenly over ranks, then over micro-batches, as in verl; best-fit: "
         "micro-batches are filled first, then assigned to ranks.",
     )
-    minibatches: Few = Field(default=1, description="Optimiser updates per training step.")
+    minibatches: Few = Field(
+        default=1, description="Optimiser updates per training step.", json_schema_extra=unit("updates")
+    )
     old_log_probs: bool = Field(default=True, description="Whether log-probabilities of the old policy are computed.")
     reference: Literal["none", "resident", "offloaded"] = Field(
         default="none", description="Reference policy: none, kept on the GPUs, or offloaded to the host."
@@ -96,11 +104,31 @@ class TrainingSpec(Spec):
         description="Whether gradients are weighted by tokens, so that data-parallel ranks may have different numbers "
         "of samples; if not, dp must divide the batch.",
     )
+    generates: bool = Field(
+        default=False,
+        description="Whether engines on its GPUs generate while it waits for samples; not in modes where rollout and "
+        "training take turns.",
+    )
 
     @property
     def gpus(self) -> int:
         """GPUs of the job."""
         return self.tp * self.pp * self.dp * self.cp
+
+
+class AdmissionSpec(Spec):
+    """Which samples begin in asynchronous mode, and what becomes of those that take long."""
+
+    concurrency: Count | None = Field(
+        default=None,
+        description="Samples that run at once at most; limited by `staleness` alone if not given.",
+        json_schema_extra=unit("samples"),
+    )
+    late: Literal["wait", "drop", "train"] = Field(
+        default="wait",
+        description="Groups that would be older than `staleness` when they are trained on. wait: training waits for "
+        "them in time; drop: they are aborted, and others begin; train: they are trained on all the same.",
+    )
 
 
 class SyncSpec(Spec):
@@ -133,6 +161,7 @@ class PosttrainScenario(Written):
         default=None,
         description="Most weight versions that a sample may be behind when it is trained on. If not given: 0, 0, 1 and "
         "2 by mode, plus the steps that the tail policy carries samples over.",
+        json_schema_extra=unit("weight versions"),
     )
     rollout: tuple[BucketSpec, ...] = Field(
         min_length=1, max_length=100, description="Rollout engines, by tensor-parallel degree."
@@ -140,6 +169,11 @@ class PosttrainScenario(Written):
     training: TrainingSpec = Field(default=TrainingSpec(), description="The training job.")
     router: RouterName = Field(
         default="cost-aware", description="Policy that chooses the replica of a turn (docs/balance.md)."
+    )
+    queue_cap: Count = Field(
+        default=64,
+        description="Turns on a replica at most, running and queued, before c-mlfq passes it over.",
+        json_schema_extra=unit("turns"),
     )
     estimator: EstimatorName = Field(
         default="suffix", description="Estimator of what a trajectory has left (docs/estimators.md)."
@@ -162,6 +196,9 @@ class PosttrainScenario(Written):
         default=NoTail(),
         description="Policy for the last trajectories of a step (docs/pool.md): its name, or its settings.",
     )
+    admission: AdmissionSpec = Field(
+        default=AdmissionSpec(), description="Admission of samples in asynchronous mode (docs/pool.md)."
+    )
     streaming: bool = Field(
         default=False,
         description="Whether training starts on each group when it is complete, with one update at the end of the "
@@ -169,7 +206,19 @@ class PosttrainScenario(Written):
     )
     sync: SyncSpec = Field(default=SyncSpec(), description="Weight sync.")
     engine: EngineSpec = Field(default=EngineSpec(), description="Engine settings, in vLLM's names.")
+    price_per_hour: Amount | None = Field(
+        default=None,
+        description="US dollars per GPU and hour; the catalog's price if not given.",
+        json_schema_extra=unit("USD/h"),
+    )
     cost: CostSpec = Field(default=CostSpec(source="auto"), description="Sources of operator times.")
+    objective: Objective | None = Field(
+        default=None,
+        description="What the way to run is chosen for, before the run, by short runs on trajectories of another seed: "
+        "tokens per second, time to a reward, or its cost. The choice takes the place of mode, staleness (which then "
+        "is the most that is allowed), streaming, admission, tail, router, estimator, planner, pool and the split of "
+        "the GPUs. If not given, all is as written. For posttrain, plan and compare.",
+    )
     steps: Steps = Field(default=5, description="Training steps.")
     seed: Seed = Field(default=0, description="Seed of everything random; the same seed gives the same result.")
 
@@ -251,14 +300,40 @@ class PosttrainScenario(Written):
                 f"put them {least} behind; give {least} or more, or leave it out",
                 "staleness",
             )
+        if self.admission != AdmissionSpec() and (self.mode != "asynchronous" or self.tail.kind != "none"):
+            raise mistake("only for mode asynchronous without a tail policy; leave it out", "admission")
+        concurrency = self.admission.concurrency
+        if concurrency is not None and concurrency < self.trajectories.group:
+            raise mistake(
+                f"a group has {self.trajectories.group} samples, which begin together; give at least as many",
+                *("admission", "concurrency"),
+            )
         if self.streaming and self.mode == "colocated":
             raise mistake("colocated GPUs cannot train while they roll out; use another mode", "streaming")
         if self.streaming and self.training.minibatches > 1:
             raise mistake("streaming makes one update a step; leave training.minibatches at 1", "streaming")
+        if self.training.generates and self.synchronous:
+            raise mistake(f"in mode {self.mode} it never waits for samples while others run", "training", "generates")
         if self.pool != "none" and self.mode == "colocated":
             raise mistake("colocated stages share all GPUs already; leave it out", "pool")
+        if isinstance(self.tail, ReconfigureSpec):
+            self._can_reconfigure(self.tail)
+        if self.objective == "reward" and self.trajectories.learning is None:
+            raise mistake("reward: needs trajectories.learning, for example {samples: 100000}", "objective")
         if self.engine.scheduler != "vllm":
             raise mistake("rollouts are scheduled as vLLM does; leave it out", "engine", "scheduler")
         if self.engine.tiers:
             raise mistake("rollout engines have no tiers; the router moves caches to the host", "engine", "tiers")
         return self
+
+    def _can_reconfigure(self, tail: ReconfigureSpec) -> None:
+        """Refuse what a change of the rollout's layout inside a step cannot go with."""
+        if not self.synchronous:
+            raise mistake(
+                f"reconfigure: in mode {self.mode} the next batch fills the engines that a tail leaves idle; use mode "
+                "colocated or split",
+                "tail",
+            )
+        if self.planner not in ("given", "static-best") or self.pool != "none":
+            other = f"planner {self.planner}" if self.pool == "none" else f"pool {self.pool}"
+            raise mistake(f"reconfigure: needs engines that stay; leave {other} out", "tail")

@@ -17,7 +17,6 @@ from steelyard.scenario.distributions import SecondsSpec, TokensSpec, refuse_dis
 from steelyard.scenario.numbers import (
     Amount,
     Context,
-    Count,
     Factor,
     Groups,
     HalfShare,
@@ -28,9 +27,11 @@ from steelyard.scenario.numbers import (
     Samples,
     Share,
     Tasks,
+    Tokens,
     Turns,
     WeightOrZero,
     Whole,
+    unit,
 )
 from steelyard.scenario.problems import dotted, findings, listed
 
@@ -67,8 +68,12 @@ class ToolSpec(Spec):
         default=1.0, description="Factor on the odds of errors and timeouts for each standard deviation of difficulty."
     )
     slower: Factor = Field(default=1.0, description="Factor on latency for each standard deviation of difficulty.")
-    advance: Amount = Field(default=1.0, description="Steps of work that a success completes.")
-    rework: Amount = Field(default=0.0, description="Steps of work that an error adds.")
+    advance: Amount = Field(
+        default=1.0, description="Steps of work that a success completes.", json_schema_extra=unit("steps of work")
+    )
+    rework: Amount = Field(
+        default=0.0, description="Steps of work that an error adds.", json_schema_extra=unit("steps of work")
+    )
     insight: HalfShare = Field(
         default=0.0,
         description="Chance that a success shortens the remaining work (by `shorten`). It grows with the length of the "
@@ -94,7 +99,7 @@ class SpreadSpec(Spec):
 class WorkSpec(SpreadSpec):
     """Steps of work of a trajectory: successful calls of tools with ``advance`` 1. Rounded; it may be 0."""
 
-    median: PositiveAmount = Field(description="Median number of steps.")
+    median: PositiveAmount = Field(description="Median number of steps.", json_schema_extra=unit("steps of work"))
 
 
 class BudgetSpec(Spec):
@@ -102,7 +107,7 @@ class BudgetSpec(Spec):
 
     turns: Turns = Field(description="Most turns.")
     context: Context = Field(description="Most tokens in all: prompt, generated and returned.")
-    response: Count | None = Field(default=None, description="Most tokens after the prompt; not limited if not given.")
+    response: Tokens | None = Field(default=None, description="Most tokens after the prompt; not limited if not given.")
 
 
 class LearningSpec(Spec):
@@ -114,6 +119,7 @@ class LearningSpec(Spec):
     stale_half: Factor | None = Field(
         default=None,
         description="Staleness, in weight versions, at which a sample counts half; no effect if not given.",
+        json_schema_extra=unit("weight versions"),
     )
     target: Reward | None = Field(default=None, description="Reward for which the summary gives the time to reach it.")
 
@@ -138,7 +144,7 @@ class Factors(Spec):
 class DriftPoint(Factors):
     """The factors at one training step."""
 
-    step: Whole = Field(description="Training step, from 0.")
+    step: Whole = Field(description="Training step, from 0.", json_schema_extra=unit("training steps"))
 
 
 class ScheduleDrift(Spec):
@@ -156,9 +162,13 @@ class ScheduleDrift(Spec):
 
 
 class LearningDrift(Factors):
-    """Drift by learning: each factor goes from 1 to its given value, in proportion to the gain in reward."""
+    """Drift by learning: each factor goes from 1 to its given value, in proportion to the gain in reward.
 
-    kind: Literal["learning"] = Field(description="By effective samples trained on; needs `learning`.")
+    All earlier samples in the order of prompts count, and as fresh ones: how stale they were, which depends on the way
+    the run is done, changes the reward but no trajectory.
+    """
+
+    kind: Literal["learning"] = Field(description="By samples trained on, as if fresh; needs `learning`.")
 
 
 _AnyDrift = Annotated[ScheduleDrift | LearningDrift, Field(discriminator="kind")]
@@ -168,8 +178,10 @@ DriftSpec = Annotated[_AnyDrift, BeforeValidator(kind_required(ScheduleDrift, Le
 class GroupsSpec(Spec):
     """Prompts and samples of one training step."""
 
-    prompts: Groups = Field(default=128, description="Prompts per training step.")
-    group: Groups = Field(default=16, description="Samples per prompt, the group of GRPO.")
+    prompts: Groups = Field(default=128, description="Prompts per training step.", json_schema_extra=unit("prompts"))
+    group: Groups = Field(
+        default=16, description="Samples per prompt, the group of GRPO.", json_schema_extra=unit("samples")
+    )
     learning: LearningSpec | None = Field(default=None, description="Model of how reward rises with training.")
 
 
@@ -229,6 +241,13 @@ def _presets() -> dict[str, dict[str, Any]]:
 def preset_names() -> list[str]:
     """Names of the presets."""
     return list(_presets())
+
+
+def preset_schema(whole: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON Schema of trajectories of a preset with some keys changed, from that of all keys."""
+    preset = {"type": "string", "enum": preset_names(), "description": "The preset that has the keys not given."}
+    found = {key: value for key, value in whole.items() if key != "title"}
+    return {**found, "required": ["preset"], "properties": {"preset": preset, **whole["properties"]}}
 
 
 def expand_trajectories(value: Any) -> Any:

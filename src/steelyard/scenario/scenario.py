@@ -20,10 +20,11 @@ from steelyard.scenario.workload import Workloads, WorkloadSpec
 class CostSpec(Spec):
     """Sources of step times."""
 
-    source: Literal["auto", "silicon", "analytic"] = Field(
+    source: Literal["auto", "silicon", "transferred", "analytic"] = Field(
         default="auto",
         description="auto: the best source for each operator; silicon: NVIDIA's tables of measured operators first "
-        "(`pip install steelyard[silicon]`); analytic: the roofline only.",
+        "(`pip install steelyard[silicon]`); transferred: first the profile of a GPU with the same multiprocessors; "
+        "analytic: the roofline only.",
     )
     profile: str | None = Field(
         default=None,

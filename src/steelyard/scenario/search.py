@@ -12,14 +12,18 @@ from steelyard.scenario.fleet import All2AllName, RouterName, TransferSpec
 from steelyard.scenario.model import Model
 from steelyard.scenario.numbers import (
     Amount,
-    Count,
     Degree,
     Few,
     FewOrZero,
+    Groups,
+    PartShare,
     PositiveSeconds,
     PositiveShare,
+    Ranks,
     Replicas,
     Seed,
+    Stages,
+    unit,
 )
 from steelyard.scenario.scenario import CostSpec
 from steelyard.scenario.slo import SloSpec
@@ -44,19 +48,23 @@ class PoolChoices(Spec):
 
     gpu: Choices[str] = Field(description="GPU types.")
     tp: Choices[Degree] = Field(default=(1,), description="Tensor-parallel degrees.")
-    pp: Choices[Degree] = Field(default=(1,), description="Pipeline stages.")
-    dp: Choices[Degree] = Field(default=(1,), description="Data-parallel ranks.")
+    pp: Choices[Stages] = Field(default=(1,), description="Pipeline stages.")
+    dp: Choices[Ranks] = Field(default=(1,), description="Data-parallel ranks.")
     gpus: Choices[Degree] | None = Field(
         default=None, description="GPUs of an engine: only layouts of these sizes (tp x pp x dp) are considered."
     )
     expert_parallel: Choices[bool] = Field(default=(False,), description="Experts in parallel, or not.")
-    redundant_experts: Choices[FewOrZero] = Field(default=(0,), description="Copies of the busiest experts.")
+    redundant_experts: Choices[FewOrZero] = Field(
+        default=(0,), description="Copies of the busiest experts.", json_schema_extra=unit("experts")
+    )
     all2all: Choices[All2AllName] = Field(default=("allgather_reducescatter",), description="All-to-all backends.")
     instances: Choices[Replicas] = Field(
         default=(1,), description="Of attention and ffn: replicas of one unit. Other roles: leave it out."
     )
     price_per_hour: Amount | None = Field(
-        default=None, description="US dollars per GPU and hour; the catalog's if not given."
+        default=None,
+        description="US dollars per GPU and hour; the catalog's if not given.",
+        json_schema_extra=unit("USD/h"),
     )
     engine: dict[str, Any] = Field(
         default_factory=dict,
@@ -68,7 +76,7 @@ class PoolChoices(Spec):
 class SearchSpec(Spec):
     """The fleets to choose from, and what makes one better."""
 
-    gpus: Count = Field(le=65_536, description="Most GPUs of the fleet.")
+    gpus: Degree = Field(description="Most GPUs of the fleet.")
     objective: Objective = Field(
         default="throughput",
         description="throughput: most requests per second within the limits, with as many engines as fit; per-gpu, "
@@ -92,13 +100,23 @@ class SearchSpec(Spec):
     decode: PoolChoices | None = Field(default=None, description="Decode engines.")
     attention: PoolChoices | None = Field(default=None, description="Attention side of a unit.")
     ffn: PoolChoices | None = Field(default=None, description="FFN side of a unit.")
-    micro_batches: Choices[Few] = Field(default=(2,), description="Micro-batches of a unit.")
+    prefill_share: Choices[PartShare] | None = Field(
+        default=None,
+        description="Shares of the GPUs that prefill, such as 0.5 (1:1) or 0.25 (2:6). Every split if not given.",
+    )
+    micro_batches: Choices[Few] = Field(
+        default=(2,), description="Micro-batches of a unit.", json_schema_extra=unit("micro-batches")
+    )
     quantization: Choices[Quantization | None] = Field(default=(None,), description="Weight quantizations.")
     router: Choices[RouterName] = Field(default=("least-outstanding",), description="Routers.")
     transfer: TransferSpec = Field(default=TransferSpec(), description="KV transfer, as in a fleet.")
     topology: TopologySpec | None = Field(default=None, description="How GPUs are wired, as in a fleet.")
     seconds: PositiveSeconds = Field(default=60.0, description="Seconds of arrivals of a whole simulation.")
-    requests: Count = Field(default=1000, le=1_000_000, description="Fewest requests of a whole simulation.")
+    requests: Groups = Field(
+        default=1000,
+        description="Fewest requests of a whole simulation.",
+        json_schema_extra=unit("requests"),
+    )
 
     @model_validator(mode="after")
     def _can_be_built(self) -> SearchSpec:
@@ -108,6 +126,8 @@ class SearchSpec(Spec):
                     raise mistake(f"missing; {name} fleets need kinds of {role} engines", role)
         if not self.chosen():
             raise mistake("no fleet can be built; give serve, or prefill and decode, or attention and ffn")
+        if self.prefill_share is not None and not any("prefill" in ROLES[name] for name in self.chosen()):
+            raise mistake("no fleet has engines that only prefill; leave it out, or give prefill", "prefill_share")
         return self
 
     def of(self, role: str) -> PoolChoices | None:

@@ -9,14 +9,18 @@ from pydantic import BeforeValidator, Field
 
 from steelyard.scenario.base import Spec
 from steelyard.scenario.distributions import FixedSeconds, FixedTokens, SecondsSpec, TokensSpec
-from steelyard.scenario.numbers import Count, Exponent, Groups
+from steelyard.scenario.numbers import Exponent, Groups, Tokens, unit
 
 
 class PrefixSpec(Spec):
     """A prefix that many prompts share: a system prompt, a document, few-shot examples."""
 
-    tokens: Count = Field(description="Length of the shared prefix in tokens.")
-    groups: Groups = Field(default=1, description="Number of different prefixes; each request uses one of them.")
+    tokens: Tokens = Field(description="Length of the shared prefix in tokens.")
+    groups: Groups = Field(
+        default=1,
+        description="Number of different prefixes; each request uses one of them.",
+        json_schema_extra=unit("prefixes"),
+    )
     zipf: Exponent = Field(
         default=0.0,
         description="Popularity: the k-th prefix is used in proportion to k ** -zipf. 0: all equally.",
@@ -30,13 +34,13 @@ def expand_prefix(value: Any) -> Any:
     return value
 
 
-SharedPrefix = Annotated[PrefixSpec, BeforeValidator(expand_prefix, json_schema_input_type=Count | PrefixSpec)]
+SharedPrefix = Annotated[PrefixSpec, BeforeValidator(expand_prefix, json_schema_input_type=Tokens | PrefixSpec)]
 
 
 class SessionSpec(Spec):
     """Conversations: the prompt of a turn is the whole conversation so far plus new user tokens."""
 
-    turns: TokensSpec = Field(description="Requests per session.")
+    turns: TokensSpec = Field(description="Requests per session.", json_schema_extra=unit("requests"))
     think: SecondsSpec = Field(
         default=FixedSeconds(kind="fixed", seconds=0.0),
         description="Seconds between an answer and the next turn.",
@@ -57,12 +61,15 @@ class StageSpec(Spec):
     """
 
     rounds: TokensSpec = Field(
-        default=FixedTokens(kind="fixed", tokens=1), description="Consecutive rounds in each branch, at most 10,000."
+        default=FixedTokens(kind="fixed", tokens=1),
+        description="Consecutive rounds in each branch, at most 10,000.",
+        json_schema_extra=unit("rounds"),
     )
     branches: TokensSpec = Field(
         default=FixedTokens(kind="fixed", tokens=1),
         description="Parallel chains of rounds, at most 10,000. With several, the next stage waits for all of them and "
         "reads only the results of their last tools.",
+        json_schema_extra=unit("branches"),
     )
     output: TokensSpec = Field(description="Tokens that a round generates, which the user does not see.")
     tool: SecondsSpec = Field(

@@ -43,6 +43,7 @@ class SloSpec(Spec):
                     "type": "number",
                     "exclusiveMinimum": 0,
                     "maximum": MOST_SECONDS,
+                    "unit": "s",
                     "description": "The run's percentile or mean of this metric may not exceed this many seconds.",
                 }
             },

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from steelyard.scenario.base import Spec, mistake
-from steelyard.scenario.numbers import Few
+from steelyard.scenario.numbers import Few, unit
 from steelyard.scenario.workload import Accept
 
 DraftMethod = Literal["free", "ngram", "draft", "eagle", "mtp"]
@@ -21,11 +21,12 @@ class SpeculativeSpec(Spec):
         "on the same GPUs; eagle: a head of one layer on the model's hidden states; mtp: the model's own layers for it "
         "(num_nextn_predict_layers); free: drafts take no time to make.",
     )
-    num_tokens: Few = Field(description="Draft tokens per request and step.")
+    num_tokens: Few = Field(description="Draft tokens per request and step.", json_schema_extra=unit("tokens"))
     acceptance: Accept | None = Field(
         default=None,
         description="Accepted draft tokens per verify step, for workloads without `accept`: shares by position such as "
         "[0.8, 0.6, 0.4], or recorded counts such as [2, 0, 3].",
+        json_schema_extra=unit("tokens, or share of 1"),
     )
     draft_model: str | None = Field(
         default=None,

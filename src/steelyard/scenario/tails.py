@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from steelyard.scenario.base import Spec, kinds_of, mistake
-from steelyard.scenario.numbers import Count, MoreThanOne, PositiveShare, Share, Surplus
+from steelyard.scenario.numbers import Degree, MoreThanOne, PositiveShare, Seconds, Share, Surplus, Tokens
 
 
 class _Policy(Spec):
@@ -79,7 +79,7 @@ class PartialSpec(_Policy):
     kind: Literal["partial"] = Field(
         description="A token budget per step; incomplete trajectories continue in the next."
     )
-    budget: Count = Field(default=4096, description="Most tokens that a trajectory generates in a step.")
+    budget: Tokens = Field(default=4096, description="Most tokens that a trajectory generates in a step.")
 
     @property
     def carried(self) -> int:
@@ -96,7 +96,7 @@ class DividedSpec(_Policy):
     kind: Literal["divided"] = Field(
         description="Chunks; the trajectories predicted to be longest from their group go first."
     )
-    chunk: Count = Field(default=1024, description="Tokens of a chunk.")
+    chunk: Tokens = Field(default=1024, description="Tokens of a chunk.")
 
 
 class RepackSpec(_Policy):
@@ -109,8 +109,26 @@ class RepackSpec(_Policy):
     )
 
 
-_KINDS = (NoTail, OverSamplingSpec, TailBatchingSpec, PartialSpec, DividedSpec, RepackSpec)
+class ReconfigureSpec(_Policy):
+    """When few trajectories are left, narrow engines are merged into wide ones, until the next step begins."""
+
+    kind: Literal["reconfigure"] = Field(description="Merge narrow engines into wide ones for the last trajectories.")
+    tp: Degree = Field(default=8, description="Tensor-parallel degree of the wide engines.")
+    few: Share | None = Field(
+        default=None,
+        description="Share of a step's samples that counts as few; if not given, they are merged once it is predicted "
+        "to pay.",
+    )
+    start: Seconds = Field(
+        default=1.0,
+        description="Seconds until engines of another layout run, beside getting weights and caches: about 1 if they "
+        "sleep on their GPUs, a minute if processes start and capture graphs anew.",
+    )
+
+
+_KINDS = (NoTail, OverSamplingSpec, TailBatchingSpec, PartialSpec, DividedSpec, RepackSpec, ReconfigureSpec)
 TAIL_NAMES = tuple(kinds_of(*_KINDS))
+CARRYING = tuple(kinds_of(OverSamplingSpec, PartialSpec))  # they carry samples over to later steps
 
 
 def _named(value: Any) -> Any:
@@ -123,6 +141,7 @@ def _named(value: Any) -> Any:
 
 
 _Any = Annotated[
-    NoTail | OverSamplingSpec | TailBatchingSpec | PartialSpec | DividedSpec | RepackSpec, Field(discriminator="kind")
+    NoTail | OverSamplingSpec | TailBatchingSpec | PartialSpec | DividedSpec | RepackSpec | ReconfigureSpec,
+    Field(discriminator="kind"),
 ]
 TailSpec = Annotated[_Any, BeforeValidator(_named, json_schema_input_type=str | _Any)]

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from steelyard.scenario.base import Spec, mistake
-from steelyard.scenario.numbers import MOST_BYTES, Bytes, Latency, Whole
+from steelyard.scenario.numbers import MOST_BYTES, Bytes, Latency, Whole, unit
 from steelyard.scenario.topology import Bandwidth
 
 TierKind = Literal["host", "disk", "remote"]
@@ -45,7 +45,9 @@ class TierSpec(Spec):
     )
     size: Size | None = Field(default=None, description="Bytes per engine, or of the whole remote store (64GB, 2TB).")
     blocks: Whole | None = Field(
-        default=None, description="Size in blocks of engine.block_size tokens, instead of `size`."
+        default=None,
+        description="Size in blocks of engine.block_size tokens, instead of `size`.",
+        json_schema_extra=unit("blocks"),
     )
     bandwidth: Bandwidth | None = Field(
         default=None,

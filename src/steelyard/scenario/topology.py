@@ -15,6 +15,7 @@ from steelyard.scenario.numbers import (
     Degree,
     Latency,
     Slowdown,
+    unit,
 )
 
 _PREFIXES = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
@@ -51,6 +52,11 @@ class TopologySpec(Spec):
         "450GB; vendors often give both directions together, which is twice that).",
     )
     nvlink_latency: Latency | None = Field(default=None, description="Seconds until its first bytes arrive.")
+    peer_access: bool | None = Field(
+        default=None,
+        description="Whether GPUs without NVLink reach each other's memory over PCIe, which hosts have to be set up "
+        "for (docs/fleets.md). If not, all they send passes through the host's memory.",
+    )
     nic: Bandwidth | None = Field(
         default=None,
         description="Bandwidth of a GPU to other nodes, one direction: 400Gb is one port of 400 Gb/s per GPU.",
@@ -63,4 +69,5 @@ class TopologySpec(Spec):
     nodes_per_leaf: Degree = Field(
         default=1,
         description="Nodes per leaf (or rail) switch; traffic among them is not oversubscribed.",
+        json_schema_extra=unit("nodes"),
     )

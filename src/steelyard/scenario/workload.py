@@ -29,6 +29,7 @@ from steelyard.scenario.numbers import (
     Share,
     Weight,
     WeightOrZero,
+    unit,
 )
 from steelyard.scenario.sessions import Plan, SessionSpec, SharedPrefix
 
@@ -37,14 +38,16 @@ class FixedPriority(Spec):
     """The same priority for all. Short form: the number."""
 
     kind: Literal["fixed"] = Field(description="Every request has the same priority.")
-    value: Integer = Field(description="Lower is served first.")
+    value: Integer = Field(description="Lower is served first.", json_schema_extra=unit("priority"))
 
 
 class ChoicePriority(Spec):
     """Priorities drawn from a list."""
 
     kind: Literal["choice"] = Field(description="Drawn from a list of priorities.")
-    values: tuple[Integer, ...] = Field(min_length=1, description="The priorities; lower is served first.")
+    values: tuple[Integer, ...] = Field(
+        min_length=1, description="The priorities; lower is served first.", json_schema_extra=unit("priority")
+    )
     weights: tuple[WeightOrZero, ...] | None = Field(
         default=None, description="Relative frequency of each; equal if not given."
     )
@@ -72,6 +75,7 @@ class AcceptSpec(Spec):
         default=None,
         min_length=1,
         description="Accepted draft tokens of each verify step, repeated.",
+        json_schema_extra=unit("tokens"),
     )
     probabilities: tuple[Share, ...] | None = Field(
         default=None,
@@ -182,12 +186,15 @@ class WorkloadSpec(Spec):
     priority: PrioritySpec = Field(
         default=FixedPriority(kind="fixed", value=0),
         description="For engine.policy priority; lower is served first.",
+        json_schema_extra=unit("priority"),
     )
     abort_after: SecondsSpec | None = Field(
         default=None, description="Seconds after submission at which the client aborts; never if not given."
     )
     accept: Accept | None = Field(
-        default=None, description="Accepted draft tokens per verify step; engine.acceptance if not given."
+        default=None,
+        description="Accepted draft tokens per verify step; engine.acceptance if not given.",
+        json_schema_extra=unit("tokens, or share of 1"),
     )
     trace: TraceSpec | None = Field(default=None, description="Recorded requests instead of drawn ones.")
 
