@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 COMMA := ,
 EXTRAS := dev,live$(if $(TRAIN),$(COMMA)train)
 
-.PHONY: demo live-demo test fuzz chaos lint bench figures fast plain clean
+.PHONY: demo live-demo test page-test fuzz chaos lint bench figures docs wheel release ui fast plain clean
 
 $(READY): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "python3 (3.11 or newer) is needed: apt-get install python3 python3-venv"; exit 2; }
@@ -25,7 +25,11 @@ live-demo: $(READY)
 	$(BIN)/python -m tools.live_demo
 
 test: $(READY) lint
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# The local page in Chromium, by itself: about a minute.
+page-test: $(READY)
+	PAGE_TESTS=1 $(BIN)/python -m pytest tests/ui/test_browser.py
 
 # 20,000 hostile and near-valid inputs for all commands and formats; about an hour of CPU time. It can be stopped and goes
 # on where it was. Options: make fuzz FUZZ="--cases 500 --seed 7 --workers 1".
@@ -46,6 +50,23 @@ bench: $(READY)
 
 figures: $(READY)
 	$(BIN)/python -m studies figures
+
+# The book, in build/docs; its generated pages first. A warning is an error.
+docs: $(READY)
+	$(BIN)/python -m tools.book
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+wheel: $(READY)
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir dist .
+
+# Builds sdist and wheel, installs the wheel beside nothing else of ours, simulates an example with it, and says what to
+# publish. It publishes nothing.
+release: $(READY)
+	$(BIN)/python -m tools.release dist
+
+# The front end of `steelyard ui`, from its sources in ui/; needs Node. What it makes is committed, so that users need none.
+ui:
+	cd ui && npm ci --ignore-scripts --no-audit --no-fund && npm run check && npm run build
 
 # The same program with its inner loops compiled, for long runs: same bytes out (which is checked), less time. Tests and
 # `make plain` use the sources.

@@ -11,11 +11,31 @@ import pytest
 import steelyard
 
 ROOMS = (
-    *("files", "records", "balance", "scenario", "workload", "model", "hardware", "cost", "engine", "fleet", "sim"),
+    *(
+        "files",
+        "records",
+        "plot",
+        "balance",
+        "scenario",
+        "workload",
+        "model",
+        "hardware",
+        "cost",
+        "engine",
+        "fleet",
+        "sim",
+    ),
     "emulate",
-    *("posttrain", "live", "deploy", "search", "validate", "profile", "report"),
+    *("posttrain", "live", "deploy", "search", "validate", "profile", "report", "ui"),
 )
-SHARED = {"errors", "quoting", "lazy", "collector"}  # open to every room, and itself without imports from any
+SHARED = {
+    "errors",
+    "quoting",
+    "lazy",
+    "collector",
+    "version",
+    "words",
+}  # open to every room, and itself without imports from any
 ABOVE_ALL = {"cli", "__init__", "__main__"}  # may import every room; no room may import them
 PACKAGE = Path(steelyard.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -68,6 +88,22 @@ def test_the_engine_stands_alone(forbidden: str) -> None:
     """An engine knows nothing of who asks, of other engines, or of files: it could be used without any of them."""
     for path in (PACKAGE / "engine").rglob("*.py"):
         assert forbidden not in {room for _, room in imported(path)}, path.name
+
+
+def test_only_results_find_reports_by_name() -> None:
+    """`late` imports against the flow of data, so that a result can show itself in a notebook. Nothing else may."""
+    uses = {
+        (str(path.relative_to(PACKAGE)), *(arg.value for arg in node.args if isinstance(arg, ast.Constant)))
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "late"
+    }
+    assert uses == {
+        ("sim/result.py", "steelyard.report.notebook", "result_html"),
+        ("posttrain/result.py", "steelyard.report.notebook", "posttrain_html"),
+        ("search/search.py", "steelyard.report.notebook", "search_html"),
+        ("search/sweep_result.py", "steelyard.report.notebook", "sweep_html"),
+    }
 
 
 def test_nothing_imports_the_command_line() -> None:

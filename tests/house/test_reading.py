@@ -41,7 +41,6 @@ ALLOWED = {
     "cli/edge.py": {"os.open"},  # the null device, for closed standard streams
     "cost/bundle.py": {"json.loads", "is_file"},  # the description of a profile that ships
     "cost/points.py": {"np.load"},  # of a profile that ships
-    "cost/silicon/database.py": {"is_dir"},  # of an installed package
     "live/access_log.py": {"orjson.loads"},  # answers of engines, which it bounds itself
     "live/adapters/calls.py": {"orjson.loads"},  # bodies of requests, which it bounds itself
     "live/client.py": {"orjson.loads"},  # answers of the gateway
@@ -50,7 +49,7 @@ ALLOWED = {
     "live/journal.py": {"orjson.loads"},  # what it wrote itself
     "live/trajectories.py": {"orjson.loads"},  # bodies of requests, which the gateway bounds
     "live/wire.py": {"orjson.loads"},  # messages between parts of one run, which are bounded
-    "posttrain/compare.py": {"json.loads", "is_file", "rglob"},  # a scenario that was just written; our own code
+    "posttrain/compare_runs.py": {"json.loads", "is_file", "rglob"},  # a scenario that was just written; our own code
     "report/folder.py": {"is_dir"},  # of where results go
     "report/trace.py": {"gzip.GzipFile"},  # to write
     "sim/cache.py": {"pickle.load"},  # from a folder that only the user can write to

@@ -121,7 +121,12 @@ def _plan(r: Random) -> Case:
     options = ["--set", f"planner={model}"]
     if r.random() < 0.2:
         options += ["--steps-per-day", str(hostile_number(r)) if r.random() < 0.5 else "50"]
-    return _scenario_case("plan", "scenario", text, r, options, {})
+    files: Files = {}
+    if r.random() < 0.3:
+        written, files = _out(r)
+        target = r.choice(("verl", "slime", "vllm", "sglang")) if r.random() < 0.9 else hostile_text(r)
+        options += ["--to", target, *(word for word in written if word != "--overwrite")]
+    return _scenario_case("plan", "scenario", text, r, options, files)
 
 
 def _emulate(r: Random) -> Case:
@@ -165,6 +170,14 @@ def _gateway(r: Random) -> Case:
         options += ["--tokens", "tokens"]
         files["tokens"] = mutate.content(_changed_lines(b"client abc\nengine def\noperator ghi\n", r), r)
     return Case(("gateway", *engines, *options), files, "options")
+
+
+def _ui(r: Random) -> Case:
+    """A folder that is none, so that nothing is served."""
+    folder = r.choice(("s.yaml", "nothing", "/dev/null", "fifo", f"nothing/{_inside(hostile_text(r))}"))
+    options = ["--port", str(hostile_number(r))] if r.random() < 0.5 else []
+    files = {"s.yaml": Content(b"model: x"), "fifo": Content(kind="fifo")}
+    return Case(("ui", folder, "--no-browser", *options), files, "options")
 
 
 def _advise(r: Random) -> Case:
@@ -298,6 +311,7 @@ def _capture(r: Random) -> Case:
     attacked = r.choice(list(seeds.capture_files()))
     for name, text in seeds.capture_files().items():
         gzipped = name.endswith(".gz")
+        files[f"other/{name}"] = Content(text, gzipped=gzipped)
         if name != attacked:
             files[f"cap/{name}"] = Content(text, gzipped=gzipped)
         elif r.random() < 0.95:
@@ -308,8 +322,11 @@ def _capture(r: Random) -> Case:
             ("validate", "cap"),
             ("validate", "cap", "--json", "--given-cache"),
             ("validate", "cap", "--report", "page.html"),
+            ("validate", "cap", "--against", "other"),
+            ("validate", "other", "--against", "cap", "--json"),
             ("calibrate", "cap", "--out", "c.json"),
             ("fidelity", "cap", "--out", "f.md"),
+            ("fidelity", "cap", "--ablate", "--out", "f.md"),
         )
     )
     return Case(command, files, "capture")
@@ -365,7 +382,7 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
     "capacity": ("--set", "--rate", "--ratio", "--break-even", "--tornado", "--page", "--seeds", "--workers", "--json"),
     "sweep": ("--over", "--set", "--out", "--workers", "--capacity", "--json"),
     "posttrain": ("--out", "--set", "--log", "--json", "--overwrite"),
-    "plan": ("--set", "--steps-per-day", "--json"),
+    "plan": ("--set", "--steps-per-day", "--to", "--out", "--json"),
     "compare": (
         "--out",
         "--set",
@@ -385,15 +402,24 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
     "emit": ("--to", "--out", "--set"),
     "import": ("--gpu", "--replicas", "--name", "--out"),
     "parity": ("--plain",),
-    "validate": ("--gpu", "--profile", "--trace", "--calibration", "--report", "--given-cache", "--silicon"),
+    "validate": (
+        "--gpu",
+        "--profile",
+        "--trace",
+        "--calibration",
+        "--report",
+        "--given-cache",
+        "--silicon",
+        "--against",
+    ),
     "calibrate": ("--out", "--gpu"),
-    "fidelity": ("--out",),
+    "fidelity": ("--out", "--ablate"),
     "replay": ("--what-if", "--scenario", "--set"),
     "explain": ("--trajectory", "--step", "--last", "--json", "--timeline"),
     "control": ("--out", "--set", "--speed", "--address", "--host", "--tokens", "--metrics", "--resume"),
     "estimator-eval": ("--estimator", "--folds", "--json"),
     "profile": ("--minutes",),
-    "schema": (),
+    "schema": ("--posttrain",),
     "models": (),
     "gpus": (),
 }
@@ -473,6 +499,7 @@ MAKERS: Mapping[str, Maker] = {
     "emit": _emit,
     "import": _import,
     "gateway": _gateway,
+    "ui": _ui,
     "yaml": _yaml,
     "set": _set,
     "config": _config,
@@ -499,6 +526,7 @@ WEIGHTS: Mapping[str, float] = {
     "emit": 4,
     "import": 4,
     "gateway": 0.5,
+    "ui": 0.3,
     "yaml": 8,
     "set": 8,
     "config": 8,

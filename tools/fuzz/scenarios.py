@@ -54,7 +54,7 @@ def small_posttrain(r: Random) -> Written:
     if r.random() < 0.4:
         found["mode"] = r.choice(("split", "one-step-off", "asynchronous"))
     if r.random() < 0.3:
-        found["tail"] = r.choice(("over-sampling", "tail-batching", "partial", "divided", "repack"))
+        found["tail"] = r.choice(("over-sampling", "tail-batching", "partial", "divided", "repack", "reconfigure"))
     if r.random() < 0.2:
         found["pool"] = r.choice(("thresholds", "payoff"))
     return found

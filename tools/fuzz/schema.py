@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from steelyard.hardware import gpu_names
 from steelyard.model import model_names
 from steelyard.scenario import json_schema
-from steelyard.scenario.posttrain import PosttrainScenario
+from steelyard.scenario.posttrain_loading import posttrain_schema
 
 Schema = Mapping[str, Any]
 Path = tuple[str, ...]
@@ -34,7 +34,7 @@ def serving() -> Schema:
 @cache
 def posttraining() -> Schema:
     """The schema of post-training scenarios."""
-    return PosttrainScenario.model_json_schema()
+    return posttrain_schema()
 
 
 def resolved(root: Schema, schema: Schema) -> Schema:

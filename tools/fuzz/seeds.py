@@ -64,6 +64,17 @@ DEPLOYMENTS = {  # of two pools each, so that pools, routers and manifests are a
     kind: "\n".join(emit(_DISAGGREGATED, target).files.values()).encode()
     for kind, target in (("vllm-serve", "vllm"), ("sglang", "sglang"), ("dynamo", "dynamo"), ("kserve", "kserve"))
 }
+_TRAINED = load_posttrain(EXAMPLES / "posttrain" / "search-48.yaml", ["rollout=[{tp: 2, replicas: 16}]"])
+_AS_WRITTEN = """NODES=${NODES:-2}
+ARGS=(
+  %s
+)
+"""
+TRAINERS = {  # as emitted, with variables and an array before it
+    "verl": (_AS_WRITTEN % "trainer.nnodes=$NODES data.seed=3") + emit(_TRAINED, "verl").files["train.sh"],
+    "slime": (_AS_WRITTEN % "--actor-num-nodes $NODES --seed 3") + emit(_TRAINED, "slime").files["train.sh"],
+}
+DEPLOYMENTS |= {kind: text.replace('"$@"', '"${ARGS[@]}" "$@"').encode() for kind, text in TRAINERS.items()}
 
 TRAJECTORIES = "".join(
     json.dumps(
