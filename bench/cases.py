@@ -44,6 +44,7 @@ def serving(replicas: int, requests: int, router: str = "round-robin") -> Scenar
         {
             "name": "bench",
             "model": "llama-3.1-8b",
+            "cost": {"source": "analytic"},  # what is timed is the engine, not how costs are interpolated
             "fleet": {"gpu": "h100", "replicas": replicas, "router": router},
             "workload": {
                 "arrivals": {"kind": "poisson", "rate": 6.0 * replicas},
@@ -62,6 +63,7 @@ def long_tail() -> Scenario:
         {
             "name": "long-tail",
             "model": "llama-3.1-8b",
+            "cost": {"source": "analytic"},  # what is timed is the engine, not how costs are interpolated
             "fleet": {"gpu": "h100"},
             "engine": {"max_num_seqs": 512},
             "workload": {
@@ -81,6 +83,7 @@ def apart(requests: int) -> Scenario:
         {
             "name": "apart",
             "model": "llama-3.1-8b",
+            "cost": {"source": "analytic"},  # what is timed is the engine, not how costs are interpolated
             "fleet": {
                 "pools": [
                     {"role": "prefill", "gpu": "h800", "replicas": 256},

@@ -119,9 +119,11 @@ def _event_times(run: EmulatedRun) -> list[float]:
     with suppress(sqlite3.Error):
         db = sqlite3.connect(f"{run.store.as_uri()}?mode=ro", uri=True, timeout=5)
         try:
-            (started,) = db.execute("SELECT value FROM facts WHERE name = 'started'").fetchone()
+            started = db.execute("SELECT value FROM facts WHERE name = 'started'").fetchone()
+            if started is None:  # the store is a moment old
+                return []
             rows = db.execute("SELECT json_extract(line, '$.at') FROM events ORDER BY place")
-            return [float(started) + at / _SPEED for (at,) in rows]
+            return [float(started[0]) + at / _SPEED for (at,) in rows]
         finally:
             db.close()
     return []

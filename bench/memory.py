@@ -27,6 +27,7 @@ workload:
   requests: 1000000
   prompt: 768
   output: 192
+cost: {source: analytic}
 seed: 1
 """
 

@@ -47,7 +47,7 @@ class Rolled:
 def roll_out(setup: PosttrainSetup) -> list[Rolled]:
     """Each of a few steps."""
     settings = replace(core_settings(setup), tail=None, pool=None)
-    block_size, size = setup.scenario.engine.block_size, setup.scenario.trajectories.group
+    block_size = setup.scenario.engine.block_size
     stage = RolloutStage(Driver(settings.core()), setup.kinds, block_size, tells_truth=settings.tells_truth)
     degrees = chain.from_iterable([bucket.tp] * bucket.replicas for bucket in setup.scenario.rollout)
     for number, tp in enumerate(degrees):
@@ -56,8 +56,7 @@ def roll_out(setup: PosttrainSetup) -> list[Rolled]:
     for step in range(STEPS):
         start = time.process_time()
         batch = setup.tasks.step(step)
-        first = step * len(batch) // size
-        stage.begin([(each, str(first + place // size)) for place, each in enumerate(batch)], begun, step)
+        stage.begin([(each, "") for each in batch], begun, step)  # of no group: no round regulates them
         stage.run()
         done = list(stage.ended.values())[step * len(batch) :]
         ends = np.array([attempt.ended - begun for attempt in done])
@@ -67,6 +66,13 @@ def roll_out(setup: PosttrainSetup) -> list[Rolled]:
         begun += ends.max()
         stage.new_weights(begun, begun)
     return rolled
+
+
+def quarter(scenario: PosttrainScenario) -> PosttrainScenario:
+    """A quarter of the prompts and replicas. Its training job is not run, and need not fit."""
+    fewer = scenario.trajectories.model_copy(update={"prompts": scenario.trajectories.prompts // 4})
+    buckets = tuple(each.model_copy(update={"replicas": -(-each.replicas // 4)}) for each in scenario.rollout)
+    return scenario.model_copy(update={"trajectories": fewer, "rollout": buckets})
 
 
 def compare(scenario: PosttrainScenario, seeds: list[int], only: Collection[str]) -> None:
@@ -108,9 +114,7 @@ def main() -> None:
         buckets = tuple(BucketSpec(tp=tp, replicas=replicas) for tp, replicas in pairs)
         scenario = scenario.model_copy(update={"rollout": buckets})
     if given.quarter:
-        fewer = scenario.trajectories.model_copy(update={"prompts": scenario.trajectories.prompts // 4})
-        buckets = tuple(each.model_copy(update={"replicas": -(-each.replicas // 4)}) for each in scenario.rollout)
-        scenario = scenario.model_copy(update={"trajectories": fewer, "rollout": buckets})
+        scenario = quarter(scenario)
     compare(scenario, given.seeds, [name for name in given.only.split(",") if name])
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.progress import track
 
 from steelyard import UserError
-from steelyard.report.words import dollars, percent, seconds, significant
+from steelyard.words import dollars, percent, seconds, significant
 from studies.gallery import GALLERY, PLAIN, Shown
 from studies.runs import EXAMPLES, Runs
 from studies.svg import figure
@@ -21,7 +21,7 @@ _HEAD = """# Examples
 
 One scenario for each architecture, with what it is about as a figure. `python -m studies figures` (or `make figures`)
 runs them all and writes the figures and this page. Operators of the H200 come from the profile that ships with the
-package, all others from the roofline unless NVIDIA's tables are installed, so those are first estimates.
+package, and are transferred to the H100, H800 and H20; all others come from the roofline, so those are first estimates.
 """
 
 

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard import Result
-from steelyard.report.axis import time_axis
-from steelyard.report.figures import figure_data, integrals
 from steelyard.sim.intervals import figures
+from steelyard.sim.plots.axis import time_axis
+from steelyard.sim.plots.binned import PARTS, integrals, tokens_over_time
 from studies.runs import Runs
 from studies.svg import Bars, Curve, Panel
 
@@ -28,9 +28,12 @@ _METRICS = {"ttft": "TTFT", "attft": "aTTFT", "tpot": "TPOT", "e2e": "end to end
 def tokens(runs: Runs) -> Panel:
     """Tokens a second, in and out."""
     result = runs()
-    data = figure_data(result)
+    axis = time_axis(result)
+    assert axis is not None
+    over_time = tokens_over_time(result.requests, axis.finer(PARTS))
+    assert over_time is not None
     x = _middles(result)
-    curves = [Curve(name, x, data["series"][key]) for name, key in (("prompts", "input"), ("answers", "output"))]
+    curves = [Curve(name, x, each.mean) for name, each in zip(("prompts", "answers"), over_time, strict=True)]
     return Panel("Tokens per second", _TIME, "tokens/s", curves)
 
 
@@ -112,8 +115,8 @@ def arrivals(runs: Runs) -> Panel:
 def first_tokens(runs: Runs) -> Panel:
     """Median and p95 of TTFT by the time of arrival."""
     result = runs()
-    data = figure_data(result)["arrivals"]
-    curves = [Curve(name, data["mid"], data[name]) for name in ("p50", "p95")]
+    lines = [each for each in result.plot.arrivals().marks if each.kind == "line"]
+    curves = [Curve(name, each.x, each.y) for name, each in zip(("p50", "p95"), lines, strict=True)]
     return Panel("TTFT by time of arrival", _TIME, "seconds", curves, _limits(result, "ttft"))
 
 

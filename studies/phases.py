@@ -1,4 +1,7 @@
-"""`python -m studies phases`: how long users of reasoning agents wait when answers go before planning."""
+"""`python -m studies phases`: what reasoning agents gain when answers go before planning.
+
+How long users wait under several loads, and, by a search, how many requests are carried within a limit on that wait.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,14 @@ import numpy as np
 from rich.progress import track
 
 from steelyard import Result, load_scenario, simulate
+from steelyard.search.search import SearchResult
 from studies.page import images, write_section
 from studies.runs import EXAMPLES
+from studies.searches import answered, asked
 from studies.svg import Curve, Panel, figure
 
 TEMPLATE = EXAMPLES / "studies" / "phases.yaml"
+SEARCH = "phases"
 RATES = (0.3, 0.5, 0.6, 0.7, 0.8)
 SEEDS = range(1, 7)
 POLICIES = {"first come": "vllm", "phase-aware": "phase-aware"}
@@ -32,12 +38,12 @@ class Run:
 
 def main(changes: Sequence[str]) -> None:
     """Both policies under each load and seed; the figure and the page's section if nothing was changed."""
-    asked = [(rate, seed, policy) for rate in RATES for seed in SEEDS for policy in POLICIES]
+    every = [(rate, seed, policy) for rate in RATES for seed in SEEDS for policy in POLICIES]
     runs: dict[tuple[float, int, str], Run] = {}
-    for rate, seed, policy in track(asked, "phases"):
+    for rate, seed, policy in track(every, "phases"):
         own = [f"workload.arrivals.rate={rate}", f"seed={seed}", f"engine.scheduler={POLICIES[policy]}"]
         runs[rate, seed, policy] = run_of(simulate(load_scenario(TEMPLATE, [*changes, *own])))
-    text = table(runs)
+    text = f"{table(runs)}\n\n{carried(answered(asked(SEARCH, changes)))}"
     print(text)
     if not changes:
         images().joinpath("phases.svg").write_text(drawn(runs), encoding="utf-8")
@@ -79,6 +85,16 @@ def table(runs: dict[tuple[float, int, str], Run]) -> str:
 
 def _spread(shares: Sequence[float]) -> str:
     return f"{100 * mean(shares):+.1f} % ({100 * min(shares):+.1f} to {100 * max(shares):+.1f})"
+
+
+def carried(found: SearchResult) -> str:
+    """What each policy carries within each limit."""
+    lines = ["| limit | requests/s, first come | phase-aware |", "| --- " * 3 + "|"]
+    for level in found.levels:
+        rates = {choice.fleet["pools"][0]["engine"]["scheduler"]: choice.rate for choice in level.choices}
+        cells = [f"{rates[name]:.3f}" if name in rates else "none" for name in POLICIES.values()]
+        lines.append(f"| {level.name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def drawn(runs: dict[tuple[float, int, str], Run]) -> str:

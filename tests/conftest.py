@@ -3,9 +3,12 @@ simulation of a test is checked for what must hold in any result."""
 
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 pytest.register_assert_rewrite("support")
 os.environ["STEELYARD_CACHE"] = ""
@@ -35,3 +38,12 @@ def checked_results() -> Iterator[None]:
         patch.setattr(run._Run, "result", checked)
         patch.setattr(PosttrainResult, "of", checked_posttrain)
         yield
+
+
+@pytest.fixture(scope="module")
+def browser() -> "Iterator[Browser]":
+    """A real browser for the tests of a module."""
+    from support.browser import started
+
+    with started() as found:
+        yield found

@@ -7,6 +7,16 @@ from importlib import import_module
 from typing import Any
 
 
+def late(module: str, name: str) -> Callable[..., str]:
+    """A function that writes HTML, of a package further down the house, imported when it is called.
+
+    Only for ``_repr_html_``: a result shows itself in a notebook with the words of the reports, which are made of
+    results. `tests/house/test_layers.py` has the list of those that do.
+    """
+    found: Callable[..., str] = getattr(import_module(module), name)
+    return found
+
+
 def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """The ``__getattr__`` of a package whose names live in other modules, which are imported on demand.
 

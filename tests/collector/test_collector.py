@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from steelyard.collector import collector_on_new
+from steelyard import collector
+from steelyard.collector import collector_off, collector_on_new
 
 
 class Knot:
@@ -48,3 +50,16 @@ def test_an_error_ends_it_too() -> None:
         raise RuntimeError
     gc.collect()
     assert freed == ["before"]
+
+
+def test_cycles_of_runs_are_freed_as_often_as_it_takes_little_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    freed: list[str] = []
+    monkeypatch.setattr(collector, "_ended", time.process_time())
+    monkeypatch.setattr(collector, "_took", 1000.0)
+    with collector_off():
+        Knot(freed, "run")
+    assert not freed, "the last collection took long, and was just now"
+    monkeypatch.setattr(collector, "_took", 0.0)
+    with collector_off():
+        pass
+    assert freed == ["run"] and collector._took > 0

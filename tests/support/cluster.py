@@ -8,7 +8,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from steelyard.balance.commands import Abort, Cap, Pause, Place, Reopen, Repack, Resume, Start, TrainOn
+from steelyard.balance.commands import Abort, Cap, Pause, Place, Reconfigure, Reopen, Repack, Resume, Start, TrainOn
 from steelyard.balance.core import Core
 from steelyard.balance.events import (
     Aborted,
@@ -33,14 +33,19 @@ from steelyard.balance.kinds import Command, Event
 from steelyard.balance.rounds import RoundSettings
 from steelyard.balance.route import BucketSpeed
 from steelyard.balance.settings import CoreSettings, TailSettings
+from steelyard.balance.tail import Merge, WideReplicas
 from steelyard.records import Turn
 
 SPEEDS = ((1, BucketSpeed(((1, 0.02), (8, 0.03)), 1e-4, 1e-6)), (2, BucketSpeed(((1, 0.01), (8, 0.02)), 5e-5, 1e-6)))
 
 
+WIDE = WideReplicas(2, (Merge(3, (0, 1)),), seats=4, tokens=100_000, seconds=0.5, move=1e-6, longest=3_000)
+"""The first two replicas can be merged into one."""
+
+
 def settings(tail: TailSettings | None = None, router: str = "cost-aware", **more: Any) -> CoreSettings:
     """A small core: steps of three groups of two samples."""
-    waits = tail is None or type(tail).__name__ in ("Divided", "Repacking")
+    waits = tail is None or type(tail).__name__ in ("Divided", "Repacking", "Reconfiguring")
     rounds = RoundSettings(**({"steps": 4, "groups": 3, "size": 2, "staleness": 1, "waits": waits} | more))
     return CoreSettings(router, "suffix", 1, SPEEDS, rounds, tail)
 
@@ -73,6 +78,8 @@ class Cluster:
     up: dict[int, int] = field(default_factory=dict)  # epochs of replicas that are up
     epochs: dict[int, int] = field(default_factory=dict)
     closed: list[int] = field(default_factory=list)
+    wide: list[int] = field(default_factory=list)  # replicas that others were merged into
+    starting: list[int] = field(default_factory=list)  # those among them that are not up yet
     drawn: dict[str, int] = field(default_factory=dict)  # samples by group
     begun: int = 0
     training: TrainOn | None = None
@@ -110,6 +117,7 @@ class Cluster:
         actions: list[Callable[[], None]] = [partial(self._advance, name) for name in active]
         if self.training is not None:
             actions.append(self._train)
+        actions += [partial(self._widen, number) for number in self.starting]
         if not self.up and not self.closed:
             actions.append(self._recover)
         elif self.dice.random() < 0.05:
@@ -171,6 +179,10 @@ class Cluster:
         elif self.losses and number in self.up:
             self._go(number)
 
+    def _widen(self, number: int) -> None:
+        self.starting.remove(number)
+        self._come(number)
+
     def _come(self, number: int) -> None:
         epoch = self.up[number] = self.epochs[number] = self.epochs.get(number, -1) + 1
         self.tell(ReplicaUp(self.now, number, 1 + number % 2, 4, 100_000, epoch))
@@ -207,7 +219,13 @@ class Cluster:
                 self._resume(command.trajectory)
             case Repack():
                 self._repack(command)
+            case Reconfigure():
+                self._reconfigure(command)
             case Reopen():
+                for number in self.wide:
+                    if number in self.up:
+                        self._go(number)
+                self.wide, self.starting = [], []
                 while self.closed:
                     self._come(self.closed.pop())
 
@@ -264,6 +282,16 @@ class Cluster:
                 epoch = self.up.pop(number)
                 self.closed.append(number)
                 self.tell(ReplicaDown(self.now, number, epoch))
+
+    def _reconfigure(self, command: Reconfigure) -> None:
+        for merge in command.merges:
+            assert merge.number not in self.up, "merged twice"
+            self.wide.append(merge.number)
+            self.starting.append(merge.number)
+            for number in merge.of:
+                assert number in self.up, "merged while it was down"
+                self.closed.append(number)
+                self._go(number)
 
 
 def check_loads(core: Core) -> None:

@@ -6,11 +6,14 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from steelyard.scenario import Scenario, scenario_from_dict
+from steelyard.scenario import PosttrainScenario, Scenario, posttrain_from_dict, scenario_from_dict
 
 _ROUTERS = ("round-robin", "random", "least-outstanding", "power-of-two", "sticky", "prefix-aware", "kv-aware")
 _MODELS = ("qwen3-32b", "qwen3-30b-a3b", "llama-3.1-8b", "Qwen/Qwen3-8B")
 _GPUS = ("h200", "h100", "a100-80", "mi300x", "h20")
+_PLACING = ("least-outstanding", "cost-aware", "sticky")
+_SYNCS = ({"kind": "broadcast"}, {"kind": "shards"}, {"kind": "disk"})
+_TAILS = ("none", "over-sampling", "partial", "repack")
 _WORKLOAD = {"arrivals": {"kind": "poisson", "rate": 1}, "requests": 10, "prompt": 10, "output": 10}
 
 
@@ -117,3 +120,50 @@ def scenarios(draw: st.DrawFn, scheduler: str = "vllm") -> Scenario:
     model |= draw(_some(dtype=st.sampled_from(types), quantization=st.sampled_from(weights)))
     data = {"model": model, "fleet": fleet, **engine, "workload": _WORKLOAD}
     return scenario_from_dict(data)
+
+
+def _post_training_engine(kind: str) -> st.SearchStrategy[dict[str, Any]]:
+    """Engine settings of rollouts, with drafts that can be deployed with the target or not."""
+    own = engines("vllm").filter(lambda engine: engine.get("speculative", {}).get("method") != "draft")
+    if kind == "verl":
+        return own
+    unknown = ("disable_hybrid_kv_cache_manager", "num_gpu_blocks")
+    return own.map(lambda engine: {key: value for key, value in engine.items() if key not in unknown})
+
+
+@st.composite
+def post_training(draw: st.DrawFn, kind: str) -> PosttrainScenario:
+    """A run of post-training that verl or slime can be told: one degree of rollout engines, whole nodes."""
+    modes = ("colocated", "split", "one-step-off") + (("asynchronous",) if kind == "verl" else ())
+    mode, tail = draw(st.sampled_from(modes)), draw(st.sampled_from(_TAILS))
+    ahead: dict[str, Any] = {"tail": tail}
+    if mode == "asynchronous":
+        ahead["staleness"] = (
+            draw(st.integers(1, 4)) + 1 if tail in ("over-sampling", "partial") else draw(st.integers(0, 4))
+        )
+    sharded = kind == "verl" and draw(st.booleans())
+    layouts = ((1, 1, 1, 8), (2, 2, 1, 4), (4, 1, 2, 2), (1, 1, 1, 16), (2, 1, 1, 1), (8, 1, 1, 3))
+    tp, pp, cp, dp = draw(st.sampled_from([each for each in layouts if not sharded or each[:2] == (1, 1)]))
+    gpus = tp * pp * cp * dp
+    degree = draw(st.sampled_from([each for each in (1, 2, 4, 8) if gpus % each == 0]))
+    replicas = gpus // degree if mode == "colocated" else 8 // degree * draw(st.integers(1, 3))
+    more = dict(
+        recompute=st.sampled_from(("none", "selective", "full")),
+        micro_batch_tokens=st.integers(1000, 100_000),
+        minibatches=st.sampled_from((1, 2, 4)),
+        old_log_probs=st.booleans(),
+        reference=st.sampled_from(("none", "resident", "offloaded")),
+        weighed=st.booleans(),
+        packing=st.sampled_from(("balanced", "best-fit")),
+        **({} if sharded else {"ep": st.sampled_from((1, 2, 8)), "zero": st.sampled_from((0, 1, 2))}),
+    )
+    training = {"tp": tp, "pp": pp, "cp": cp, "dp": dp, **draw(_some(**more)), **({"zero": 3} if sharded else {})}
+    budget = {"turns": draw(st.integers(1, 50)), "context": draw(st.integers(2000, 40_000))}
+    budget |= draw(_some(response=st.integers(100, 50_000)))
+    trajectories: dict[str, Any] = {"preset": draw(st.sampled_from(("search", "swe", "math"))), "budget": budget}
+    trajectories |= {"prompts": 4 * draw(st.integers(1, 64)), "group": draw(st.integers(1, 16))}
+    data: dict[str, Any] = {"model": draw(st.sampled_from(_MODELS)), "gpu": draw(st.sampled_from(_GPUS)), "mode": mode}
+    data |= {"trajectories": trajectories, "rollout": [{"tp": degree, "replicas": replicas}], "training": training}
+    data |= {"engine": draw(_post_training_engine(kind)), "router": draw(st.sampled_from(_PLACING))}
+    data |= draw(_some(steps=st.integers(1, 50), seed=st.integers(0, 99), sync=st.sampled_from(_SYNCS)))
+    return posttrain_from_dict(data | ahead)

@@ -397,7 +397,15 @@ _LINEAR = st.sampled_from(
 )
 _HOSTS = st.sampled_from([0.0, 0.07, 0.19, 0.31, 0.9])  # hidden behind the GPU, sometimes, never
 _QUARTERS = st.sampled_from([0.0, 0.25, 0.5, 1.0, 3.0])  # of which many moments fall together
-_TIMES = st.builds(StepTime, st.sampled_from([0.25, 0.5, 1.0, 4.0]), _QUARTERS, _QUARTERS, st.just(0.25), st.just(0.0))
+_TIMES = st.builds(  # every field is named: what is left out, hypothesis draws as any float
+    StepTime,
+    gpu=st.sampled_from([0.25, 0.5, 1.0, 4.0]),
+    prepare=_QUARTERS,
+    launch=_QUARTERS,
+    tail=st.just(0.25),
+    hindered=st.just(0.0),
+    slowed=st.sampled_from([0.0, 0.125]),
+)
 RISING_COSTS: st.SearchStrategy[StepCost] = st.one_of(
     _LINEAR,
     st.builds(TwoKinds, _TIMES, _TIMES),

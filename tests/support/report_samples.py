@@ -178,7 +178,7 @@ def _summary(
     latency = {metric: _spread_of(table[metric]) for metric in ("ttft", "attft", "tpot", "e2e", "queue")}
     hours = replicas * duration / 3600
     busy = {"mfu": 0.213, "mbu": 0.61, "busy": 0.94}
-    provenance = {"measured": 0.62, "interpolated": 0.27, "extrapolated": 0.01, "analytic": 0.10}
+    provenance = {"measured": 0.62, "interpolated": 0.27, "extrapolated": 0.01, "transferred": 0.0, "analytic": 0.10}
     kv = {
         "blocks_per_replica": BLOCKS,
         "block_size": BLOCK_SIZE,

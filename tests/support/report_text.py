@@ -60,8 +60,10 @@ def words(page: str) -> str:
     return " ".join(" ".join(read(page).text).split())
 
 
-def data_of(page: str) -> Any:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)
-    assert found
-    assert "<" not in found[1], "nothing in the data may look like a tag"
-    return json.loads(found[1])
+def charts_of(page: str) -> dict[str, Any]:
+    """The data of every chart on a page, by name."""
+    found = re.findall(r'<script type="application/json">(.*?)</script>', page, re.S)
+    assert not any("<" in each for each in found), "nothing in the data may look like a tag"
+    charts = [json.loads(each) for each in found]
+    assert len({each["name"] for each in charts}) == len(charts)
+    return {each["name"]: each for each in charts}

@@ -12,8 +12,10 @@ import pytest
 from steelyard.cost.silicon import Database, Silicon, package_folder
 from steelyard.cost.source import Floats
 from steelyard.hardware import find_gpu, topology_of
+from steelyard.validate.rival import Rival
 
 H200 = find_gpu("h200")
+NOBODY = Rival(None, "nobody asked")
 needs_package = pytest.mark.skipif(package_folder() is None, reason="aiconfigurator-core is not installed")
 
 

@@ -9,19 +9,26 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+WALKTHROUGHS = [ROOT / "docs" / "tutorial.md", *sorted((ROOT / "docs" / "how-to").glob("*.md"))]
+"""Pages that are carried out as written, from the first block to the last (tests/docs/test_walkthroughs.py)."""
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *(page for page in sorted((ROOT / "docs").glob("*.md")) if page not in WALKTHROUGHS),
+]
 
-_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r'^```(\w*)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 _SPAN = re.compile(r"`((?:steelyard|python -m|make) [^`]+)`")
 
 
 class Block(NamedTuple):
-    """A fenced block: its page, first line, language and text."""
+    """A fenced block: its page, first line, language and text; the name of the file that it is, if it is one."""
 
     page: Path
     line: int
     language: str
     text: str
+    title: str = ""
 
     def __str__(self) -> str:
         return f"{self.page.name}:{self.line}"
@@ -39,20 +46,23 @@ class Command(NamedTuple):
 
 def blocks(*languages: str) -> list[Block]:
     """All blocks in these languages, page by page."""
-    found = []
-    for page in PAGES:
-        text = page.read_text(encoding="utf-8")
-        for match in _FENCE.finditer(text):
-            if match[1] in languages:
-                found.append(Block(page, text.count("\n", 0, match.start()) + 2, match[1], match[2]))
-    return found
+    return [block for page in PAGES for block in blocks_of(page) if block.language in languages]
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """All blocks of a page."""
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(page, text.count("\n", 0, match.start()) + 2, match[1], match[3], match[2] or "")
+        for match in _FENCE.finditer(text)
+    ]
 
 
 def commands() -> list[Command]:
     """Every command of ours and of make, once per page."""
     found: dict[Command, None] = {}
     for block in blocks("", "sh"):
-        for line in _lines(block.text):
+        for line in lines_of(block.text):
             found |= dict.fromkeys(_commands(block.page, line))
     for page in PAGES:
         for span in _SPAN.findall(_FENCE.sub("", page.read_text(encoding="utf-8"))):
@@ -60,7 +70,7 @@ def commands() -> list[Command]:
     return list(found)
 
 
-def _lines(text: str) -> Iterator[str]:
+def lines_of(text: str) -> Iterator[str]:
     """Lines without their comments; an indented one continues the one before."""
     whole = ""
     for line in text.splitlines():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,6 +44,21 @@ def column_names(path: Path) -> list[str]:
         try:
             names: list[str] = pq.read_schema(file).names
             return names
+        except (pa.ArrowException, ValueError) as error:
+            raise UserError(f"{shown(path)}: cannot be read as a Parquet table: {_one_line(error)}") from None
+
+
+def table_rows(path: Path, most: int) -> Iterator[list[tuple[object, ...]]]:
+    """All rows of a table, at most so many at a time, the names of its columns first."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with opened(path) as file:
+        try:
+            table = pq.ParquetFile(file)
+            yield [tuple(table.schema_arrow.names)]
+            for batch in table.iter_batches(most):
+                yield list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
         except (pa.ArrowException, ValueError) as error:
             raise UserError(f"{shown(path)}: cannot be read as a Parquet table: {_one_line(error)}") from None
 

@@ -18,18 +18,19 @@ from steelyard.workload.traces.capture import read_capture
 from steelyard.workload.traces.gateway import read_gateway
 from steelyard.workload.traces.mooncake import read_mooncake
 
-_READERS = {
+READERS = {
     "azure": read_azure,
     "mooncake": read_mooncake,
     "vllm-bench": read_bench,
     "capture": read_capture,
     "gateway": read_gateway,
 }
+"""By format. `TraceFormat` of the scenario has the same names, and ``auto``."""
 
 
 def read_trace(path: Path, form: str = "auto", limit: int | None = None) -> Workload:
     """The requests of a trace (the first ``limit`` of them), in the file's order."""
-    return _READERS[_detected(path) if form == "auto" else form](path, limit)
+    return READERS[_detected(path) if form == "auto" else form](path, limit)
 
 
 def _detected(path: Path) -> str:

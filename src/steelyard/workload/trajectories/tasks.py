@@ -31,15 +31,16 @@ _TASK, _SAMPLE = 1, 2  # kinds of keys
 class Trajectories(Protocol):
     """A deterministic source of trajectories by training step."""
 
-    def step(self, step: int, trained: float | None = None) -> Sequence[Trajectory]:
-        """The trajectories of one step, group by group. ``trained`` are the effective samples that the policy has
-        trained on (see Learning); by default all samples of the earlier steps, fresh."""
+    def step(self, step: int) -> Sequence[Trajectory]:
+        """The trajectories of one step, group by group. The policy has trained on all samples of the earlier steps.
 
-    def draw(
-        self, prompts: Sequence[int], step: int, trained: float | None = None, samples: range | None = None
-    ) -> Sequence[Trajectory]:
-        """The same for prompts by their position in the order of all steps, with the policy of one step; these
-        ``samples`` of each, which may be more than a group has."""
+        That is the clock of drift in every run, whatever its samples' staleness: so all ways to run a scenario have the
+        same trajectories.
+        """
+
+    def draw(self, prompts: Sequence[int], samples: range | None = None) -> Sequence[Trajectory]:
+        """The same for prompts of one step, by their position in the order of all steps; these ``samples`` of each,
+        which may be more than a group has."""
 
 
 def trajectories_of(spec: TrajectorySpec | FileTrajectories, seed: int, base_dir: Path = Path()) -> Trajectories:
@@ -52,8 +53,7 @@ def trajectories_of(spec: TrajectorySpec | FileTrajectories, seed: int, base_dir
 class GeneratedTasks:
     """Tasks by epochs, each in its own order; an incomplete batch at the end of an epoch is dropped.
 
-    A trajectory depends only on seed, task, sample and step (and on drift), not on the group's size or the rest of the
-    batch.
+    A trajectory depends only on seed, task, sample and step, not on the group's size or the rest of the batch.
     """
 
     def __init__(self, spec: TrajectorySpec, seed: int, base_dir: Path = Path()) -> None:
@@ -62,26 +62,25 @@ class GeneratedTasks:
         self._plan = compile_plan(spec, base_dir)
         self._order = lru_cache(maxsize=2)(self._shuffled)
 
-    def step(self, step: int, trained: float | None = None) -> TrajectoryBatch:
+    def step(self, step: int) -> TrajectoryBatch:
         prompts = self._spec.prompts
-        return self.draw(range(step * prompts, (step + 1) * prompts), step, trained)
+        return self.draw(range(step * prompts, (step + 1) * prompts))
 
-    def draw(
-        self, prompts: Sequence[int], step: int, trained: float | None = None, samples: range | None = None
-    ) -> TrajectoryBatch:
+    def draw(self, prompts: Sequence[int], samples: range | None = None) -> TrajectoryBatch:
         epoch = self._spec.tasks // self._spec.prompts * self._spec.prompts
         chosen = np.array([self._order(place // epoch)[place % epoch] for place in prompts])
-        return self.samples(chosen, step, self.factors(step, trained), samples)
+        step = prompts[0] // self._spec.prompts
+        assert all(place // self._spec.prompts == step for place in prompts), "prompts are of one step"
+        return self.samples(chosen, step, self.factors(step), samples)
 
-    def factors(self, step: int, trained: float | None = None) -> Factors:
+    def factors(self, step: int) -> Factors:
         """Factors on lengths at a step."""
         drift, learning = self._spec.drift, self._spec.learning
         if isinstance(drift, ScheduleDrift):
             return scheduled(drift, step)
         if isinstance(drift, LearningDrift):
             assert learning is not None
-            fresh = step * self._spec.prompts * self._spec.group
-            return learnt(drift, Learning(learning).skill(fresh if trained is None else trained))
+            return learnt(drift, Learning(learning).skill(step * self._spec.prompts * self._spec.group))
         return Factors()
 
     def samples(self, tasks: Ints, step: int, factors: Factors, which: range | None = None) -> TrajectoryBatch:
@@ -136,13 +135,11 @@ class RecordedTasks:
         self._groups = list(by_prompt.values())
         self._drawn = lru_cache(maxsize=4)(self._slots)
 
-    def step(self, step: int, trained: float | None = None) -> list[Trajectory]:
+    def step(self, step: int) -> list[Trajectory]:
         prompts = self._spec.prompts
-        return self.draw(range(step * prompts, (step + 1) * prompts), step, trained)
+        return self.draw(range(step * prompts, (step + 1) * prompts))
 
-    def draw(
-        self, prompts: Sequence[int], step: int, trained: float | None = None, samples: range | None = None
-    ) -> list[Trajectory]:
+    def draw(self, prompts: Sequence[int], samples: range | None = None) -> list[Trajectory]:
         made: list[Trajectory] = []
         for place in prompts:
             batch, slot = divmod(place, self._spec.prompts)
