@@ -12,7 +12,14 @@ import pytest
 from steelyard import Result, load_scenario, scenario_from_dict, simulate
 from steelyard.cost import Roofline, compile_cost, plan_memory, work_of
 from steelyard.cost.afd import AfdCost, AfdUnit
-from steelyard.cost.afd_sides import Side, attention_part, attention_work, ffn_work, plan_ffn_memory
+from steelyard.cost.afd_sides import (
+    Side,
+    attention_part,
+    attention_work,
+    ffn_operators,
+    ffn_work,
+    plan_ffn_memory,
+)
 from steelyard.cost.afd_unit import compile_unit, link_between
 from steelyard.cost.collectives import multicast, reached
 from steelyard.cost.host import NO_HOST
@@ -151,6 +158,43 @@ def test_ways_carry_a_copy_to_each_gpu_with_an_expert_over_the_links_of_the_smal
     dense = compiled("llama-3.1-8b", side(2), side(8), link=link)
     alone = float(multicast(link, 1, 1, np.array([300 * 4096 * 2 / 2]))[0])
     assert dense.send(300, 150) == pytest.approx(alone) and dense.send(0, 0) == 0.0
+
+
+def test_eight_bits_halve_the_way_there_and_not_the_way_back() -> None:
+    """By hand: 2048 values in a byte each and 16 scales of 4 bytes, instead of 2048 values of 2 bytes."""
+    model, link = load_model("qwen3-30b-a3b"), topology_of(H800).nic
+    plain = compiled("qwen3-30b-a3b", side(2), side(8), link=link)
+    short = compile_unit(
+        model, side(2), side(8), EAGER, link=link, micro_batches=1, terms=NO_HOST, sent_in_fp8=True
+    ).unit
+    sent = 300 * reached(8, 8) * (2048 + 16 * 4) / 2
+    assert short.send(300, 150) == pytest.approx(float(multicast(link, 1, 1, np.array([sent]))[0]))
+    assert short.back(300, 150) == plain.back(300, 150) == plain.send(300, 150)
+
+
+def test_sliced_shared_experts_take_less_memory_and_an_exchange() -> None:
+    """Each GPU of a group of four has a quarter, and computes it for the tokens of all four."""
+    model = load_model("deepseek-v2-lite")
+    shared = sum(3 * model.hidden * layer.ffn.shared_intermediate * 2 * layer.count for layer in _moe(model))
+    copied, sliced = side(8), replace(side(8), shared_ranks=4)
+    saved = plan_ffn_memory(model, copied, 0.9, 1).weights - plan_ffn_memory(model, sliced, 0.9, 1).weights
+    assert saved == shared * 3 // 4
+    layer = next(each for each in model.layers if isinstance(each.ffn, MoeFfn))
+    found = {operator.name: (operator, split) for operator, split in ffn_operators(model, layer, sliced)}
+    assert {split for operator, split in found.values() if operator.name in ("shared_gather", "shared_down")} == {2}
+    assert found["shared_add"][1] == 8 and found["shared_scatter"][1] == 2
+    of_all = {operator.name: operator for operator, _ in ffn_operators(model, layer, copied)}
+    assert found["shared_down"][0] == replace(of_all["shared_down"], k=of_all["shared_down"].k // 4)  # type: ignore
+    assert ffn_work(model, sliced).per_token == pytest.approx(ffn_work(model, copied).per_token)  # the same flops
+
+
+def test_slices_stay_inside_a_node() -> None:
+    """Twelve FFN GPUs at eight to a node: groups of four, none of which lies in two nodes."""
+    written = fleet({"replicas": 8}, {"replicas": 12}, afd={"shared_experts": "sliced"})
+    setup = set_up(scenario_from_dict({"model": "deepseek-v2-lite", "fleet": written, "workload": WORK}))
+    model, ffn = load_model("deepseek-v2-lite"), next(each for each in setup.pools if each.pool.role == "ffn")
+    groups = replace(side(12), shared_ranks=4)
+    assert ffn.prepared.memory.weights == plan_ffn_memory(model, groups, 0.92, 1).weights
 
 
 def test_a_unit_in_one_node_uses_its_links_and_a_larger_one_the_network() -> None:

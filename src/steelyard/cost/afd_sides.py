@@ -3,13 +3,15 @@
 The attention side keeps the residual stream, so it also has the norms, and the router, whose choice decides where a
 token is sent. The FFN side has the feed-forward matrices. Dense ones are split ``tp`` ways in each instance, and tokens
 are distributed over instances. Routed experts lie whole on its GPUs, each of which is an expert-parallel rank. Shared
-experts are on every GPU, and a token's are computed where one of its routed experts is.
+experts are on every GPU, and a token's are computed where one of its routed experts is. Or the GPUs of a node slice
+them like a tensor-parallel group: they gather each other's tokens, and scatter the sums of what comes out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from steelyard.cost.memory import RUNTIME_BYTES, WORKSPACE_BYTES, MemoryPlan
 from steelyard.cost.source import CostSource, RowOperator
@@ -36,6 +38,7 @@ from steelyard.model import (
 
 _FFN_BEGINS = ("post_norm", "pre_ffn_norm")
 _STAYS = (*_FFN_BEGINS, "router", "router_topk", "post_ffn_norm")  # FFN operators on the attention side
+_SHARED = ("shared_gate_up", "shared_act", "shared_down")  # work on all tokens of GPUs that slice the shared experts
 _EXCHANGES = ("dispatch", "combine")  # between expert ranks of one engine; here tokens come from attention
 
 
@@ -49,6 +52,7 @@ class Side:
     sources: tuple[CostSource, ...]
     redundant_experts: int = 0
     routing: Routing = field(default_factory=Routing)
+    shared_ranks: int = 1  # GPUs that have a slice of the shared experts each
 
     @property
     def gpus(self) -> int:
@@ -89,12 +93,32 @@ def ffn_operators(model: ModelSpec, layer: Layer, side: Side) -> Iterator[tuple[
     layout, instances = _ffn_layout(layer, side)
     if isinstance(layer.ffn, DenseFfn):
         yield from ((gather, instances) for gather in _gather(model, side.tp))
-    ffn = False
-    for operator in operators(model, layer, layout, side.routing):
+    ffn, sliced = False, side.shared_ranks > 1
+    groups = instances // side.shared_ranks
+    for operator in operators(model, _held(layer, side), layout, side.routing):
         ffn = ffn or operator.name in _FFN_BEGINS
         if not ffn or isinstance(operator, AttentionOperator | Recurrence) or operator.name in (*_STAYS, *_EXCHANGES):
             continue
-        yield operator, 1 if operator.per == "pooled" else instances
+        if sliced and operator.name == "shared_gate_up":
+            yield _among(model, side, "shared_gather", "allgather"), groups
+        in_group = sliced and operator.name in _SHARED
+        yield operator, groups if in_group else 1 if operator.per == "pooled" else instances
+        if sliced and operator.name == "shared_down":
+            yield _among(model, side, "shared_scatter", "reducescatter"), groups
+
+
+def _held(layer: Layer, side: Side) -> Layer:
+    """The layer with the slice of its shared experts that an FFN GPU has."""
+    if not isinstance(layer.ffn, MoeFfn) or side.shared_ranks == 1:
+        return layer
+    return replace(
+        layer, ffn=replace(layer.ffn, shared_intermediate=layer.ffn.shared_intermediate // side.shared_ranks)
+    )
+
+
+def _among(model: ModelSpec, side: Side, name: str, kind: Literal["allgather", "reducescatter"]) -> Collective:
+    """An exchange of activations among GPUs that slice the shared experts."""
+    return Collective(name, model.hidden * model.dtype_bytes, kind=kind, ranks=side.shared_ranks)
 
 
 def _gather(model: ModelSpec, tp: int) -> Iterator[Collective]:
@@ -120,7 +144,13 @@ def _ffn_layout(layer: Layer, side: Side) -> tuple[Layout, int]:
 
 def check_experts(model: ModelSpec, side: Side) -> None:
     """Refuse an FFN side with more GPUs than experts, or with unequal numbers of experts per GPU."""
-    counts = [layer.ffn.experts for layer in model.layers if isinstance(layer.ffn, MoeFfn)]
+    experts_of = [layer.ffn for layer in model.layers if isinstance(layer.ffn, MoeFfn)]
+    counts = [each.experts for each in experts_of]
+    if any(each.shared_intermediate % side.shared_ranks for each in experts_of):
+        raise UserError(
+            f"afd.shared_experts: the shared experts of {model.name} cannot be cut into {side.shared_ranks} equal "
+            "slices; leave them copied"
+        )
     if not counts:
         if side.redundant_experts:
             raise UserError(f"redundant_experts: {model.name} has no routed experts; leave it at 0")
@@ -157,7 +187,7 @@ def plan_ffn_memory(model: ModelSpec, side: Side, utilization: float, tokens: in
 def _ffn_bytes(model: ModelSpec, layer: Layer, side: Side) -> int:
     """Feed-forward weights of one layer on the FFN GPU that holds most: the layer's less those of attention."""
     layout, _ = _ffn_layout(layer, side)
-    one = replace(model, layers=(replace(layer, count=1),))
+    one = replace(model, layers=(replace(_held(layer, side), count=1),))
     whole, rest = (Stage(part, first=False, last=False) for part in (one, attention_part(one)))
     return stage_weight_bytes(whole, layout) - stage_weight_bytes(rest, layout)
 

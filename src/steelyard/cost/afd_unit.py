@@ -21,7 +21,16 @@ from steelyard.cost.scaled import family_of
 from steelyard.cost.shares import FamilyShares
 from steelyard.cost.source import PROVENANCES, FirstOf, Floats, RowOperator
 from steelyard.hardware import GpuLink, Topology, slower
-from steelyard.model import AttentionOperator, Layer, ModelSpec, MoeFfn, Recurrence, head_operators, kv_dtype_bytes
+from steelyard.model import (
+    FP8_VALUE_BYTES,
+    AttentionOperator,
+    Layer,
+    ModelSpec,
+    MoeFfn,
+    Recurrence,
+    head_operators,
+    kv_dtype_bytes,
+)
 from steelyard.scenario import EngineSpec
 
 
@@ -46,6 +55,7 @@ def compile_unit(
     link: GpuLink,
     micro_batches: int,
     terms: HostTerms | None = None,
+    sent_in_fp8: bool = False,
     slowed: float = 1.0,
 ) -> CompiledUnit:
     """Query every operator that a step of the unit can run.
@@ -72,14 +82,15 @@ def compile_unit(
         around.add(operator)
     near.take(around, 1)
     near.families.setdefault("collective", set()).add("roofline")  # the transfers, which no source was asked for
-    send = _ways(model, link, attention, ffn, near.rows, slowed)
+    sent = FP8_VALUE_BYTES if sent_in_fp8 else model.dtype_bytes
+    send = _ways(model, link, attention, ffn, near.rows, slowed, sent)
     graphs = graph_plan(engine)
     unit = AfdUnit(
         instances=attention.instances,
         pipeline=MicroBatchPipeline(micro_batches),
         layers=layers,
         send=send,
-        back=send,
+        back=_ways(model, link, attention, ffn, near.rows, slowed, model.dtype_bytes),
         head=_head(around),
         host=host_cost(model, terms),
         launch=graphs.launch,
@@ -184,14 +195,16 @@ class _Ways:
         return max(self.by_tokens[tokens], self.by_fullest[fullest])
 
 
-def _ways(model: ModelSpec, link: GpuLink, attention: Side, ffn: Side, rows: Floats, slowed: float) -> _Ways:
-    """Seconds of a micro-batch's transfer to the FFN side, or back.
+def _ways(
+    model: ModelSpec, link: GpuLink, attention: Side, ffn: Side, rows: Floats, slowed: float, value_bytes: float
+) -> _Ways:
+    """Seconds of a micro-batch's transfer to the FFN side, or back, with values of this many bytes.
 
     A token is sent to every FFN GPU that has one of its experts, and a partial sum returns from each. All layers are
     assumed to be of the kind with most copies. GPUs of a tensor-parallel group send and receive a slice each.
     """
     copies = max(_copies(layer, ffn.gpus) for layer in model.layers)
-    size = rows * copies * model.hidden * model.dtype_bytes
+    size = rows * copies * model.hidden * value_bytes
     of_ffn, of_fullest = (slowed * multicast(link, 1, 1, size / gpus) for gpus in (ffn.gpus, attention.tp))
     return _Ways(of_ffn.tolist(), of_fullest.tolist())
 

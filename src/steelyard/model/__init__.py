@@ -15,6 +15,7 @@ from steelyard.model.operator_kinds import (
     Recurrence,
 )
 from steelyard.model.operators import (
+    FP8_VALUE_BYTES,
     embedding_operators,
     head_operators,
     operators,
@@ -41,6 +42,7 @@ from steelyard.model.size import (
 from steelyard.model.spec import Attention, DenseFfn, Indexer, Layer, ModelSpec, MoeFfn, Quantization, Recurrent
 
 __all__ = [
+    "FP8_VALUE_BYTES",
     "All2All",
     "Attention",
     "AttentionOperator",

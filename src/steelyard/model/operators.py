@@ -45,7 +45,7 @@ from steelyard.model.weights import (
 )
 
 _FLOAT32 = 4  # bytes
-_FP8_ROW = 1.0 + 4 / 128  # bytes of a value sent in 8 bits, with a scale for every 128 of them
+FP8_VALUE_BYTES = 1.0 + 4 / 128  # bytes of a value sent in 8 bits, with a scale for every 128 of them
 EVEN = Routing()
 
 
@@ -317,7 +317,7 @@ class _Experts:
             row = self._row * self.model.dtype_bytes + self.ffn.top_k * 2 * _FLOAT32
             ranks, stride = self._gathering
             return Collective("dispatch", row, "pooled", "allgather", ranks, stride=stride)
-        value = _FP8_ROW if self._low_latency else float(self.model.dtype_bytes)
+        value = FP8_VALUE_BYTES if self._low_latency else float(self.model.dtype_bytes)
         return self._all_to_all("dispatch", value)
 
     def combine(self) -> Collective:

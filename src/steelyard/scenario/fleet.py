@@ -139,7 +139,22 @@ class TransferSpec(Spec):
     )
 
 
-class AfdSpec(Spec):
+class AfdWays(Spec):
+    """How tokens get to the FFN side of a unit, and how its GPUs share an expert that all tokens need."""
+
+    send_dtype: Literal["auto", "fp8"] = Field(
+        default="auto",
+        description="Type of activations on their way to the FFN side. auto: the model's; fp8: 8 bits, with a scale "
+        "for every 128 values. Results return in the model's type.",
+    )
+    shared_experts: Literal["copied", "sliced"] = Field(
+        default="copied",
+        description="Shared experts of an FFN GPU. copied: it has all of them; sliced: the GPUs of a node have a slice "
+        "each, gather each other's tokens and sum up what comes out.",
+    )
+
+
+class AfdSpec(AfdWays):
     """How attention and ffn pools work together (attention/FFN disaggregation)."""
 
     units: Degree = Field(

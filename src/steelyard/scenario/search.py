@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from steelyard.scenario.base import Spec, Written, mistake
 from steelyard.scenario.engine import EngineSpec
-from steelyard.scenario.fleet import All2AllName, RouterName, TransferSpec
+from steelyard.scenario.fleet import AfdWays, All2AllName, RouterName, TransferSpec
 from steelyard.scenario.model import Model
 from steelyard.scenario.numbers import (
     Amount,
@@ -107,6 +107,7 @@ class SearchSpec(Spec):
     micro_batches: Choices[Few] = Field(
         default=(2,), description="Micro-batches of a unit.", json_schema_extra=unit("micro-batches")
     )
+    afd: AfdWays = Field(default=AfdWays(), description="How the sides of all units work together, as in a fleet.")
     quantization: Choices[Quantization | None] = Field(default=(None,), description="Weight quantizations.")
     router: Choices[RouterName] = Field(default=("least-outstanding",), description="Routers.")
     transfer: TransferSpec = Field(default=TransferSpec(), description="KV transfer, as in a fleet.")
@@ -126,9 +127,15 @@ class SearchSpec(Spec):
                     raise mistake(f"missing; {name} fleets need kinds of {role} engines", role)
         if not self.chosen():
             raise mistake("no fleet can be built; give serve, or prefill and decode, or attention and ffn")
+        if self.afd != AfdWays() and not any("ffn" in ROLES[name] for name in self.chosen()):
+            raise mistake("no fleet has units of attention and FFN; leave it out, or give attention and ffn", "afd")
         if self.prefill_share is not None and not any("prefill" in ROLES[name] for name in self.chosen()):
             raise mistake("no fleet has engines that only prefill; leave it out, or give prefill", "prefill_share")
         return self
+
+    def units(self, count: int, micro_batches: int) -> dict[str, Any]:
+        """How units work together, in the form of a scenario."""
+        return {**self.afd.model_dump(exclude_unset=True), "units": count, "micro_batches": micro_batches}
 
     def of(self, role: str) -> PoolChoices | None:
         """The kinds of engines of a role."""

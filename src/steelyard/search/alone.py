@@ -144,7 +144,7 @@ def _fleet(scenario: SearchScenario, task: AloneTask) -> dict[str, Any]:
         fleet["pools"] = [*task.feeder.times(max(1, ceil(_PLENTY * needed))), *fleet["pools"]]
         fleet["transfer"] = spec.transfer.model_dump(exclude_unset=True)
     if kind.micro_batches:
-        fleet["afd"] = {"units": task.together, "micro_batches": kind.micro_batches}
+        fleet["afd"] = spec.units(task.together, kind.micro_batches)
     if spec.topology is not None:
         fleet["topology"] = spec.topology.model_dump(exclude_unset=True)
     return fleet

@@ -58,7 +58,7 @@ class Candidates:
         if any(pool["role"] == "prefill" for pool in pools):
             fleet["transfer"] = spec.transfer.model_dump(exclude_unset=True)
         if unit.micro_batches:
-            fleet["afd"] = {"units": units, "micro_batches": unit.micro_batches}
+            fleet["afd"] = spec.units(units, unit.micro_batches)
         if spec.topology is not None:
             fleet["topology"] = spec.topology.model_dump(exclude_unset=True)
         return fleet

@@ -111,7 +111,7 @@ class KindRecipe:
         spec = scenario.search
         fleet: dict[str, Any] = {"pools": [_on_its_own(pool) for pool in self.pools]}
         if self.micro_batches:
-            fleet["afd"] = {"units": 1, "micro_batches": self.micro_batches}
+            fleet["afd"] = spec.units(1, self.micro_batches)
         if spec.topology is not None:
             fleet["topology"] = spec.topology
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import gcd
 
 from steelyard.cost import HostTerms, plan_memory
 from steelyard.cost.afd import AfdCost
@@ -13,6 +14,7 @@ from steelyard.errors import blaming
 from steelyard.hardware import Gpu, Topology
 from steelyard.model import Layout, ModelSpec, Routing
 from steelyard.scenario import EngineSpec
+from steelyard.scenario.fleet import AfdWays
 from steelyard.sim.cache import Cache
 from steelyard.sim.content import digest, package_fingerprint
 from steelyard.sim.prepared import Prepared, limits_of, weight
@@ -48,6 +50,7 @@ class UnitRecipe:
     engine: EngineSpec
     ffn_memory_utilization: float
     micro_batches: int
+    ways: AfdWays
     sources: Sources
     host: HostTerms
     routing: Routing
@@ -57,16 +60,26 @@ class UnitRecipe:
         halves = self.attention, self.ffn
         name = digest(
             package_fingerprint(),
-            *(self.model, *halves, self.engine, self.ffn_memory_utilization, self.micro_batches, self.host),
+            *(self.model, *halves, self.engine, self.ffn_memory_utilization, self.micro_batches, self._ways, self.host),
             *(self.routing, *(self.sources.contents(half.gpu) for half in halves)),
         )
         return KNOWN.get(name, lambda: self._make(name, source))
+
+    @property
+    def _ways(self) -> tuple[str, str]:
+        return self.ways.send_dtype, self.ways.shared_experts
+
+    @property
+    def _shared_ranks(self) -> int:
+        """FFN GPUs of a node that slice the shared experts: equal groups, none of which leaves its node."""
+        gpus = self.ffn.instances * self.ffn.tp
+        return gcd(gpus, self.ffn.topology.gpus_per_node) if self.ways.shared_experts == "sliced" else 1
 
     def _make(self, name: str, source: str) -> tuple[Prepared, Prepared]:
         model, engine = self.model, self.engine
         with blaming(source):
             attention = self.attention.side(attention_part(model), self.sources)
-            ffn = replace(self.ffn.side(model, self.sources), routing=self.routing)
+            ffn = replace(self.ffn.side(model, self.sources), routing=self.routing, shared_ranks=self._shared_ranks)
         with blaming(f"{source}: fleet.pools: {self.ffn.name}"):
             check_experts(model, ffn)
             most = -(-attention.instances * engine.max_num_batched_tokens // self.micro_batches)
@@ -81,6 +94,7 @@ class UnitRecipe:
             engine,
             link=link_between(self.attention.topology, self.ffn.topology, attention.gpus + ffn.gpus),
             micro_batches=self.micro_batches,
+            sent_in_fp8=self.ways.send_dtype == "fp8",
             terms=self.host,
             slowed=self.sources.factors.get("collective", 1.0),
         )

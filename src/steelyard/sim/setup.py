@@ -224,6 +224,7 @@ def _units(scenario: Scenario, served: ServedModel, host: HostTerms, sources: So
         engine,
         scenario.engine_of(ffn_pool).gpu_memory_utilization,
         scenario.fleet.afd.micro_batches,
+        scenario.fleet.afd,
         sources,
         host,
         served.routing,
