@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from math import inf
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from steelyard.cost.profiles import open_profile
 from steelyard.cost.step import StepTime
 from steelyard.engine import Engine, Limits, Request
 from steelyard.fleet import Desk, run_fleet
+from steelyard.fleet.driver import FleetDriver
 from steelyard.fleet.frontend import shown
 from steelyard.fleet.handover import Handover, Transfers
 from steelyard.fleet.links import Link, Port, Ports
@@ -261,6 +263,34 @@ def test_ranks_that_fetch_prompts_do_not_wait_for_each_other_for_ever(seed: int)
         }
     )
     assert (simulate(scenario).requests["status"] == "finished").all()
+
+
+@pytest.mark.parametrize("seed", [0, 2, 14, 26])
+def test_a_computed_prompt_is_handed_over_when_it_ends(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver looks at each rank before a request of it ends, also at ranks that decide before the others."""
+    collect, late = FleetDriver._collect, []
+
+    def watched(driver: FleetDriver, replica: int) -> None:
+        late.extend(driver.clock.now - driver.ends[replica](r) for r in driver.engines[replica].finished)
+        collect(driver, replica)
+
+    monkeypatch.setattr(FleetDriver, "_collect", watched)
+    random = Random(seed)
+    prefill = {"role": "prefill", "replicas": 2, "dp": 2, "expert_parallel": True}
+    decode = {"role": "decode", "dp": random.choice([1, 2]), "expert_parallel": True}
+    arrivals = {"kind": "poisson", "rate": random.choice([5, 20, 60])}
+    pools = [{"gpu": "h200", **pool} for pool in (prefill, decode)]
+    scenario = scenario_from_dict(
+        {
+            "model": "qwen3-30b-a3b",
+            "fleet": {"pools": pools, "router": "least-outstanding", "transfer": {"first_token": "prefill"}},
+            "engine": {"async_scheduling": random.choice([True, False])},
+            "workload": {"arrivals": arrivals, "requests": 80, "prompt": random.choice([300, 1024]), "output": 64},
+            "seed": seed,
+        }
+    )
+    simulate(scenario)
+    assert len(late) >= 160 and max(late) <= 0.0
 
 
 @dataclass(frozen=True)

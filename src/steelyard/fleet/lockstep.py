@@ -62,12 +62,12 @@ class Rank(Engine):
         """No request of this rank ends before this second, if nothing is submitted to any."""
         if not self.outstanding or not self.lockstep.running:
             return inf
-        clock = begins = max(rank.clock for rank in self.lockstep.ranks)  # the next step
+        begins = max(rank.clock for rank in self.lockstep.ranks)  # the next step
+        clock = decides = begins if self in self.lockstep.decided else self.clock  # sees who has ended
         steps = self.decodes_ahead()
         if steps > 1:
-            clock = max(clock, self.gpu_free + _LOWER_BOUND_SHARE * steps * self.lockstep.alone(self))
+            clock = max(begins, self.gpu_free + _LOWER_BOUND_SHARE * steps * self.lockstep.alone(self))
         if self.aborts:
-            decides = begins if self in self.lockstep.decided else self.clock
             clock = min(clock, max(decides, self.aborts[0][0]))
         return nextafter(clock, inf)
 
