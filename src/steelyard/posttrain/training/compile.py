@@ -73,11 +73,12 @@ class TrainingJobs:
     def seconds(self, layout: TrainLayout, settings: TrainSettings, lengths: Ints) -> float:
         """Seconds of a step. Computed once per layout and batch, since many plans share a layout."""
         key = layout, settings, blake2b(lengths.tobytes(), digest_size=16).digest()
-        if key not in self._seconds:
-            if len(self._seconds) == _MOST_SECONDS:
+        found = self._seconds.get(key)
+        if found is None:
+            if len(self._seconds) >= _MOST_SECONDS:
                 self._seconds.clear()
-            self._seconds[key] = self.compile(layout, settings).step(lengths).seconds
-        return self._seconds[key]
+            found = self._seconds[key] = self.compile(layout, settings).step(lengths).seconds
+        return found
 
     def _fits(self, layout: TrainLayout, settings: TrainSettings) -> bool:
         """Whether a job can run like this. Fast enough to filter layouts with."""
