@@ -27,6 +27,7 @@ from steelyard.posttrain.training import (
     pack,
     training_memory,
 )
+from steelyard.posttrain.training.layout import Recompute
 from steelyard.posttrain.training.memory import saved_bytes
 from steelyard.posttrain.training.packing import differencing
 from steelyard.posttrain.training.pipeline import forward_only, one_forward_one_backward
@@ -495,11 +496,12 @@ def test_layouts_compiled_together_come_to_the_same_as_alone(model: str) -> None
     spec, lengths = load_model(model), np.array([700, 1500, 90, 2000])
     jobs = TrainingJobs(spec, A800, NODE)
     experts = 8 if model.endswith("a3b") else 1
+    micro: tuple[tuple[int, Recompute], ...] = ((4096, "full"), (8192, "full"), (2048, "selective"))
     layouts = [
         TrainLayout(tp=tp, pp=pp, dp=dp, ep=experts, cp=cp, zero=zero, recompute=again, micro_batch_tokens=tokens)
         for tp, pp, zero, cp in ((1, 1, 1, 1), (2, 1, 1, 1), (1, 1, 3, 2), (1, 2, 1, 1))
         for dp in (16, 32)
-        for tokens, again in ((4096, "full"), (8192, "full"), (2048, "selective"))
+        for tokens, again in micro
     ]
     packed = replace(ALONE, packing="even")
     for layout in [*layouts, *reversed(layouts)]:
