@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import cache
 from itertools import product
-from typing import get_args
 
 from steelyard.balance.plan import (
     Bucket,
@@ -21,7 +20,7 @@ from steelyard.model import Layout
 from steelyard.posttrain.engines import EngineKind
 from steelyard.posttrain.setup import DEGREES, Job, PosttrainSetup, train_settings, weight_seconds
 from steelyard.posttrain.sync import RolloutEngines
-from steelyard.posttrain.training import Packing, TrainLayout
+from steelyard.posttrain.training import Packing, TrainLayout, TrainSettings
 from steelyard.records import Ints
 from steelyard.scenario.posttrain import BucketSpec, PosttrainScenario, TrainingSpec
 from steelyard.scenario.rollouts import TrajectorySpec
@@ -121,12 +120,12 @@ class Training:
         written = setup.job.cost.layout
         self.written = option_of(written)
         self.layouts = {option_of(layout): layout for layout in self._fitting(gpus)} | {self.written: written}
-        self._by_packing = {each: replace(self._settings, packing=each) for each in get_args(Packing)}
+        self._packed = cache(self._settings_of)
         self._weights = cache(self._weight_seconds)
 
     def seconds(self, option: TrainOption, lengths: Ints, packing: Packing = "even") -> float:
         """Seconds of a step."""
-        return self._setup.jobs.seconds(self.layouts[option], self._by_packing[packing], lengths)
+        return self._setup.jobs.seconds(self.layouts[option], self._packed(option, packing), lengths)
 
     def sync(self, option: TrainOption, buckets: Sequence[Bucket]) -> float:
         """Seconds to send new weights to all engines and, if co-located, to free their GPUs before training."""
@@ -134,8 +133,11 @@ class Training:
 
     def job(self, option: TrainOption, buckets: Sequence[Bucket]) -> Job:
         """The training job of a layout with these engines, packed as in the scenario."""
-        cost = self._setup.compile(self.layouts[option], self._settings)
+        cost = self._setup.compile(self.layouts[option], self._packed(option, self._settings.packing))
         return Job(cost, *self._weights(option, _engines(buckets)))
+
+    def _settings_of(self, option: TrainOption, packing: Packing) -> TrainSettings:
+        return replace(self._settings, packing=packing)
 
     def _weight_seconds(self, option: TrainOption, engines: tuple[RolloutEngines, ...]) -> tuple[float, float]:
         setup = self._setup
