@@ -50,6 +50,20 @@ def test_a_profile_of_the_users_own_serves_training_too(profiled: PosttrainSetup
     assert own.training.step(LENGTHS).seconds == profiled.training.step(LENGTHS).seconds
 
 
+def test_scenarios_share_training_jobs_while_their_times_are_the_same(profiled: PosttrainSetup, tmp_path: Path) -> None:
+    other_ways = small("mode=asynchronous", "seed=7", "trajectories.prompts=16", "training={dp: 4}")
+    assert set_up_posttrain(other_ways).jobs is profiled.jobs
+    for change in ("cost.source=analytic", "gpu=h100", "model=qwen3-4b"):
+        assert set_up_posttrain(small(change)).jobs is not profiled.jobs
+    lines = gzip.decompress((resources.files("steelyard.cost") / "bundles" / "h200.jsonl.gz").read_bytes())
+    file = tmp_path / "own.jsonl"
+    file.write_bytes(lines)
+    before = set_up_posttrain(small(f"cost.profile={file}")).jobs
+    assert set_up_posttrain(small(f"cost.profile={file}")).jobs is before
+    file.write_bytes(lines + b"\n")
+    assert set_up_posttrain(small(f"cost.profile={file}")).jobs is not before
+
+
 def test_a_run_says_where_its_times_come_from() -> None:
     said = posttrain(small()).summary["times_from"]
     assert "profile of NVIDIA H200" in said["rollout"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -17,16 +18,16 @@ from steelyard.errors import UserError
 from steelyard.hardware import Topology, find_gpu, topology_of
 from steelyard.model import load_model, parameters
 from steelyard.posttrain.training import (
-    Answers,
     Packing,
     TrainingCost,
+    TrainingJobs,
     TrainLayout,
     TrainSettings,
     compile_training,
     pack,
-    refusal,
     training_memory,
 )
+from steelyard.posttrain.training.layout import Recompute
 from steelyard.posttrain.training.memory import saved_bytes
 from steelyard.posttrain.training.packing import differencing
 from steelyard.posttrain.training.pipeline import forward_only, one_forward_one_backward
@@ -36,6 +37,10 @@ A800 = find_gpu("a800")
 NODE = topology_of(A800)
 ALONE = TrainSettings(old_log_probs=False)
 SHORT = np.full(64, 128)
+
+
+def refusal(model: str, layout: TrainLayout, settings: TrainSettings = ALONE) -> str | None:
+    return TrainingJobs(load_model(model), A800, NODE).refusal(layout, settings)
 
 
 @cache
@@ -318,9 +323,7 @@ def test_both_ways_to_split_sequences_cost_something_across_nodes() -> None:
         ring.step(short).split.forward
     )
     assert swapped.step(long).split.cp == pytest.approx(swapped.step(np.full(64, 512)).split.cp)
-    assert "32 attention heads" in (
-        refusal(load_model("qwen3-8b"), A800, NODE, small(cp=3, dp=8, zero=3, context="ulysses")) or ""
-    )
+    assert "32 attention heads" in (refusal("qwen3-8b", small(cp=3, dp=8, zero=3, context="ulysses")) or "")
 
 
 def test_dealt_out_experts_pay_for_the_way_there_and_back() -> None:
@@ -460,7 +463,7 @@ def test_torchtitans_memory_comes_out(ranks: int, published: float) -> None:
     ],
 )
 def test_what_cannot_work_is_refused_with_its_reason(model: str, layout: TrainLayout, reason: str) -> None:
-    assert refusal(load_model(model), A800, NODE, layout, ALONE) is not None
+    assert refusal(model, layout) is not None
     with pytest.raises(UserError, match=reason):
         compile_training(load_model(model), A800, NODE, layout, ALONE)
 
@@ -468,8 +471,8 @@ def test_what_cannot_work_is_refused_with_its_reason(model: str, layout: TrainLa
 def test_batches_that_do_not_divide_are_refused() -> None:
     how = TrainSettings(minibatches=4, batch=1000)
     layout = TrainLayout(dp=16, zero=3, recompute="full", micro_batch_tokens=4096)
-    assert "1000 sequences" in (refusal(load_model("qwen3-1.7b"), A800, NODE, layout, how) or "")
-    assert refusal(load_model("qwen3-1.7b"), A800, NODE, layout, replace(how, batch=1024)) is None
+    assert "1000 sequences" in (refusal("qwen3-1.7b", layout, how) or "")
+    assert refusal("qwen3-1.7b", layout, replace(how, batch=1024)) is None
 
 
 def test_where_numbers_come_from_is_said() -> None:
@@ -489,21 +492,43 @@ def test_measured_operators_are_used_where_there_are_some() -> None:
 
 
 @pytest.mark.parametrize("model", ["qwen3-1.7b", "qwen3-30b-a3b"])
-def test_layouts_that_share_answers_come_to_the_same(model: str) -> None:
-    spec, answers, lengths = load_model(model), Answers(), np.array([700, 1500, 90, 3000])
+def test_layouts_compiled_together_come_to_the_same_as_alone(model: str) -> None:
+    spec, lengths = load_model(model), np.array([700, 1500, 90, 2000])
+    jobs = TrainingJobs(spec, A800, NODE)
     experts = 8 if model.endswith("a3b") else 1
+    micro: tuple[tuple[int, Recompute], ...] = ((4096, "full"), (8192, "full"), (2048, "selective"))
     layouts = [
-        TrainLayout(tp=tp, dp=dp, ep=experts, zero=1, recompute="full", micro_batch_tokens=tokens)
-        for tp in (1, 2)
+        TrainLayout(tp=tp, pp=pp, dp=dp, ep=experts, cp=cp, zero=zero, recompute=again, micro_batch_tokens=tokens)
+        for tp, pp, zero, cp in ((1, 1, 1, 1), (2, 1, 1, 1), (1, 1, 3, 2), (1, 2, 1, 1))
         for dp in (16, 32)
-        for tokens in (4096, 8192)
+        for tokens, again in micro
     ]
+    packed = replace(ALONE, packing="even")
     for layout in [*layouts, *reversed(layouts)]:
         alone = compile_training(spec, A800, NODE, layout, ALONE)
-        shared = compile_training(spec, A800, NODE, layout, ALONE, answers=answers)
+        shared = jobs.compile(layout, ALONE)
         assert shared.step(lengths) == alone.step(lengths)
-        assert shared.provenance == alone.provenance
-    assert len(answers.attention) == len(layouts) / 2
+        assert (shared.memory, shared.provenance) == (alone.memory, alone.provenance)
+        assert (
+            jobs.seconds(layout, packed, lengths)
+            == compile_training(spec, A800, NODE, layout, packed).step(lengths).seconds
+        )
+
+
+def test_layouts_that_fit_are_those_that_compile() -> None:
+    jobs = TrainingJobs(load_model("qwen3-14b"), A800, NODE)
+    fitting = []
+    for tp, dp, tokens in itertools.product((1, 3, 4), (1, 3, 8), (8192, 49152, 1 << 18)):
+        layout = TrainLayout(tp=tp, dp=dp, recompute="full", micro_batch_tokens=tokens)
+        settings = replace(ALONE, batch=64)
+        try:
+            jobs.compile(layout, settings)
+        except UserError:
+            assert not jobs.fits(layout, settings)
+        else:
+            assert jobs.fits(layout, settings)
+            fitting.append(layout)
+    assert 0 < len(fitting) < 27
 
 
 # -- published speeds ---------------------------------------------------------------------------------------------

@@ -8,12 +8,12 @@ the choice is.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from steelyard.balance.plan import Plan
+from steelyard.collector import collector_off
 from steelyard.errors import UserError
 from steelyard.posttrain.part import parts_of, scaled
 from steelyard.posttrain.plan_simulator import PlanSimulator, best_plan
@@ -166,7 +166,7 @@ class _Trials:
         return planned.model_dump(mode="json", include={"rollout", "training"})
 
     def _run(self, scenario: PosttrainScenario, layout: Mapping[str, Any]) -> tuple[float, tuple[float, ...]]:
-        summary = self._simulate(scenario.replace(planner="given", **layout))
-        gc.collect()  # a loop and its engines refer to each other
+        with collector_off():  # a loop and its engines refer to each other: when it ends here, they are free
+            summary = self._simulate(scenario.replace(planner="given", **layout))
         fresh = (summary["effective"]["samples_per_second"],) if "effective" in summary else ()
         return summary["settled_tokens_per_second"], fresh

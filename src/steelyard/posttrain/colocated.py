@@ -11,7 +11,7 @@ import numpy as np
 from steelyard.errors import UserError
 from steelyard.posttrain.planning import longest_sequence
 from steelyard.posttrain.setup import DEGREES, PosttrainSetup, set_up_posttrain, train_settings
-from steelyard.posttrain.training import TrainLayout, refusal
+from steelyard.posttrain.training import TrainLayout
 from steelyard.scenario.posttrain import BucketSpec, PosttrainScenario, TrainingSpec
 
 # A finer grid than the planner's (`planning.py`): a co-located job must use all GPUs, whose number may have factors 3
@@ -27,7 +27,7 @@ def colocated(scenario: PosttrainScenario) -> PosttrainScenario:
     setup, gpus, settings = set_up_posttrain(scenario), scenario.gpus, train_settings(scenario)
     lengths = np.array([each.tokens for each in setup.tasks.step(0)])
     fitting = layouts_over_all(setup, gpus)
-    layout = min(fitting, key=lambda each: setup.compile(each, settings).step(lengths).seconds, default=None)
+    layout = min(fitting, key=lambda each: setup.jobs.seconds(each, settings, lengths), default=None)
     if layout is None:
         raise UserError(f"{scenario.source}: no training layout over all {gpus} GPUs fits memory and divides the batch")
     spec = {name: value for name, value in asdict(layout).items() if name in TrainingSpec.model_fields}
@@ -46,5 +46,5 @@ def layouts_over_all(setup: PosttrainSetup, gpus: int) -> Iterator[TrainLayout]:
         tokens = [each for each in _MICRO_BATCHES if each * cp >= longest]
         for zero, ep, budget in product((1, 3), sorted({1, setup.scenario.training.ep}), tokens):
             layout = TrainLayout(tp, pp, dp, ep, cp, zero, "full", budget)
-            if refusal(setup.model, setup.gpu, setup.topology, layout, settings) is None:
+            if setup.jobs.fits(layout, settings):
                 yield layout

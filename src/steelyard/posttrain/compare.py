@@ -74,7 +74,8 @@ class _Compared:
     def run(self) -> None:
         """Run all contenders."""
         self.runs.run(_runnable(case for cases in self.cases.values() for case in cases))
-        self.limit = ceiling(self.scenario)
+        if self.limit is None:
+            self.limit = ceiling(self.scenario)
 
     def run_again(self, seeds: int) -> None:
         """Run those that are close with other seeds, on the splits of the first one."""

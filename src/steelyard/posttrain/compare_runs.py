@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
@@ -11,6 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from steelyard.collector import collector_off
 from steelyard.errors import UserError
 from steelyard.files.finding import is_file
 from steelyard.files.reading import read_bytes
@@ -18,6 +18,7 @@ from steelyard.posttrain.choosing import STEPS, Tried, choose, try_ways
 from steelyard.posttrain.compare_outcomes import JUDGED_BY
 from steelyard.posttrain.compare_plans import Plans, fixed_plans, of_its_kind
 from steelyard.posttrain.compare_results import CompareResults
+from steelyard.posttrain.result import PosttrainResult
 from steelyard.posttrain.run import posttrain
 from steelyard.scenario.posttrain import PosttrainScenario
 from steelyard.sim.workers import as_completed
@@ -122,11 +123,14 @@ def ways_of(scenario: PosttrainScenario) -> dict[str, Any]:
 
 def figures_of(scenario: PosttrainScenario) -> dict[str, Any]:
     """Run a scenario. Returns the figures of its row, or why it cannot be run."""
-    try:
-        result = posttrain(scenario)
-    except UserError as error:
-        return {"refused": str(error)}
-    gc.collect()  # a loop and its engines refer to each other, and nothing else would free them between two runs
+    with collector_off():  # a loop and its engines refer to each other: when it ends here, they are free
+        try:
+            return _figures(posttrain(scenario))
+        except UserError as error:
+            return {"refused": str(error)}
+
+
+def _figures(result: PosttrainResult) -> dict[str, Any]:
     summary = result.summary
     ages = {int(age): count for age, count in summary["staleness"].items()}
     thrown = int(result.trajectories["given_up"].sum())

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import cache
-from hashlib import blake2b
 from itertools import product
 
 from steelyard.balance.plan import (
@@ -21,13 +20,7 @@ from steelyard.model import Layout
 from steelyard.posttrain.engines import EngineKind
 from steelyard.posttrain.setup import DEGREES, Job, PosttrainSetup, train_settings, weight_seconds
 from steelyard.posttrain.sync import RolloutEngines
-from steelyard.posttrain.training import (
-    Answers,
-    Packing,
-    TrainingCost,
-    TrainLayout,
-    refusal,
-)
+from steelyard.posttrain.training import Packing, TrainLayout, TrainSettings
 from steelyard.records import Ints
 from steelyard.scenario.posttrain import BucketSpec, PosttrainScenario, TrainingSpec
 from steelyard.scenario.rollouts import TrajectorySpec
@@ -35,7 +28,6 @@ from steelyard.scenario.rollouts import TrajectorySpec
 # A coarse grid, since each layout is timed for every split of the GPUs; see `colocated.py` for a finer one.
 _STAGES = (1, 2, 4, 5, 8)
 _MICRO_BATCHES = (16384, 40960)  # tokens
-_MOST_SECONDS = 1 << 14  # times of steps that are kept: those of some dozens of batches with all layouts
 _RANKS = 12  # numbers of data-parallel ranks to try if any number works
 _BY_LENGTH = (
     "length-predicted",
@@ -121,36 +113,34 @@ def as_written(setup: PosttrainSetup, training: Training, plan: Plan) -> Posttra
 
 
 class Training:
-    """Training layouts that fit, compiled on first use."""
+    """Training layouts that fit."""
 
     def __init__(self, setup: PosttrainSetup, gpus: int) -> None:
         self._setup, self._settings = setup, train_settings(setup.scenario)
         written = setup.job.cost.layout
         self.written = option_of(written)
         self.layouts = {option_of(layout): layout for layout in self._fitting(gpus)} | {self.written: written}
-        self._compiled = cache(self._compile)
-        self._answers = Answers()
-        self._seconds: dict[tuple[TrainOption, Packing, bytes], float] = {}
+        self._packed = cache(self._settings_of)
+        self._weights = cache(self._weight_seconds)
 
     def seconds(self, option: TrainOption, lengths: Ints, packing: Packing = "even") -> float:
-        """Seconds of a step. Computed once per layout and batch, since many plans share a layout."""
-        key = option, packing, blake2b(lengths.tobytes(), digest_size=16).digest()
-        if key not in self._seconds:
-            if len(self._seconds) == _MOST_SECONDS:
-                self._seconds.clear()
-            self._seconds[key] = self._compiled(option, packing).step(lengths).seconds
-        return self._seconds[key]
+        """Seconds of a step."""
+        return self._setup.jobs.seconds(self.layouts[option], self._packed(option, packing), lengths)
 
     def sync(self, option: TrainOption, buckets: Sequence[Bucket]) -> float:
         """Seconds to send new weights to all engines and, if co-located, to free their GPUs before training."""
-        return sum(self._weights(option, buckets))
+        return sum(self._weights(option, _engines(buckets)))
 
     def job(self, option: TrainOption, buckets: Sequence[Bucket]) -> Job:
         """The training job of a layout with these engines, packed as in the scenario."""
-        return Job(self._compiled(option, self._settings.packing), *self._weights(option, buckets))
+        cost = self._setup.compile(self.layouts[option], self._packed(option, self._settings.packing))
+        return Job(cost, *self._weights(option, _engines(buckets)))
 
-    def _weights(self, option: TrainOption, buckets: Sequence[Bucket]) -> tuple[float, float]:
-        setup, engines = self._setup, [RolloutEngines(bucket.replicas, Layout(tp=bucket.tp)) for bucket in buckets]
+    def _settings_of(self, option: TrainOption, packing: Packing) -> TrainSettings:
+        return replace(self._settings, packing=packing)
+
+    def _weight_seconds(self, option: TrainOption, engines: tuple[RolloutEngines, ...]) -> tuple[float, float]:
+        setup = self._setup
         return weight_seconds(setup.scenario, setup.model, setup.topology, self.layouts[option], engines)
 
     def _fitting(self, gpus: int) -> Iterator[TrainLayout]:
@@ -163,11 +153,12 @@ class Training:
             for dp, ep, budget in product(ranks, sorted({1, spec.ep}), budgets):
                 for zero in (1, 3) if tp * pp == 1 else (1,):
                     layout = TrainLayout(tp, pp, dp, ep, cp, zero, "full", budget)
-                    if refusal(setup.model, setup.gpu, setup.topology, layout, settings) is None:
+                    if setup.jobs.fits(layout, settings):
                         yield layout
 
-    def _compile(self, option: TrainOption, packing: Packing) -> TrainingCost:
-        return self._setup.compile(self.layouts[option], replace(self._settings, packing=packing), self._answers)
+
+def _engines(buckets: Sequence[Bucket]) -> tuple[RolloutEngines, ...]:
+    return tuple(RolloutEngines(bucket.replicas, Layout(tp=bucket.tp)) for bucket in buckets)
 
 
 def _ranks(most: int, batch: int | None) -> list[int]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from steelyard.cost import CostSource, HostTerms
@@ -16,18 +17,20 @@ from steelyard.model import Layout, ModelSpec, weight_bytes
 from steelyard.posttrain.engines import EngineKind
 from steelyard.posttrain.roles import first_places, merged_blocks
 from steelyard.posttrain.sync import Disk, RolloutEngines, broadcast, point_to_point, reshard, sleep, via_disk, wake
-from steelyard.posttrain.training import Answers, TrainingCost, TrainLayout, TrainSettings, compile_training
+from steelyard.posttrain.training import TrainingCost, TrainingJobs, TrainLayout, TrainSettings
 from steelyard.posttrain.turns import check_room
 from steelyard.scenario.posttrain import PosttrainScenario, TrainingSpec
 from steelyard.scenario.rollouts import TrajectorySpec
 from steelyard.scenario.tails import ReconfigureSpec
+from steelyard.sim.content import digest
 from steelyard.sim.models import ServedModel, find_served
 from steelyard.sim.prepared import check_engine, prepare
 from steelyard.sim.setup import host_terms
-from steelyard.sim.sources import measured_sources
+from steelyard.sim.sources import Sources, measured_sources
 from steelyard.workload.trajectories.tasks import RecordedTasks, Trajectories, trajectories_of
 
 DEGREES = (1, 2, 4, 8)
+_MOST_MODELS = 4  # whose training jobs are remembered
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class PosttrainSetup:
     model: ModelSpec
     gpu: Gpu
     topology: Topology
-    sources: Sequence[CostSource]  # of training's operators; the roofline answers for unknown ones
+    jobs: TrainingJobs
     kinds: Mapping[int, EngineKind]
     job: Job  # of the scenario's layout
     tasks: Trajectories
@@ -57,9 +60,9 @@ class PosttrainSetup:
         """The cost of the scenario's training job."""
         return self.job.cost
 
-    def compile(self, layout: TrainLayout, settings: TrainSettings, answers: Answers | None = None) -> TrainingCost:
+    def compile(self, layout: TrainLayout, settings: TrainSettings) -> TrainingCost:
         """The cost of training in another layout."""
-        return compile_training(self.model, self.gpu, self.topology, layout, settings, self.sources, answers=answers)
+        return self.jobs.compile(layout, settings)
 
     def times_from(self, training: TrainingCost) -> dict[str, Any]:
         """The sources of engines' operator times, and the provenance shares of training's, for JSON."""
@@ -90,12 +93,12 @@ def set_up_posttrain(scenario: PosttrainScenario, any_degree: bool = False) -> P
         kinds |= {tp: kind for tp, kind in others.items() if kind.limits.longest() >= longest}
     _check_merges(scenario, topology)
     layout = train_layout(scenario.training)
-    sources = _training_sources(scenario, model, gpu, topology)
+    jobs = _training_jobs(scenario, model, gpu, topology)
     with blaming(source):
-        training = compile_training(model, gpu, topology, layout, train_settings(scenario), sources)
+        training = jobs.compile(layout, train_settings(scenario))
         rollouts = [RolloutEngines(bucket.replicas, Layout(tp=bucket.tp)) for bucket in scenario.rollout]
         before, sync = weight_seconds(scenario, model, topology, layout, rollouts)
-    return PosttrainSetup(scenario, model, gpu, topology, sources, kinds, Job(training, before, sync), tasks)
+    return PosttrainSetup(scenario, model, gpu, topology, jobs, kinds, Job(training, before, sync), tasks)
 
 
 def _check_merges(scenario: PosttrainScenario, topology: Topology) -> None:
@@ -119,6 +122,29 @@ def _longest(scenario: PosttrainScenario, tasks: Trajectories, kinds: Mapping[in
     asked = scenario.trajectories
     most = asked.budget.context if isinstance(asked, TrajectorySpec) else 0
     return min(most, *(kind.limits.longest() for kind in kinds.values()))
+
+
+@dataclass(frozen=True)
+class _JobsRecipe:
+    """All inputs of training jobs, by the digest of their contents."""
+
+    contents: str
+    scenario: PosttrainScenario = field(compare=False)
+    model: ModelSpec = field(compare=False)
+    gpu: Gpu = field(compare=False)
+    topology: Topology = field(compare=False)
+
+
+def _training_jobs(scenario: PosttrainScenario, model: ModelSpec, gpu: Gpu, topology: Topology) -> TrainingJobs:
+    """Training jobs of the scenario's model. Scenarios that differ in other things share them."""
+    contents = Sources(scenario.cost, scenario.base_dir).contents(gpu)
+    return _jobs_of(_JobsRecipe(digest(model, gpu, topology, *contents), scenario, model, gpu, topology))
+
+
+@lru_cache(_MOST_MODELS)
+def _jobs_of(recipe: _JobsRecipe) -> TrainingJobs:
+    model, gpu, topology = recipe.model, recipe.gpu, recipe.topology
+    return TrainingJobs(model, gpu, topology, _training_sources(recipe.scenario, model, gpu, topology))
 
 
 def _training_sources(

@@ -16,7 +16,7 @@ from steelyard.cost.collectives import Collectives
 from steelyard.errors import UserError
 from steelyard.hardware import Span, Topology
 from steelyard.model import Layout, ModelSpec, Stage, parameters, weight_bytes
-from steelyard.posttrain.training.compile import host_rate
+from steelyard.posttrain.training.exchanges import host_rate
 from steelyard.posttrain.training.layout import FSDP, TrainLayout
 from steelyard.posttrain.training.memory import WEIGHT_BYTES, stage_weights
 

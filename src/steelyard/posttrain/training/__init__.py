@@ -1,8 +1,7 @@
 """The training stage of RL post-training as a cost model: time and memory of a step from actual sequence lengths."""
 
-from steelyard.posttrain.training.compile import compile_training, refusal
+from steelyard.posttrain.training.compile import TrainingJobs, compile_training
 from steelyard.posttrain.training.cost import TrainingCost
-from steelyard.posttrain.training.kernels import Answers
 from steelyard.posttrain.training.layout import TrainLayout
 from steelyard.posttrain.training.memory import TrainingMemory, training_memory
 from steelyard.posttrain.training.packing import Batches, Packing, pack
@@ -10,17 +9,16 @@ from steelyard.posttrain.training.result import TimeSplit, TrainingTime
 from steelyard.posttrain.training.settings import TrainSettings
 
 __all__ = [
-    "Answers",
     "Batches",
     "Packing",
     "TimeSplit",
     "TrainLayout",
     "TrainSettings",
     "TrainingCost",
+    "TrainingJobs",
     "TrainingMemory",
     "TrainingTime",
     "compile_training",
     "pack",
-    "refusal",
     "training_memory",
 ]

@@ -68,11 +68,11 @@ class AttentionTime:
 
 @dataclass
 class Answers:
-    """A cache of operator times of one model on one kind of GPU, with their seconds by provenance. Most layouts ask
-    for the same ones."""
+    """A cache of operator times of one model on one kind of GPU, with their seconds by provenance; for attention, the
+    provenance and the seconds per token at a usual length. Most layouts ask for the same ones."""
 
     passes: dict[object, tuple[Passes, Floats]] = field(default_factory=dict)
-    attention: dict[object, tuple[AttentionTime, Floats]] = field(default_factory=dict)
+    attention: dict[object, tuple[AttentionTime, int, float]] = field(default_factory=dict)
 
 
 @dataclass
@@ -97,11 +97,11 @@ class Kernels:
 
     def attention(self, op: AttentionOperator, dtype_bytes: int) -> AttentionTime:
         """Attention of one layer from the source's prefill times."""
-        key = op, dtype_bytes, *self._asked
+        key = op, dtype_bytes, self.kept_up
         if key not in self.answers.attention:
             self.answers.attention[key] = self._attention(op, dtype_bytes)
-        found, shares = self.answers.attention[key]
-        self.by_provenance += shares
+        found, provenance, usual = self.answers.attention[key]
+        self.by_provenance[provenance] += usual * float(self.tokens[-1])
         return found
 
     @property
@@ -126,16 +126,14 @@ class Kernels:
         rising = np.maximum.accumulate
         return Passes(*(rising(each) for each in (forward, backward, light))), shares
 
-    def _attention(self, op: AttentionOperator, dtype_bytes: int) -> tuple[AttentionTime, Floats]:
+    def _attention(self, op: AttentionOperator, dtype_bytes: int) -> tuple[AttentionTime, int, float]:
         prefill = self.source.prefill_attention(op, dtype_bytes)
         lengths = np.array([2.0**i for i in range(5, 18)])
         per_token = []
         for length in lengths.astype(int).tolist():
             count = min(64, max(1, _AT_ONCE // length))
             per_token.append(prefill.seconds([(length, 0)] * count) / (self.kept_up * count * length))
-        shares = np.zeros_like(self.by_provenance)
-        shares[prefill.provenance] = per_token[-4] * float(self.tokens[-1])
-        return AttentionTime(lengths, np.maximum.accumulate(per_token)), shares
+        return AttentionTime(lengths, np.maximum.accumulate(per_token)), prefill.provenance, per_token[-4]
 
     def _rows(self, op: Operator) -> Floats:
         if isinstance(op, GroupedGemm | Elementwise) and op.per == "pooled":

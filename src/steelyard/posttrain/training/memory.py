@@ -7,7 +7,8 @@ each, as with Megatron's sequence parallelism.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from steelyard.hardware import Gpu
 from steelyard.model import AttentionOperator, Elementwise, Gemm, GroupedGemm, Layer, ModelSpec, Routing, Stage
@@ -84,14 +85,40 @@ class TrainingMemory:
 
     def by_kind(self) -> dict[str, float]:
         """Bytes of each kind."""
-        return {kind: size for kind, size in asdict(self).items() if kind != "usable"}
+        return {kind: size for kind, size in vars(self).items() if kind != "usable"}
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What one GPU of a stage holds, whatever the number of ranks and the tokens of a micro-batch."""
+
+    weights: Weights
+    gathered: float  # bytes of whole layers, with FSDP
+    activations: float  # bytes of a token
+    logits: int  # bytes of a token that has logits
 
 
 def training_memory(model: ModelSpec, gpu: Gpu, layout: TrainLayout, settings: TrainSettings) -> TrainingMemory:
     """Memory of the stage that needs most of it, with micro-batches as large as the layout allows."""
-    stages = layout.stages(model)
-    plans = [_stage_memory(model, stage, i, gpu, layout, settings) for i, stage in enumerate(stages)]
-    return max(plans, key=lambda plan: plan.total)
+    return fullest(footprints(model, layout), gpu, layout, settings)
+
+
+def footprints(model: ModelSpec, layout: TrainLayout) -> tuple[Footprint, ...]:
+    """What GPUs of each stage hold."""
+    return tuple(
+        Footprint(
+            stage_weights(stage, layout),
+            _gathered(stage, layout),
+            _activations(model, stage, layout, in_flight=layout.pp - index),
+            lm_head(stage.model, layout.tp).n * LOGIT_BYTES if stage.last else 0,
+        )
+        for index, stage in enumerate(layout.stages(model))
+    )
+
+
+def fullest(stages: Sequence[Footprint], gpu: Gpu, layout: TrainLayout, settings: TrainSettings) -> TrainingMemory:
+    """Memory of the stage that needs most of it."""
+    return max((_stage_memory(stage, gpu, layout, settings) for stage in stages), key=lambda each: each.total)
 
 
 def memory_refusal(model: ModelSpec, gpu: Gpu, layout: TrainLayout, memory: TrainingMemory) -> str | None:
@@ -106,10 +133,8 @@ def memory_refusal(model: ModelSpec, gpu: Gpu, layout: TrainLayout, memory: Trai
     )
 
 
-def _stage_memory(
-    model: ModelSpec, stage: Stage, index: int, gpu: Gpu, layout: TrainLayout, settings: TrainSettings
-) -> TrainingMemory:
-    held = stage_weights(stage, layout)
+def _stage_memory(stage: Footprint, gpu: Gpu, layout: TrainLayout, settings: TrainSettings) -> TrainingMemory:
+    held = stage.weights
     whole, sharded = float(held.total), held.sharded(layout)
     weights, optimiser = held.kept(layout)
     copy = WEIGHT_BYTES * (sharded if layout.zero >= FSDP else whole)
@@ -119,9 +144,9 @@ def _stage_memory(
         weights=settings.trained * weights,
         gradients=settings.trained * settings.gradient_bytes * (sharded if layout.zero >= 2 else whole),
         optimiser=settings.trained * optimiser,
-        activations=rows * _activations(model, stage, layout, in_flight=layout.pp - index),
-        logits=float(_logits(stage, layout, settings)),
-        gathered=_gathered(stage, layout) if layout.zero >= FSDP else 0.0,
+        activations=rows * stage.activations,
+        logits=float(min(rows, settings.loss_chunk or rows) * stage.logits),
+        gathered=stage.gathered if layout.zero >= FSDP else 0.0,
         other_models=others * copy,
         runtime=float(RUNTIME_BYTES),
         usable=USABLE * gpu.memory_bytes,
@@ -153,11 +178,6 @@ def _gathered(stage: Stage, layout: TrainLayout) -> float:
     largest = max(_layer_weights(model, layer, layout).total for layer in model.layers)
     tables = (1 if model.tied_embeddings else 2) * lm_head(model, layout.tp).elements
     return float(WEIGHT_BYTES * (2 * largest + tables))
-
-
-def _logits(stage: Stage, layout: TrainLayout, settings: TrainSettings) -> int:
-    rows = min(layout.micro_batch_tokens, settings.loss_chunk or layout.micro_batch_tokens)
-    return rows * lm_head(stage.model, layout.tp).n * LOGIT_BYTES if stage.last else 0
 
 
 def _activations(model: ModelSpec, stage: Stage, layout: TrainLayout, in_flight: int) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class TimeSplit:
 
     def by_part(self) -> dict[str, float]:
         """Seconds of each part."""
-        return asdict(self)
+        return dict(vars(self))
 
 
 @dataclass(frozen=True)
