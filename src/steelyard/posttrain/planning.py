@@ -128,6 +128,7 @@ class Training:
         written = setup.job.cost.layout
         self.written = option_of(written)
         self.layouts = {option_of(layout): layout for layout in self._fitting(gpus)} | {self.written: written}
+        self._lent: set[TrainOption] = set()  # layouts with replicas of a pool
         self._compiled = cache(self._compile)
         self._answers = Answers()
         self._seconds: dict[tuple[TrainOption, Packing, bytes], float] = {}
@@ -149,6 +150,14 @@ class Training:
         """The training job of a layout with these engines, packed as in the scenario."""
         return Job(self._compiled(option, self._settings.packing), *self._weights(option, buckets))
 
+    def lent(self, layout: TrainLayout) -> TrainOption:
+        """A job's layout with lent replicas. Their gradients are weighted by tokens, so they need not divide a batch."""
+        option = option_of(layout)
+        if option not in self.layouts:
+            self.layouts[option] = layout
+            self._lent.add(option)
+        return option
+
     def _weights(self, option: TrainOption, buckets: Sequence[Bucket]) -> tuple[float, float]:
         setup, engines = self._setup, [RolloutEngines(bucket.replicas, Layout(tp=bucket.tp)) for bucket in buckets]
         return weight_seconds(setup.scenario, setup.model, setup.topology, self.layouts[option], engines)
@@ -167,7 +176,10 @@ class Training:
                         yield layout
 
     def _compile(self, option: TrainOption, packing: Packing) -> TrainingCost:
-        return self._setup.compile(self.layouts[option], replace(self._settings, packing=packing), self._answers)
+        settings = replace(self._settings, packing=packing)
+        if option in self._lent:
+            settings = replace(settings, batch=None)
+        return self._setup.compile(self.layouts[option], settings, self._answers)
 
 
 def _ranks(most: int, batch: int | None) -> list[int]:
