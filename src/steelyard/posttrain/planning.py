@@ -8,6 +8,8 @@ from functools import cache
 from hashlib import blake2b
 from itertools import product
 
+import numpy as np
+
 from steelyard.balance.plan import (
     Bucket,
     Plan,
@@ -16,7 +18,7 @@ from steelyard.balance.plan import (
     World,
 )
 from steelyard.balance.plan.by_name import PlannerSettings
-from steelyard.balance.plan.world import Mode
+from steelyard.balance.plan.world import Mode, rounded
 from steelyard.model import Layout
 from steelyard.posttrain.engines import EngineKind
 from steelyard.posttrain.setup import DEGREES, Job, PosttrainSetup, train_settings, weight_seconds
@@ -36,6 +38,7 @@ from steelyard.scenario.rollouts import TrajectorySpec
 _STAGES = (1, 2, 4, 5, 8)
 _MICRO_BATCHES = (16384, 40960)  # tokens
 _MOST_SECONDS = 1 << 14  # times of steps that are kept: those of some dozens of batches with all layouts
+_PRUNING = ("libra", "libra-published")  # planners that prune layouts by tensor-parallel exchange
 _RANKS = 12  # numbers of data-parallel ranks to try if any number works
 _BY_LENGTH = (
     "length-predicted",
@@ -76,7 +79,9 @@ def world_of(setup: PosttrainSetup, training: Training, gpus: int, mode: Mode = 
     )
 
 
-def planner_settings(scenario: PosttrainScenario, world: World, written: Plan) -> PlannerSettings | None:
+def planner_settings(
+    scenario: PosttrainScenario, world: World, training: Training, written: Plan
+) -> PlannerSettings | None:
     """The planner that changes the layout during a run, in plain numbers; None if none does."""
     if scenario.planner == "given" or scenario.planner == "static-best":
         return None
@@ -89,6 +94,7 @@ def planner_settings(scenario: PosttrainScenario, world: World, written: Plan) -
         written,
         world.batches_at_once,
         world.by_length,
+        tuple(map(training.exchange, world.options)) if scenario.planner in _PRUNING else (),
     )
 
 
@@ -146,12 +152,21 @@ class Training:
         """Seconds to send new weights to all engines and, if co-located, to free their GPUs before training."""
         return sum(self._weights(option, buckets))
 
+    def exchange(self, option: TrainOption) -> float:
+        """The share of full micro-batches' time that tensor-parallel ranks spend on exchanges."""
+        layout = self.layouts[option]
+        if layout.tp == 1:
+            return 0.0
+        lengths = np.full(layout.dp * self._settings.minibatches, layout.budget)
+        split = self._compiled(option, "even").step(lengths).split
+        return rounded(split.tp / (split.tp + split.forward + split.backward + split.recompute))
+
     def job(self, option: TrainOption, buckets: Sequence[Bucket]) -> Job:
         """The training job of a layout with these engines, packed as in the scenario."""
         return Job(self._compiled(option, self._settings.packing), *self._weights(option, buckets))
 
     def lent(self, layout: TrainLayout) -> TrainOption:
-        """A job's layout with lent replicas. Their gradients are weighted by tokens, so they need not divide a batch."""
+        """A job's layout with lent replicas, whose gradients are weighted by tokens: they need not divide a batch."""
         option = option_of(layout)
         if option not in self.layouts:
             self.layouts[option] = layout

@@ -163,7 +163,9 @@ class Replanner:
         engines = Counter(len(tenure.gpus) for tenure in self._loop.roles.engines.values())
         if engines == plan.replicas:
             return replace(plan, training=option)
-        upto = {bucket.tp: bucket.upto for bucket in plan.buckets}  # of several of a degree, the last is for the longest
+        upto = {
+            bucket.tp: bucket.upto for bucket in plan.buckets
+        }  # of several of a degree, the last is for the longest
         buckets = tuple(Bucket(tp, engines[tp], upto.get(tp, 0)) for tp in sorted(engines))
         return replace(plan, training=option, buckets=buckets)
 

@@ -219,8 +219,8 @@ class Simulated:
         return [plan for _, _, plan in sorted(seen)[:most]]
 
     def _kept(self, fit: Sequence[TrainOption], state: PlannerState) -> list[Plan]:
-        """The engines of the plan in force on the GPUs that a layout leaves, as many as fit, the largest first; and more
-        of the same on GPUs that are left over. No more than these have to start."""
+        """The engines of the plan in force on the GPUs that a layout leaves, as many as fit, largest first; and more of
+        the same on GPUs that are left over. No more than these have to start."""
         if state.plan is None or not fit:
             return []
         had, left = state.plan.replicas, self.world.rollout_gpus(fit[0])
