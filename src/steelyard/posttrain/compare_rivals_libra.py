@@ -22,7 +22,7 @@ _PUBLISHED: Mapping[str, Setting] = MappingProxyType(
         ),
         "switch": tried(
             ("difference", "blue-green"),
-            f"{_CODE.at('config.py')}: `diff`; its script for 48 GPUs: `blue_green`; restart, prewarm and swap can be set",
+            f"{_CODE.at('config.py')}: `diff`; its script for 48 GPUs: `blue_green`; three others can be set",
         ),
         "tail": given("none", paper("2606.03077", "no tail policy")),
         "streaming": given(False, paper("2606.03077", "steps train on batches")),
