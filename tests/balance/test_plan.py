@@ -309,6 +309,18 @@ def test_deep_pipelines_are_pruned() -> None:
     assert Search(here).best(measured).training == deep
 
 
+def test_layouts_that_mostly_exchange_are_pruned_by_libra_alone() -> None:
+    wide = TrainOption("tp8", 8, dp=1, budget=1 << 20)
+    flat = TrainOption("dp8", 8, dp=8, budget=1 << 20)
+    fast = world(16, options=[wide, flat], train=lambda option, lengths: 1.0 if option is wide else 2.0)
+    measured = batch(0, 20)
+    assert libra(fast).best(measured).training == wide
+    for share, chosen in ((0.5, wide), (0.51, flat)):
+        here = replace(fast, exchange={wide: share})
+        assert {libra(here, published=published).best(measured).training for published in (True, False)} == {chosen}
+        assert Search(here).best(measured).training == wide
+
+
 # -- when plans change ----------------------------------------------------------------------------------------------
 
 

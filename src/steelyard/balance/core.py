@@ -2,8 +2,8 @@
 
 The order of its parts is fixed. An event of the rollout goes to the router first, so that a free seat is never idle
 while a turn waits. Then it goes to the rounds (admission and tail policy), which begin samples and choose batches.
-Events of the training job go to the rounds. Measurements of a step go to the planner, and to the hybrid pool once the
-layout has settled.
+Events of the training job go to the rounds. Measurements of a step go to the planner, and to the hybrid pool if the
+plan stays. A change of plan dissolves the pool, and another is formed of the new layout.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from steelyard.balance.kinds import Command, Event
 from steelyard.balance.placement import Placement
 from steelyard.balance.plan.planning import Planning
 from steelyard.balance.plan.questions import PlanEvent
-from steelyard.balance.pool import HybridPool, PoolEvent, PoolFormed, PoolRules, Tick, WakeAt
+from steelyard.balance.pool import HybridPool, PoolDissolved, PoolEvent, PoolFormed, PoolRules, Tick, WakeAt
 from steelyard.balance.rollouts import Reason
 from steelyard.balance.rounds import Rounds
 
@@ -49,6 +49,7 @@ class Core:
         self.planning = planning
         self.pool: HybridPool | None = None
         self._pool_rules = pool_rules
+        self._pool_epoch = 0  # the last of the pools that were dissolved
         self._wake_at = inf  # when the driver was asked to send a tick
         self._inbox = Inbox()
         self.published = self.asked = self.trained = -1  # the last versions and steps that were reported
@@ -114,7 +115,16 @@ class Core:
     def _form_pool(self, event: PoolFormed) -> list[Command]:
         if self._pool_rules is None or self.pool is not None:
             return self._drop("unknown pool" if self._pool_rules is None else "repeated")
-        self.pool = self._pool_rules.form(event)
+        self.pool = self._pool_rules.form(event, self._pool_epoch)
+        return []
+
+    def _dissolve_pool(self, event: PoolDissolved) -> list[Command]:
+        if self.pool is None:
+            return self._drop("unknown pool")
+        self.pool.ledger.dissolved(event.at)
+        self._dropped += self.pool.dropped
+        self._pool_epoch, self._wake_at = max(self._pool_epoch, self.pool.epoch), inf
+        self.pool = None
         return []
 
     def _move(self, event: PoolEvent) -> list[Command]:
@@ -158,6 +168,7 @@ _PARTS: dict[type, Callable[[Core, Any], list[Command]]] = {
     PartTrained: Core._go_on,
     StepTrained: Core._train,
     PoolFormed: Core._form_pool,
+    PoolDissolved: Core._dissolve_pool,
     **dict.fromkeys(get_args(PoolEvent), Core._move),
     **dict.fromkeys(get_args(PlanEvent), Core._plan),
 }

@@ -221,6 +221,10 @@ def _check(scenario: PosttrainScenario) -> None:
             f"{scenario.source}: tail: reconfigure cannot be run live yet, since no live driver moves GPUs between "
             "engines inside a step; use repack"
         )
+    if scenario.switch != "difference":
+        raise UserError(
+            f"{scenario.source}: switch: {scenario.switch} can only be simulated; live runs change by difference"
+        )
     if scenario.pool != "none" and scenario.planner != "given":
         raise UserError(
             f"{scenario.source}: pool: {scenario.pool} cannot be run live beside a planner yet; leave one of them out"

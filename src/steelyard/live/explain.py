@@ -27,6 +27,7 @@ from steelyard.balance.pool import (
     Fetched,
     Gradient,
     JoinAccepted,
+    PoolDissolved,
     PoolFormed,
     Serving,
     StepBegan,
@@ -124,7 +125,7 @@ def _subject(event: Event) -> str:
             return f"step {event.step}"
         case WeightsPublished():
             return f"weights {event.version}"
-        case PlansSimulated() | PoolFormed() | Tick():
+        case PlansSimulated() | PoolFormed() | PoolDissolved() | Tick():
             return ""
         case _:
             return event.trajectory

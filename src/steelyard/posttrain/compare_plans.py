@@ -24,6 +24,7 @@ Plans = Sequence[Mapping[str, Any]]
 def of_its_kind(scenario: PosttrainScenario) -> PosttrainScenario:
     """The scenario whose best split serves all ways of a kind."""
     plain: dict[str, Any] = {"admission": {}, "tail": "none", "pool": "none", "queue_cap": 64, "staleness": None}
+    plain["switch"] = "difference"
     if isinstance(scenario.tail, ReconfigureSpec):
         del plain["tail"]  # it needs narrow engines that can be merged
     if scenario.router not in _RANKING:

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from steelyard.posttrain.compare_profiles import Profile, Setting, given, paper, tried
+from steelyard.posttrain.compare_profiles import Code, Profile, Setting, given, paper, tried
 
 _QUEUES = "Queue caps by run: 64 turns on a replica, where the configuration of its 48-GPU run with R2E has 3."
-_ONE_AFTER_THE_OTHER = (
-    "Its pool and its planner at once: here the pool begins when the planner leaves the layout as it is. Layouts "
-    "change by moving what differs, and engines that have been there before wake; restart, blue-green and swap take "
-    "longer, and are left out. "
-)
+_CODE = Code("NetX-lab/Libra", "c51bf84d31fdfdbced066b2fb5751816d9e43065")
+_CHANGES = "Draining before a change: what runs on engines that stop goes on elsewhere at once. "
 _PUBLISHED: Mapping[str, Setting] = MappingProxyType(
     {
         "mode": given("asynchronous", paper("2606.03077", "staleness admission")),
@@ -22,6 +19,10 @@ _PUBLISHED: Mapping[str, Setting] = MappingProxyType(
         "planner": given("libra-published", paper("2606.03077", "global resource planner; costs as released")),
         "pool": tried(
             ("thresholds", "none"), paper("2606.03077", "elastic hybrid pool: 1.15, 0.90, pressure 0.8; it can be off")
+        ),
+        "switch": tried(
+            ("difference", "blue-green"),
+            f"{_CODE.at('config.py')}: `diff`; its script for 48 GPUs: `blue_green`; three others can be set",
         ),
         "tail": given("none", paper("2606.03077", "no tail policy")),
         "streaming": given(False, paper("2606.03077", "steps train on batches")),
@@ -42,14 +43,14 @@ LIBRA = (
         "Libra",
         "As published: planner of both stages, hybrid pool, C-MLFQ and tries.",
         _PUBLISHED,
-        left_out=_ONE_AFTER_THE_OTHER + _QUEUES,
+        left_out=_CHANGES + _QUEUES,
         claim="Its authors: up to 3.0 times (v1) and 4.2 times (v3) its baselines on 48 A800.",
     ),
     Profile(
         "Libra, cost corrected",
         "The same; its planner divides the time of a decode step by the tensor-parallel degree once, not twice.",
         _CORRECTED,
-        left_out=_ONE_AFTER_THE_OTHER + _QUEUES,
+        left_out=_CHANGES + _QUEUES,
         claim="The plan no longer prefers TP8 everywhere.",
     ),
     Profile(
@@ -58,6 +59,7 @@ LIBRA = (
         {
             **_PUBLISHED,
             "planner": given("static-best", "a fixed split is left to the user, so the best in hindsight"),
+            "switch": given("difference", "nothing changes layouts"),
             "pool": given("thresholds", paper("2606.03077", "elastic hybrid pool: 1.15, 0.90, pressure 0.8")),
         },
         left_out=_QUEUES,
@@ -69,6 +71,7 @@ LIBRA = (
         {
             **_PUBLISHED,
             "planner": given("static-best", "a fixed split is left to the user, so the best in hindsight"),
+            "switch": given("difference", "nothing changes layouts"),
             "pool": given("none", "its ablation"),
         },
         left_out=_QUEUES,
@@ -78,7 +81,7 @@ LIBRA = (
         "Libra, no C-MLFQ",
         "Its ablation: the corrected planner, and each turn to the least busy engine.",
         {**_CORRECTED, "router": given("least-outstanding", paper("2606.03077", "least connections without queues"))},
-        left_out=_ONE_AFTER_THE_OTHER,
+        left_out=_CHANGES.strip(),
         claim="The planner moves GPUs to the slower stage.",
     ),
 )

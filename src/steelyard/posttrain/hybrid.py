@@ -6,7 +6,7 @@ done. Rollout and training continue meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from steelyard.balance.pool import (
@@ -22,6 +22,8 @@ from steelyard.balance.pool import (
     JoinAccepted,
     Leave,
     PoolCommand,
+    PoolDissolved,
+    Reallocation,
     Reduce,
     RollBack,
     Serving,
@@ -35,10 +37,11 @@ from steelyard.balance.pool import (
 from steelyard.model import Layout
 from steelyard.posttrain.lending import Lending
 from steelyard.posttrain.loop import Loop
-from steelyard.posttrain.recent import EndedBatches
+from steelyard.posttrain.recent import EndedBatches, Recent
 from steelyard.posttrain.record import RoleChange, StepRecord
 from steelyard.posttrain.setup import Job, weight_seconds
 from steelyard.posttrain.sync import RolloutEngines
+from steelyard.posttrain.training import TrainLayout
 
 Failing = Callable[[PoolCommand], str | None]
 """Makes a command fail, with a reason; None: it succeeds. For tests."""
@@ -63,6 +66,7 @@ class PoolDriver:
         self._lent: list[int] = []
         self._epochs: dict[int, int] = {}  # of the last command to each replica
         self._syncing: dict[int, Sync] = {}
+        self._closed = False
         self._ended = EndedBatches(loop) if ended is None else ended
         for kind in (Drain, Join, Fetch, Sync, Activate, Reduce, Leave, RollBack):
             loop.driver.on(kind, self._do)
@@ -95,7 +99,11 @@ class PoolDriver:
 
     def after(self, step: StepRecord) -> float:
         """A step is over: the pool may move replicas. The next batch does not wait for them."""
-        record, recent = self._loop.record, self._ended.latest(step)
+        return self.measured(step, self._ended.latest(step))
+
+    def measured(self, step: StepRecord, recent: Recent | None) -> float:
+        """The same with the batches that have ended by then, which can be asked for once."""
+        record = self._loop.record
         if recent is not None:
             fastest = min(self._setup.kinds[tp].speed().decode[0][1] for tp in self._loop.stage.tp.values())
             self._tell(
@@ -114,7 +122,19 @@ class PoolDriver:
         self._note(step.synced)
         return step.synced
 
-    def _note(self, at: float) -> None:
+    @property
+    def layout(self) -> TrainLayout:
+        """That of the job with the replicas that are lent now."""
+        return self._lending.layout(len(self._lent))
+
+    def close(self, at: float) -> None:
+        """A change of plan takes over all GPUs as they are. Replicas on their way arrive nowhere."""
+        entries = self.pool.ledger.entries
+        self._closed, self._loop.trainer.gate = True, None
+        self._tell(PoolDissolved(at))
+        self._note(at, entries)
+
+    def _note(self, at: float, entries: Sequence[Reallocation] | None = None) -> None:
         self._loop.record.reallocations = [
             *self._before,
             *(
@@ -128,14 +148,18 @@ class PoolDriver:
                     each.after,
                     each.outcome,
                 )
-                for each in self.pool.ledger.entries
+                for each in (self.pool.ledger.entries if entries is None else entries)
             ),
         ]
 
     # -- carrying out commands ----------------------------------------------------------------------------------
 
     def _wake(self, command: WakeAt, _: float) -> None:
-        self._stage.later(command.at, lambda at: self._tell(Tick(at)))
+        self._later(command.at, lambda at: self._tell(Tick(at)))
+
+    def _later(self, at: float, action: Callable[[float], object]) -> None:
+        """Do something later, unless the pool is closed by then."""
+        self._stage.later(at, lambda then: None if self._closed else action(then))
 
     def _do(self, command: PoolCommand, at: float) -> None:
         """Carry out a command, at once if it takes no time, else later. Report a failure if it cannot be done."""
@@ -147,12 +171,12 @@ class PoolDriver:
         if reason is not None and not isinstance(command, RollBack):
             if isinstance(command, Drain):
                 self._stop(number, at)
-            self._stage.later(at, lambda then: self._tell(Failed(then, number, epoch, reason)))
+            self._later(at, lambda then: self._tell(Failed(then, number, epoch, reason)))
             return
         match command:
             case Drain():
                 self._stop(number, at)
-                self._stage.later(at, lambda then: self._tell(Drained(then, number, epoch)))
+                self._later(at, lambda then: self._tell(Drained(then, number, epoch)))
             case Join():
                 self._tell(JoinAccepted(at, number, epoch))
                 self._fetch(command, at, self._lending.joining(len(self._lent)))
@@ -168,7 +192,7 @@ class PoolDriver:
 
     def _fetch(self, command: Join | Fetch, at: float, seconds: float) -> None:
         number, epoch, step, version = command.replica, command.epoch, command.step, command.version
-        self._stage.later(at + seconds, lambda then: self._tell(Fetched(then, number, epoch, step, version)))
+        self._later(at + seconds, lambda then: self._tell(Fetched(then, number, epoch, step, version)))
 
     def _back(self, command: Leave | RollBack, at: float) -> None:
         """The engines of a replica wake on its GPUs, and get the current weights."""
@@ -180,7 +204,7 @@ class PoolDriver:
             self._train(at)
         else:
             seconds = self._lending.waking(number)
-        self._stage.later(at + seconds, partial(self._serve, number, command.epoch))
+        self._later(at + seconds, partial(self._serve, number, command.epoch))
 
     def _serve(self, number: int, epoch: int, at: float) -> None:
         if self._epochs[number] != epoch:  # a later command has replaced this one

@@ -7,6 +7,8 @@ from dataclasses import asdict, replace
 from functools import cache
 from itertools import product
 
+import numpy as np
+
 from steelyard.balance.plan import (
     Bucket,
     Plan,
@@ -15,7 +17,7 @@ from steelyard.balance.plan import (
     World,
 )
 from steelyard.balance.plan.by_name import PlannerSettings
-from steelyard.balance.plan.world import Mode
+from steelyard.balance.plan.world import Mode, rounded
 from steelyard.model import Layout
 from steelyard.posttrain.engines import EngineKind
 from steelyard.posttrain.setup import DEGREES, Job, PosttrainSetup, train_settings, weight_seconds
@@ -28,6 +30,7 @@ from steelyard.scenario.rollouts import TrajectorySpec
 # A coarse grid, since each layout is timed for every split of the GPUs; see `colocated.py` for a finer one.
 _STAGES = (1, 2, 4, 5, 8)
 _MICRO_BATCHES = (16384, 40960)  # tokens
+_PRUNING = ("libra", "libra-published")  # planners that prune layouts by tensor-parallel exchange
 _RANKS = 12  # numbers of data-parallel ranks to try if any number works
 _BY_LENGTH = (
     "length-predicted",
@@ -68,7 +71,9 @@ def world_of(setup: PosttrainSetup, training: Training, gpus: int, mode: Mode = 
     )
 
 
-def planner_settings(scenario: PosttrainScenario, world: World, written: Plan) -> PlannerSettings | None:
+def planner_settings(
+    scenario: PosttrainScenario, world: World, training: Training, written: Plan
+) -> PlannerSettings | None:
     """The planner that changes the layout during a run, in plain numbers; None if none does."""
     if scenario.planner == "given" or scenario.planner == "static-best":
         return None
@@ -81,6 +86,7 @@ def planner_settings(scenario: PosttrainScenario, world: World, written: Plan) -
         written,
         world.batches_at_once,
         world.by_length,
+        tuple(map(training.exchange, world.options)) if scenario.planner in _PRUNING else (),
     )
 
 
@@ -120,6 +126,7 @@ class Training:
         written = setup.job.cost.layout
         self.written = option_of(written)
         self.layouts = {option_of(layout): layout for layout in self._fitting(gpus)} | {self.written: written}
+        self._lent: set[TrainOption] = set()  # layouts with replicas of a pool
         self._packed = cache(self._settings_of)
         self._weights = cache(self._weight_seconds)
 
@@ -131,13 +138,31 @@ class Training:
         """Seconds to send new weights to all engines and, if co-located, to free their GPUs before training."""
         return sum(self._weights(option, _engines(buckets)))
 
+    def exchange(self, option: TrainOption) -> float:
+        """The share of full micro-batches' time that tensor-parallel ranks spend on exchanges."""
+        layout = self.layouts[option]
+        if layout.tp == 1:
+            return 0.0
+        lengths = np.full(layout.dp * self._settings.minibatches, layout.budget)
+        split = self._setup.compile(layout, self._packed(option, "even")).step(lengths).split
+        return rounded(split.tp / (split.tp + split.forward + split.backward + split.recompute))
+
     def job(self, option: TrainOption, buckets: Sequence[Bucket]) -> Job:
         """The training job of a layout with these engines, packed as in the scenario."""
         cost = self._setup.compile(self.layouts[option], self._packed(option, self._settings.packing))
         return Job(cost, *self._weights(option, _engines(buckets)))
 
+    def lent(self, layout: TrainLayout) -> TrainOption:
+        """A job's layout with lent replicas, whose gradients are weighted by tokens: they need not divide a batch."""
+        option = option_of(layout)
+        if option not in self.layouts:
+            self.layouts[option] = layout
+            self._lent.add(option)
+        return option
+
     def _settings_of(self, option: TrainOption, packing: Packing) -> TrainSettings:
-        return replace(self._settings, packing=packing)
+        whole = None if option in self._lent else self._settings.batch
+        return replace(self._settings, packing=packing, batch=whole)
 
     def _weight_seconds(self, option: TrainOption, engines: tuple[RolloutEngines, ...]) -> tuple[float, float]:
         setup = self._setup

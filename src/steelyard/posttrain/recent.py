@@ -26,5 +26,6 @@ class EndedBatches:
         stage = self._loop.stage
         running = {attempt.round for attempt in stage.running.values()}
         seats = sum(self._loop.setup.kinds[tp].limits.max_num_seqs for tp in stage.tp.values())
+        seats = max(1, seats)  # there may be no engine while a change is under way
         synced = [each.synced for each in self._loop.record.steps]
         return self.batches.latest(step.step, running, seats, synced)

@@ -81,7 +81,11 @@ def _run(
     record = LoopRecord()
     plans_anew = scenario.planner not in ("given", "static-best")
     simulator = PlanSimulator(setup, _while_planning(progress, record.steps, scenario.steps)) if plans_anew else None
-    planner = None if simulator is None else planner_settings(scenario, simulator.world, simulator.written)
+    planner = (
+        None
+        if simulator is None
+        else planner_settings(scenario, simulator.world, simulator.training, simulator.written)
+    )
     settings = core_settings(setup, planner)
     if journal is not None:
         journal.begin(settings)

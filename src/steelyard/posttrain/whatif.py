@@ -244,7 +244,11 @@ def _loop(setup: PosttrainSetup, like: CoreSettings | None) -> Loop:
     scenario = setup.scenario
     plans_anew = scenario.planner not in ("given", "static-best")
     simulator = PlanSimulator(setup) if plans_anew else None
-    planner = None if simulator is None else planner_settings(scenario, simulator.world, simulator.written)
+    planner = (
+        None
+        if simulator is None
+        else planner_settings(scenario, simulator.world, simulator.training, simulator.written)
+    )
     settings = core_settings(setup, planner)
     if like is not None:
         _check_policies(settings, like)

@@ -64,6 +64,7 @@ PlannerName = Literal[
     "oracle",
 ]
 PoolName = Literal["none", "thresholds", "payoff"]
+SwitchName = Literal["difference", "restart", "blue-green", "pre-warm", "swap"]
 Objective = Literal["throughput", "reward", "cost"]
 
 
@@ -187,6 +188,14 @@ class PosttrainScenario(Written):
         default="at-once",
         description="When a change of plan is carried out. at-once: after the step that it follows from, as if "
         "planning took no time; during-step: one step later, as live, where the planner thinks while the run goes on.",
+    )
+    switch: SwitchName = Field(
+        default="difference",
+        description="How engines change when a planner changes the layout (docs/posttrain.md). difference: those that "
+        "the new plan does not have stop, and new ones start in their place; restart: all stop, and all start anew; "
+        "blue-green: new ones start where no engine runs, and the old ones serve until they are up; pre-warm: new ones "
+        "start ahead of the change, as far as GPUs or their memory are spare; swap: they change one after the other, "
+        "and the next batch does not wait.",
     )
     pool: PoolName = Field(
         default="none",
@@ -316,6 +325,12 @@ class PosttrainScenario(Written):
             raise mistake(f"in mode {self.mode} it never waits for samples while others run", "training", "generates")
         if self.pool != "none" and self.mode == "colocated":
             raise mistake("colocated stages share all GPUs already; leave it out", "pool")
+        if self.switch in ("blue-green", "pre-warm") and self.mode == "colocated":
+            raise mistake(
+                f"{self.switch} starts engines beside those that run, and colocated stages share all GPUs; use "
+                "difference, restart or swap",
+                "switch",
+            )
         if isinstance(self.tail, ReconfigureSpec):
             self._can_reconfigure(self.tail)
         if self.objective == "reward" and self.trajectories.learning is None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from steelyard.balance.encoding import ADDED_LATER
 from steelyard.balance.plan.buckets import Frontier
 from steelyard.balance.plan.change import LengthsChanged, Payback
 from steelyard.balance.plan.libra import libra
@@ -47,6 +48,7 @@ class PlannerSettings:
     written: Plan  # the plan in force when the run begins
     batches_at_once: int = 1
     by_length: bool = True
+    exchange: tuple[float, ...] = field(default=(), metadata=ADDED_LATER)  # of each option, for Libra's planners
 
     def planning(self, forms_pool: bool) -> Planning:
         """The part of the core that plans."""
@@ -60,6 +62,7 @@ class PlannerSettings:
             answers.sync,
             batches_at_once=self.batches_at_once,
             by_length=self.by_length,
+            exchange=dict(zip(self.options, self.exchange, strict=bool(self.exchange))),
         )
         shared: list[object] = []
         planner = self._planner(world, answers, shared)

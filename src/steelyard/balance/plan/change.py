@@ -88,6 +88,10 @@ class Payback:
         gain, steps = now - then, self.horizon if state.left is None else min(self.horizon, state.left)
         return gain >= self.margin * now and steps * gain > (self.seconds(state) if change is None else change)
 
+    def steps(self, state: PlannerState) -> int:
+        """Steps within which a change has to pay; at least one."""
+        return max(1, self.horizon if state.left is None else min(self.horizon, state.left))
+
     def seconds(self, state: PlannerState) -> float:
         """Expected seconds of a change, from measured ones."""
         learnt = Learnt(self.switch)

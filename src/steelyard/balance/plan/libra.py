@@ -1,12 +1,17 @@
 """Libra's global planner (arXiv 2606.03077): pruned training layouts, replicas by dynamic programming over requests.
 
+Layouts are pruned by tensor-parallel exchange and by pipeline bubble. Those that do not fit into memory are none of the
+world's options.
+
 The published cost model divides weight reads by the degree twice, scales a replica's cache with its GPUs, and treats
 all requests of a replica as the mean one. ``Corrected`` is the same search with the fluid model of `makespan.py`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, inf
 
 import numpy as np
@@ -20,13 +25,15 @@ from steelyard.records import Floats, Ints
 
 REQUESTS = 64  # that represent a batch
 _BUBBLE = 0.3  # share of a pipeline's time: layouts above it are pruned
+_EXCHANGE = 0.5  # share of a layer's time in exchanges of tensor-parallel ranks: likewise
 
 
 def libra(world: World, published: bool = False) -> Search:
     """Libra's search, for `Searching`."""
+    usable = partial(_unpruned, world.exchange)
     if published:
-        return Search(world, frontier=_published, usable=_unpruned, lengths=means)
-    return Search(world, frontier=_corrected, usable=_unpruned)
+        return Search(world, frontier=_published, usable=usable, lengths=means)
+    return Search(world, frontier=_corrected, usable=usable)
 
 
 def _published(world: World, measured: Measured) -> ByReplica:
@@ -37,7 +44,9 @@ def _corrected(world: World, measured: Measured) -> ByReplica:
     return ByReplica(world, measured, Corrected(world))
 
 
-def _unpruned(option: TrainOption, lengths: Ints) -> bool:
+def _unpruned(exchange: Mapping[TrainOption, float], option: TrainOption, lengths: Ints) -> bool:
+    if exchange.get(option, 0.0) > _EXCHANGE:
+        return False
     batches = max(1, ceil(int(lengths.sum()) / (option.budget * option.dp)))
     return (option.pp - 1) / (option.pp + batches - 1) <= _BUBBLE
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from steelyard.balance.plan.forecast import predicted
 from steelyard.balance.plan.measured import Measured
@@ -38,8 +38,7 @@ class Planning:
     planner: Planner
     answers: PlanAnswers
     plan: Plan  # in force, or commanded
-    forms_pool: bool = False  # whether a hybrid pool takes over once the planner changes nothing
-    settled: bool = False
+    forms_pool: bool = False  # whether a hybrid pool lends replicas between two changes
     shared: tuple[object, ...] = ()  # caches that copies of the planner share
     _now: Plan | None = None  # the plan in force, once its stage times have been predicted
     _switches: list[float] = field(default_factory=list)  # seconds that changes have taken
@@ -78,32 +77,42 @@ class Planning:
             case PlanChanged():
                 self._switches.append(event.seconds)
                 self.pending = None
-                return []
+                return self._forming()
             case PlanRolledBack():
                 self._roll_back()
-                return []
+                return self._forming()
         return self._go_on()
+
+    def _forming(self) -> list[PlanCommand]:
+        """A layout is in force, of which a pool may be formed."""
+        return [FormPool()] if self.forms_pool else []
 
     def _go_on(self) -> list[PlanCommand]:
         wanted, newest = self._wanted, self._newest
         assert wanted is not None and newest is not None, "answers come after questions"
         planner = deepcopy(self.planner, {id(each): each for each in (self.world, self.answers, *self.shared)})
         try:
-            now = self._now = self._now or predicted(self.world, self.plan, newest)
+            now = self._in_force(wanted, newest)
             plan = planner.plan(wanted.state(newest, now, self._switches))
         except Unanswered as missing:
             self._ask += 1
             self._questions = missing.questions
             return [Simulate(self._ask, missing.questions)]
-        self.planner, self.plan = planner, now
+        self.planner = planner
         self._wanted, self._newest, self._questions = None, None, ()
-        self.settled = plan is None or plan.layout == now.layout
-        if plan is None or self.settled:
-            forms, self.forms_pool = self.forms_pool, False
-            return [FormPool()] if forms else []
+        if plan is None or plan.layout == now.layout:
+            return []
         self.plan = self._now = plan
         self.pending = ChangePlan(wanted.step, now, plan)
         return [self.pending]
+
+    def _in_force(self, wanted: PlanWanted, newest: Measured) -> Plan:
+        """The plan in force, as a pool has changed it."""
+        if wanted.pooled is None:
+            self.plan = self._now = self._now or predicted(self.world, self.plan, newest)
+            return self.plan
+        pooled = wanted.pooled
+        return predicted(self.world, replace(self.plan, training=pooled.option, buckets=pooled.buckets), newest)
 
     def _roll_back(self) -> None:
         assert self.pending is not None, "accepted events are about a change"

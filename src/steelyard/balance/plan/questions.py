@@ -7,11 +7,12 @@ or looks it up: `Simulate` lists questions, `PlansSimulated` brings the answers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 
+from steelyard.balance.encoding import ADDED_LATER
 from steelyard.balance.plan.measured import Measured
 from steelyard.balance.plan.world import Bucket, Plan, PlannerState, TrainOption
 from steelyard.balance.pool.commands import FormPool
@@ -57,6 +58,15 @@ class Columns:
 
 
 @dataclass(frozen=True, slots=True)
+class Pooled:
+    """What a hybrid pool has made of the plan in force: the training job with its lent replicas, and the engines that
+    roll out."""
+
+    option: TrainOption
+    buckets: tuple[Bucket, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PlanWanted:
     """A step is over: should the layout change? The planner may use ``batches``; ``newest`` is the index of the newest
     ended one. Other fields are as in `PlannerState`."""
@@ -73,6 +83,7 @@ class PlanWanted:
     seen: int = 0
     left: int | None = None
     took: float | None = None
+    pooled: Pooled | None = field(default=None, metadata=ADDED_LATER)  # if it is not the plan itself
 
     def state(self, measured: Measured, plan: Plan, switches: Sequence[float]) -> PlannerState:
         """As planners take it."""

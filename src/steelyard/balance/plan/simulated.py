@@ -14,7 +14,7 @@ from steelyard.balance.plan.forecast import predicted
 from steelyard.balance.plan.measured import Measured
 from steelyard.balance.plan.search import Search, nothing_fits
 from steelyard.balance.plan.step_times import StepTimes
-from steelyard.balance.plan.world import Plan, PlannerState, TrainOption, World, rounded
+from steelyard.balance.plan.world import Bucket, Plan, PlannerState, TrainOption, World, rounded
 from steelyard.records import Ints
 
 # Chosen by hand: they trade simulations for the quality of plans (`python -m bench.planner`).
@@ -58,7 +58,8 @@ class Simulated:
       simulations is often just lucky, so plans close to it are confirmed before one is chosen.
     - ``glance``: a faster prediction, by which plans are shortlisted for simulation.
     - ``least``: a lower bound. Plans whose bound is above the best plan are not simulated.
-    - ``change``: seconds of a change to a plan; None: as long as earlier changes.
+    - ``change``: seconds of a change to a plan; None: as long as earlier changes. Plans are compared by their steps and
+      their share of it, so one that keeps engines may be better than one that is faster once others have started.
     - ``look``: batches of trajectories. The model proposes plans for each.
 
     Measured steps correct predictions (`StepTimes`). If they exceed the prediction of another plan, it plans again.
@@ -137,23 +138,24 @@ class Simulated:
         tried: dict[object, Plan] = {} if now is None else {now.layout: now}
         self._climb(gpus, tried, batches, state, inf if now is None else now.step)
         if self.confirm is None:
-            return _safest_first(tried.values())
+            return self._safest_first(tried.values(), state)
         confirmed: dict[object, Plan] = {} if now is None else {now.layout: now}
-        while unconfirmed := _unconfirmed(tried, confirmed):
+        while unconfirmed := self._unconfirmed(tried, confirmed, state):
             for plan in unconfirmed:
                 confirmed[plan.layout] = self._confirmed(plan, state)
-            best = _safest_first(confirmed.values())[0]
-            if best.step * (1 - _MIN_GAIN) > min(plan.step for plan in tried.values()):
+            best = self._safest_first(confirmed.values(), state)[0]
+            total = self._total(best, state)
+            if total * (1 - _MIN_GAIN) > min(self._total(plan, state) for plan in tried.values()):
                 # Plans were skipped for one that turned out worse.
-                self._climb(best.training.gpus, tried, batches, state, best.step)
+                self._climb(best.training.gpus, tried, batches, state, total)
         rest = [plan for plan in tried.values() if plan.layout not in confirmed]
-        return [*_safest_first(confirmed.values()), *sorted(rest, key=_order)]
+        return [*self._safest_first(confirmed.values(), state), *sorted(rest, key=self._by_total(state))]
 
     def _climb(
         self, gpus: int, tried: dict[object, Plan], batches: Sequence[Measured], state: PlannerState, best: float
     ) -> None:
         """Simulate plans with ``gpus`` training GPUs, then with more and fewer than the best plan, while that gains.
-        ``best`` is the best step time so far."""
+        ``best`` is the best step time so far, with its share of the change."""
         before, neighbours = inf, [[gpus]]
         while True:
             for numbers in neighbours:
@@ -161,13 +163,27 @@ class Simulated:
                 for plan in next(filter(None, worth), []):
                     if plan.layout not in tried and self._may_gain(plan, best, state):
                         tried[plan.layout] = self._simulated(plan, state)
-                        best = min(best, tried[plan.layout].step)
+                        best = min(best, self._total(tried[plan.layout], state))
             if best >= before * (1 - _MIN_GAIN):
                 return
-            before, neighbours = best, self._neighbours(min(tried.values(), key=_order).training.gpus)
+            before = best
+            neighbours = self._neighbours(min(tried.values(), key=self._by_total(state)).training.gpus)
 
     def _may_gain(self, plan: Plan, best: float, state: PlannerState) -> bool:
-        return self._least(plan, state) < best * (1 - _MIN_GAIN)
+        return self._least(plan, state) + self._share(plan, state) < best * (1 - _MIN_GAIN)
+
+    def _share(self, plan: Plan, state: PlannerState) -> float:
+        """Seconds of a change to a plan, as a share for each step over which it has to pay."""
+        if state.plan is None or plan.layout == state.plan.layout:
+            return 0.0
+        return (self.change(plan, state) or 0.0) / self.payback.steps(state)
+
+    def _total(self, plan: Plan, state: PlannerState) -> float:
+        """A step with its share of the change."""
+        return rounded(plan.step + self._share(plan, state))
+
+    def _by_total(self, state: PlannerState) -> Callable[[Plan], tuple[float, float]]:
+        return lambda plan: (self._total(plan, state), plan.train + plan.rollout)
 
     def _neighbours(self, gpus: int) -> list[list[int]]:
         """The next larger numbers of training GPUs, and the next smaller ones. In each direction, the first number with
@@ -181,13 +197,15 @@ class Simulated:
 
     def _worth_simulating(self, gpus: int, best: float, batches: Sequence[Measured], state: PlannerState) -> list[Plan]:
         """Plans with ``gpus`` training GPUs that are worth a simulation: the layout with the lowest bound among the
-        best by the model, with the rollouts that are best by ``glance``, or the first that is clearly fast enough."""
+        best by the model, with the rollouts that are best by ``glance``, or the first that is clearly fast enough; and
+        with the engines that are there."""
         measured = state.measured
         longest, train = int(measured.context.max()), self.world.train_seconds
         fit = [each for each in self.world.options if each.gpus == gpus and each.budget >= longest]
         timed = sorted((train(each, measured.context), place) for place, each in enumerate(fit))[:_LAYOUTS]
         found: dict[object, Plan] = {}
-        for plan in self.candidates(batches, gpus):
+        kept = self._kept(fit, state)
+        for plan in (*kept, *self.candidates(batches, gpus)):
             alike = [replace(plan, training=fit[place], train=seconds) for seconds, place in timed]
             chosen = min(alike, key=lambda each: self._least(each, state), default=plan)
             if self._may_gain(chosen, best, state):
@@ -196,8 +214,27 @@ class Simulated:
         for place, plan in enumerate(found.values()):
             seen.append((rounded(self.glance(plan, state)), place, plan))
             if self.world.mode == "overlapped" and seen[-1][0] <= CLEAR * self._least(plan, state):
-                return [plan]
-        return [plan for _, _, plan in sorted(seen)[: self.shortlist]]
+                return [*(each for _, _, each in seen[: len(kept)] if each is not plan), plan]
+        most = self.shortlist + len(kept)
+        return [plan for _, _, plan in sorted(seen)[:most]]
+
+    def _kept(self, fit: Sequence[TrainOption], state: PlannerState) -> list[Plan]:
+        """The engines of the plan in force on the GPUs that a layout leaves, as many as fit, largest first; and more of
+        the same on GPUs that are left over. No more than these have to start."""
+        if state.plan is None or not fit:
+            return []
+        had, left = state.plan.replicas, self.world.rollout_gpus(fit[0])
+        counts: dict[int, int] = {}
+        for most in (had, dict.fromkeys(had, self.world.gpus)):
+            for tp in sorted(had, reverse=True):
+                more = min(most[tp], left // tp)
+                counts[tp] = counts.get(tp, 0) + more
+                left -= more * tp
+        upto = {bucket.tp: bucket.upto for bucket in state.plan.buckets}
+        buckets = tuple(Bucket(tp, counts[tp], upto[tp]) for tp in sorted(counts) if counts[tp])
+        if not buckets or buckets == state.plan.buckets:
+            return []
+        return [predicted(self.world, Plan(fit[0], buckets, 0.0, 0.0, 0.0), state.measured)]
 
     def _with_bound(self, plan: Plan, state: PlannerState) -> Plan:
         """A plan that was not worth a simulation, with its lower bound as step time."""
@@ -214,25 +251,30 @@ class Simulated:
         self.simulations += 1
         return rounded((simulate or self.simulate)(plan, state))
 
+    def _unconfirmed(
+        self, tried: Mapping[object, Plan], confirmed: Mapping[object, Plan], state: PlannerState
+    ) -> list[Plan]:
+        """Plans to confirm: those close to the best by short simulations, and those that seem better than the best
+        confirmed one."""
+        close = (1 + _CLOSE) * min(self._total(plan, state) for plan in tried.values())
+        best = min((self._total(plan, state) for plan in confirmed.values()), default=0.0)
+        return [
+            plan
+            for name, plan in tried.items()
+            if name not in confirmed and self._total(plan, state) < max(close, best)
+        ]
+
+    def _safest_first(self, tried: Iterable[Plan], state: PlannerState) -> list[Plan]:
+        """Best first, except that among plans as good as the best, the one with most rollout GPUs comes first: the next
+        batch may have a longer trajectory, which the step waits for, while training hardly differs."""
+        plans = sorted(tried, key=self._by_total(state))
+        most = (1 + _TIE) * self._total(plans[0], state)
+        alike = [plan for plan in plans if self._total(plan, state) <= most]
+        safest = max(alike, key=lambda plan: (plan.rollout_gpus, -self._total(plan, state)))
+        return [safest, *(plan for plan in plans if plan is not safest)]
+
     def _least(self, plan: Plan, state: PlannerState) -> float:
         return rounded(self.least(plan, state))
-
-
-def _unconfirmed(tried: Mapping[object, Plan], confirmed: Mapping[object, Plan]) -> list[Plan]:
-    """Plans to confirm: those close to the best by short simulations, and those that seem better than the best
-    confirmed one."""
-    close = (1 + _CLOSE) * min(plan.step for plan in tried.values())
-    best = min((plan.step for plan in confirmed.values()), default=0.0)
-    return [plan for name, plan in tried.items() if name not in confirmed and plan.step < max(close, best)]
-
-
-def _safest_first(tried: Iterable[Plan]) -> list[Plan]:
-    """Best first, except that among plans as good as the best, the one with most rollout GPUs comes first: the next
-    batch may have a longer trajectory, which the step waits for, while training hardly differs."""
-    plans = sorted(tried, key=_order)
-    alike = [plan for plan in plans if plan.step <= (1 + _TIE) * plans[0].step]
-    safest = max(alike, key=lambda plan: (plan.rollout_gpus, -plan.step))
-    return [safest, *(plan for plan in plans if plan is not safest)]
 
 
 def _why(first: Plan, others: Sequence[Plan]) -> str:

@@ -103,6 +103,9 @@ class World:
     batches_at_once: int = 1
     by_length: bool = True
     sticky: bool = True  # turns run on the replica that has their cache
+    exchange: Mapping[TrainOption, float] = field(
+        default_factory=dict
+    )  # share of training in tensor-parallel exchanges
 
     def __post_init__(self) -> None:
         if not self.replicas or not self.options:

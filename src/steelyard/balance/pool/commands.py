@@ -86,7 +86,7 @@ PoolCommand = Drain | Join | Fetch | Sync | Activate | Reduce | Leave | RollBack
 
 @dataclass(frozen=True, slots=True)
 class FormPool:
-    """The layout has settled: report with `PoolFormed` which replicas a pool may move."""
+    """A new layout is in force: report with `PoolFormed` which replicas a pool may move, once all engines are up."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,14 @@ class PoolFormed:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolDissolved:
+    """A change of plan begins, which takes over all GPUs as they are: lent replicas are part of the training job, and
+    replicas on their way have no role. `PoolFormed` follows once the new layout is in force."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class StepBegan:
     """All training replicas are at the barrier before a step. ``version`` is that of the weights it begins with."""
 

@@ -64,6 +64,12 @@ class Ledger:
         if entry is not None:
             entry.reason = reason
 
+    def dissolved(self, at: float) -> None:
+        """The pool ends: replicas under way arrive nowhere."""
+        for replica in list(self._open):
+            self.rolled_back(replica, at, "the plan changed")
+        self._watched.clear()
+
     def measured(self, seconds: float) -> None:
         """A whole step was run with the current split."""
         for entry in self._watched:

@@ -49,7 +49,7 @@ from steelyard.errors import UserError
 class HybridPool:
     """Replicas by number with their GPUs. ``core`` replicas always train; ``hybrid`` ones begin in rollout, or in
     training if ``lent`` names them. ``engines`` counts the GPUs of engines that always roll out. ``away`` is the first
-    guess of the seconds that a move takes."""
+    guess of the seconds that a move takes. ``epoch`` is the highest of a pool before it, whose answers are dropped."""
 
     def __init__(
         self,
@@ -62,12 +62,13 @@ class HybridPool:
         model: StepModel | None = None,
         patience: Patience | None = None,
         away: float = SWITCH_SECONDS,
+        epoch: int = 0,
     ) -> None:
         self._size = _common_size(core, hybrid)
         self._core = tuple(sorted(core))
         self._gpus = {**core, **hybrid}
         self._engines = engines
-        self.members = {number: Member(number) for number in sorted(hybrid)}
+        self.members = {number: Member(number, epoch=epoch) for number in sorted(hybrid)}
         for number in lent:
             self.members[number].state = MemberState.ACTIVE
         self.ledger = Ledger(away)
@@ -91,6 +92,11 @@ class HybridPool:
     def wake_at(self) -> float:
         """The next deadline, at which a driver sends a tick."""
         return min([self._grace, *(member.deadline for member in self.members.values())])
+
+    @property
+    def epoch(self) -> int:
+        """The highest of all commands so far."""
+        return max((member.epoch for member in self.members.values()), default=0)
 
     def roles(self) -> dict[int, Role]:
         """What every GPU of the pool works for."""
@@ -258,14 +264,15 @@ class PoolRules:
     rule: RuleName
     overlapped: bool  # whether rollout goes on during training
 
-    def form(self, event: PoolFormed) -> HybridPool:
-        """A pool of these replicas."""
+    def form(self, event: PoolFormed, epoch: int = 0) -> HybridPool:
+        """A pool of these replicas. ``epoch`` is the last of the pool before it."""
         return HybridPool(
             dict(event.core),
             dict(event.hybrid),
             engines=event.engines,
             rule=Thresholds() if self.rule == "thresholds" else Payoff(),
             model=TimedTraining(ProportionalStep(overlapped=self.overlapped)),
+            epoch=epoch,
         )
 
 

@@ -135,7 +135,9 @@ class EmulatedRun:
         if not self.plans:
             return core_settings(self.setup)
         simulator = PlanSimulator(self.setup)
-        return core_settings(self.setup, planner_settings(self.scenario, simulator.world, simulator.written))
+        return core_settings(
+            self.setup, planner_settings(self.scenario, simulator.world, simulator.training, simulator.written)
+        )
 
     def _planner(self, server: ControlServer, keeper: Keeper) -> LivePlanner:
         planned = PlannedRun(

@@ -25,6 +25,7 @@ from steelyard.balance.pool import (
     FormPool,
     Join,
     Leave,
+    PoolDissolved,
     PoolEvent,
     PoolFormed,
     Reduce,
@@ -86,7 +87,10 @@ class RoleSentences:
                 self._change = None
                 what = f"the change after step {event.step} is rolled back: {event.reason}"
                 yield Explained(event.at, "plan", "plan", what, event.step)
+            case PoolDissolved():
+                yield _of_pool(event.at, "the pool ends: the change of plan takes over its replicas where they are")
             case PoolFormed():
+                self._told.clear()
                 core, hybrid = counted(len(event.core), "replica"), counted(len(event.hybrid), "replica")
                 yield _of_pool(event.at, f"a pool is formed: training has {core}, and {hybrid} can be lent to it")
             case Serving():
@@ -104,7 +108,7 @@ class RoleSentences:
             case ChangePlan():
                 yield from self._planned(command, event.at)
             case FormPool():
-                yield _of_pool(event.at, "the plan has settled, so a pool may lend replicas from here on")
+                yield _of_pool(event.at, "a pool of the new layout may lend replicas once its engines are up")
             case Reduce():
                 redo = f"; samples of {listed(list(command.redo))} are done again" if command.redo else ""
                 what = f"gradients of step {command.step} are summed over {counted(len(command.weights), 'replica')}"
