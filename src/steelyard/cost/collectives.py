@@ -182,7 +182,7 @@ def _ring(topology: Topology, span: Span, size: Floats, rounds: int) -> Floats:
     between = rounds * (span.nodes - 1)
     inside = rounds * (span.ranks - 1) - between
     moved = rounds * (span.ranks - 1) / span.ranks * size
-    if rounds == 1 and span.nodes == 1:
+    if rounds == 1:
         steps = max(1, span.ranks - 1)
         moved = moved * (1 + LAST_STEP / steps) / (1 + LAST_STEP / (2 * steps))
     return _fastest(topology, span, inside, between, moved)
