@@ -277,6 +277,24 @@ def test_every_way_between_nodes_is_waited_for() -> None:
     assert tree == pytest.approx(2 * 2 * 4e-3, rel=0.01), "sixteen nodes: four levels up and down, not fifteen hops"
 
 
+@pytest.mark.parametrize(("ranks", "share"), [(2, 0.82), (4, 0.90), (8, 0.95)])
+def test_gathers_of_few_ranks_reach_less_than_sums(ranks: int, share: float) -> None:
+    """Of bytes/s over each link, in rings, where the last step of a round counts more the fewer there are."""
+    found, size = usual("a100-80"), at(4e9)
+    summed = found.seconds("nccl_allreduce", ranks, size)[0] / 2
+    for kind in ("allgather", "reducescatter"):
+        assert summed / found.seconds(kind, ranks, size)[0] == pytest.approx(share, abs=0.02)
+
+
+@pytest.mark.parametrize("peer_access", [False, True])
+def test_a_pair_sends_faster_one_way(peer_access: bool) -> None:
+    found, size = usual("rtx-pro-6000", peer_access=peer_access), at(1e9)
+    alone, both = (float(found.seconds(kind, 2, size)[0]) for kind in ("broadcast", "allgather"))
+    assert 0.5 * both < alone < 0.6 / 0.5 * both and alone > 1e9 / 64e9
+    crowd = float(found.seconds("broadcast", 4, size)[0])
+    assert crowd > 1.5 * alone, "ranks in between receive and send at once"
+
+
 def test_oversubscription_and_slow_nics_cost_only_groups_over_nodes() -> None:
     full, half = usual("h100"), usual("h100", oversubscription=8)
     rack = usual("h100", oversubscription=8, nodes_per_leaf=4)
@@ -352,12 +370,22 @@ def gathered(layout: Layout) -> Collective:
     [
         # Sliced experts: a GPU gathers with those that have the same slice. Nodes of 8 H100, NVLink 360 and NIC 45 GB/s
         # of what they are rated; half of 64 MiB, or three quarters, goes round by NCCL's simple protocol.
-        (Layout(tp=2, dp=2), 8.4e-6 + 3.4e-6 + (32 << 20) / 360e9),  # ranks 0 and 2
-        (Layout(tp=8, dp=2), 8.4e-6 + 14.0e-6 + (32 << 20) / 45e9),  # ranks 0 and 8: the network, though but two
-        (Layout(tp=4, dp=4), 8.4e-6 + 2 * 3.4e-6 + 14.0e-6 + (48 << 20) / 90e9),  # 0, 4 | 8, 12: two NICs of each node
-        (Layout(tp=8, dp=4), 8.4e-6 + 3 * 14.0e-6 + (48 << 20) / 45e9),  # 0 | 8 | 16 | 24
+        # A part of the last step is waited for.
+        (Layout(tp=2, dp=2), 8.4e-6 + 3.4e-6 + (32 << 20) * (1.6 / 1.3) / 360e9),  # 0 and 2
+        (
+            Layout(tp=8, dp=2),
+            8.4e-6 + 14.0e-6 + (32 << 20) * (1.6 / 1.3) / 45e9,
+        ),  # ranks 0 and 8: the network, though but two
+        (
+            Layout(tp=4, dp=4),
+            8.4e-6 + 2 * 3.4e-6 + 14.0e-6 + (48 << 20) * (1.2 / 1.1) / 90e9,
+        ),  # 0, 4 | 8, 12: two NICs of each node
+        (Layout(tp=8, dp=4), 8.4e-6 + 3 * 14.0e-6 + (48 << 20) * (1.2 / 1.1) / 45e9),  # 0 | 8 | 16 | 24
         # Whole experts: all 16 GPUs gather, in two nodes with 8 NICs each; with so many hops lines of 128 bytes win.
-        (Layout(tp=8, dp=2, expert_parallel=True), 14.0e-6 + 14 * 1.9e-6 + 4.0e-6 + (60 << 20) / (0.92 * 360e9)),
+        (
+            Layout(tp=8, dp=2, expert_parallel=True),
+            14.0e-6 + 14 * 1.9e-6 + 4.0e-6 + (60 << 20) * (1.04 / 1.02) / (0.92 * 360e9),
+        ),
     ],
 )
 def test_groups_with_others_in_between_cross_more_nodes(layout: Layout, seconds: float) -> None:

@@ -104,7 +104,7 @@ class _Tables:
         self.pooled_rows = np.arange(layout.dp * most + 1, dtype=np.float64)
         kinds = len(PROVENANCES)
         self.tokens = np.zeros((kinds, len(self.rows)))
-        self.experts, self.pooled, self.exchange = np.zeros((3, kinds, len(self.pooled_rows)))
+        self.experts, self.pooled, self.exchange, self.one_way = np.zeros((4, kinds, len(self.pooled_rows)))
         self.head = np.zeros((kinds, min(most, engine.max_num_seqs * (1 + engine.drafts)) + 1))
         self.collective, self.elementwise = np.zeros((2, len(self.rows)))  # parts of ``tokens``
         self.attention: list[AttentionLayers] = []
@@ -162,6 +162,10 @@ class _Tables:
             table = self.exchange if isinstance(operator, Collective) else self.pooled
             found = self.source.rows(operator, self.pooled_rows)
             _add(table, layers, found)
+            if isinstance(operator, Collective):
+                pair = operator.ranks == 2
+                lone = self.source.rows(replace(operator, kind="broadcast"), self.pooled_rows) if pair else found
+                _add(self.one_way, layers, lone)
         else:
             found = self.source.rows(operator, self.rows)
             _add(self.tokens, layers, found)
@@ -185,6 +189,7 @@ class _Tables:
             head_seconds=self.head,
             pooled_seconds=self.pooled,
             exchange_seconds=self.exchange,
+            one_way_seconds=self.one_way,
             ranks=self.layout.dp,
             attention=tuple(self.attention),
             source=self.source,

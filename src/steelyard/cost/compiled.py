@@ -115,8 +115,8 @@ class CompiledCost:
     linear in the cached tokens, up to the sliding window, for each batch size.
 
     Each of ``ranks`` data-parallel ranks has its own batch. Experts and the other operators of ``pooled_seconds`` see
-    the tokens of all ranks, and ``exchange_seconds`` are dispatch and combine. For one rank alone, the others are
-    assumed to be as busy.
+    the tokens of all ranks, and ``exchange_seconds`` are dispatch and combine. ``one_way_seconds`` are those of a pair
+    of which only one rank has tokens. For one rank alone, the others are assumed to be as busy.
     """
 
     def __init__(
@@ -127,6 +127,7 @@ class CompiledCost:
         head_seconds: Floats,
         pooled_seconds: Floats | None = None,
         exchange_seconds: Floats | None = None,
+        one_way_seconds: Floats | None = None,
         ranks: int = 1,
         attention: tuple[AttentionLayers, ...],
         source: FirstOf,
@@ -141,11 +142,12 @@ class CompiledCost:
         elementwise_seconds: Floats | None = None,
         power: StepPower | None = None,
     ) -> None:
-        pooled_seconds, exchange_seconds = (
-            np.zeros_like(expert_seconds) if table is None else table for table in (pooled_seconds, exchange_seconds)
+        pooled_seconds, exchange_seconds, one_way_seconds = (
+            np.zeros_like(expert_seconds) if table is None else table
+            for table in (pooled_seconds, exchange_seconds, one_way_seconds)
         )
         all_ranks = (expert_seconds + pooled_seconds + exchange_seconds)[:, ::ranks]
-        self._tables = token_seconds, expert_seconds, head_seconds, pooled_seconds, exchange_seconds
+        self._tables = token_seconds, expert_seconds, head_seconds, pooled_seconds, exchange_seconds, one_way_seconds
         self._beside = collective_seconds, elementwise_seconds
         self.ranks = ranks
         self._by_provenance = token_seconds + all_ranks, head_seconds
@@ -153,6 +155,7 @@ class CompiledCost:
         self._experts: list[float] = _summed(expert_seconds)
         self._pooled: list[float] = _summed(pooled_seconds)
         self._exchange: list[float] = _summed(exchange_seconds)
+        self._one_way: list[float] = _summed(one_way_seconds)
         self._head: list[float] = _summed(head_seconds)
         self._attention = attention
         self._source = source
@@ -205,13 +208,14 @@ class CompiledCost:
 
     def _parts(self, source: FirstOf | None) -> dict[str, Any]:
         """Its constructor's arguments."""
-        tokens, experts, head, pooled, exchange = self._tables
+        tokens, experts, head, pooled, exchange, one_way = self._tables
         return {
             "token_seconds": tokens,
             "expert_seconds": experts,
             "head_seconds": head,
             "pooled_seconds": pooled,
             "exchange_seconds": exchange,
+            "one_way_seconds": one_way,
             "ranks": self.ranks,
             "attention": self._attention,
             "source": source,
@@ -358,16 +362,20 @@ class CompiledCost:
         return self._tokens[rows] + self._shared([tokens] * self.ranks, [rows] * self.ranks)
 
     def _shared(self, tokens: Sequence[int], rows: Sequence[int]) -> float:
-        """Experts with dispatch and combine, for the tokens and rows of each rank.
-
-        A rank receives the rows of all others. So if ranks differ, the rank with the fewest rows receives most: as much
-        as if all ranks had the mean of the others.
-        """
+        """Experts with dispatch and combine, for the tokens and rows of each rank."""
         pooled = sum(rows)
-        seconds = self._experts[(sum(tokens) + pooled) // 2] + self._pooled[pooled]
-        if self.ranks == 1:
-            return seconds
-        return seconds + self._exchange[(pooled - min(rows)) * self.ranks // (self.ranks - 1)]
+        return self._experts[(sum(tokens) + pooled) // 2] + self._pooled[pooled] + self._exchanged(rows)
+
+    def _exchanged(self, rows: Sequence[int]) -> float:
+        """Dispatch and combine of unequal rows: a broadcast from each rank, and a sum to each, in one launch.
+
+        NCCL gives each as many of its channels as it has bytes. So the rows of all ranks count, however they are
+        spread. A pair moves the rows that one rank has more than the other one way, which links do faster.
+        """
+        fewest, most = min(rows), max(rows)
+        if len(rows) != 2 or fewest == most:
+            return self._exchange[sum(rows)]
+        return self._exchange[2 * fewest] + self._one_way[most - fewest] - self._one_way[1]
 
     def _attention_seconds(self, batch: RankBatch) -> float:
         chunks = list(batch.chunks)
@@ -391,11 +399,13 @@ class CompiledCost:
     def least(self) -> Floats:
         """The least GPU seconds of a step without attention, by the tokens of all ranks: however they are spread over
         the ranks, and however they are padded. Some rank has as many tokens as the mean."""
-        tokens, experts, _, pooled, exchange = (_least_from(table.sum(axis=0)) for table in self._tables)
+        tokens, experts, _, pooled, exchange, one_way = (_least_from(table.sum(axis=0)) for table in self._tables)
         everybody = np.arange(len(experts))
         own = tokens[np.minimum(-(-everybody // self.ranks), len(tokens) - 1)]
         together = own + experts + pooled
-        return together if self.ranks == 1 else together + exchange
+        if self.ranks == 1:
+            return together
+        return together + (np.minimum(exchange, one_way) if self.ranks == 2 else exchange)
 
     def least_decode_attention(self, n: int, kv: int) -> float:
         """The least seconds of attention of ``n`` decodes of a rank with ``kv`` cached tokens or more."""
@@ -438,7 +448,7 @@ class CompiledCost:
     def by_family(self, done: Stretches, seconds: float) -> dict[str, float]:
         """Approximate GPU seconds of a run by kind of work. What the power limit adds counts as attention."""
         tokens, rows, steps = done.decodes + done.prefill_tokens, done.decodes + done.prefill_requests, done.steps
-        plain, experts, head, pooled, exchange = (table.sum(axis=0) for table in self._tables)
+        plain, experts, head, pooled, exchange, _ = (table.sum(axis=0) for table in self._tables)
         everybody = tokens * self.ranks
 
         def spent(table: Floats, each: Ints) -> float:

@@ -21,6 +21,10 @@ LinkKind = Literal["nvlink", "pcie", "host", "network"]
 #   22).
 # - network: 400 Gb/s ports carry 44 to 46 of 50 GB/s in DeepEP's published all-to-alls.
 SHARES: dict[LinkKind, float] = {"nvlink": 0.80, "pcie": 0.60, "host": 0.40, "network": 0.90}
+# The same where data flows one way only, between two GPUs: a pair of RTX PRO 6000 writes 53 to 56 of 64 GB/s over PCIe
+# (voipmonitor/rtx6kpro), and a pair broadcasts and sums 10.3 and 9.6 of 15.75 through the host's memory, where an
+# all-reduce reaches 3.9 each way (NVIDIA/nccl issue 384).
+ONE_WAY: dict[LinkKind, float] = {**SHARES, "pcie": 0.85, "host": 0.63}
 CROWDED_PCIE = 2 / 3  # of it when more than two GPUs share the host's bridges: 25 of 64 GB/s among four and eight
 # The most that NCCL sends through a host's memory, whatever the link: the mean of two hosts. Pairs of RTX PRO 6000 add
 # up at 15.3 GB/s with vLLM 0.19, SGLang 0.5.10 and TensorRT-LLM 1.3.0rc10 (NVIDIA's tables), eight on two sockets at
@@ -43,6 +47,11 @@ class GpuLink:
         """Bytes/s per direction that transfers reach."""
         reached = self.rated * SHARES[self.kind]
         return min(reached, MOST_THROUGH_HOST) if self.kind == "host" else reached
+
+    @property
+    def one_way(self) -> float:
+        """The same while nothing flows the other way."""
+        return self.rated * ONE_WAY[self.kind]
 
 
 @dataclass(frozen=True)

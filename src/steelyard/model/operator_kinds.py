@@ -16,7 +16,7 @@ from steelyard.model.routing import RankLoad
 
 Floats = NDArray[np.float64]
 Per = Literal["token", "sequence", "pooled"]
-CollectiveKind = Literal["allreduce", "nccl_allreduce", "allgather", "reducescatter", "alltoall", "send"]
+CollectiveKind = Literal["allreduce", "nccl_allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "send"]
 
 
 @dataclass(frozen=True)
