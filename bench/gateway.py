@@ -80,7 +80,7 @@ class Found:
 
 
 @asynccontextmanager
-async def _asked(port: int, path: str, body: Mapping[str, Any], *heads: str) -> AsyncIterator[asyncio.StreamReader]:
+async def asked(port: int, path: str, body: Mapping[str, Any], *heads: str) -> AsyncIterator[asyncio.StreamReader]:
     """The answer to a request, whose connection ends with it."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     data = orjson.dumps(body)
@@ -97,7 +97,7 @@ async def _stream(port: int, tokens: int, found: Found | None = None, *heads: st
     """Stream a completion to its end; when it was asked for, and when its first token was there."""
     body = {"prompt": list(range(64)), "max_tokens": tokens, "ignore_eos": True, "stream": True}
     begun, first = time.monotonic(), 0.0
-    async with _asked(port, "/v1/completions", body, *heads) as reader:
+    async with asked(port, "/v1/completions", body, *heads) as reader:
         while data := await reader.read(1 << 16):
             if b'"text"' in data:
                 first = first or time.monotonic()
@@ -106,12 +106,14 @@ async def _stream(port: int, tokens: int, found: Found | None = None, *heads: st
     return begun, first
 
 
-def _session(name: str) -> str:
+def session_head(name: str) -> str:
+    """The header of a turn."""
     return f"X-Session-ID: {name}"
 
 
-async def _whole(port: int, path: str, body: Mapping[str, Any], *heads: str) -> dict[str, Any]:
-    async with _asked(port, path, body, *heads) as reader:
+async def whole_answer(port: int, path: str, body: Mapping[str, Any], *heads: str) -> dict[str, Any]:
+    """A whole answer, which must be 200."""
+    async with asked(port, path, body, *heads) as reader:
         head, _, answer = (await reader.read(-1)).partition(b"\r\n\r\n")
     if b" 200 " not in head[:20]:
         raise RuntimeError(f"{path}: {head[:100]!r} {answer[:200]!r}")
@@ -125,10 +127,10 @@ async def _play(port: int, name: str, random: Random, found: Found) -> None:
         for turn in range(_TURNS_EACH):
             tokens = random.randint(1, _TURN_TOKENS) if trajectory == turn == 0 else _TURN_TOKENS
             body = {"prompt": context, "max_tokens": tokens, "ignore_eos": True}
-            answer = await _whole(port, "/v1/completions", body, _session(session))
+            answer = await whole_answer(port, "/v1/completions", body, session_head(session))
             found.turns += 1
             context += answer["choices"][0]["token_ids"] + list(range(_RETURNED))
-        await _whole(port, f"/v1/trajectories/{session}/end", {})
+        await whole_answer(port, f"/v1/trajectories/{session}/end", {})
 
 
 async def _probe(engines: list[int], gateway: int, notes: Notes | None) -> dict[str, list[Probe]]:
@@ -142,10 +144,10 @@ async def _probe(engines: list[int], gateway: int, notes: Notes | None) -> dict[
 
     async def through(name: str) -> Probe:
         await asyncio.sleep(random.random() * _PAUSE_SECONDS)
-        probe = Probe(name, *await _stream(gateway, 1, None, *([] if notes is None else [_session(name)])))
+        probe = Probe(name, *await _stream(gateway, 1, None, *([] if notes is None else [session_head(name)])))
         if notes is None:
             return probe
-        await _whole(gateway, f"/v1/trajectories/{name}/end", {})
+        await whole_answer(gateway, f"/v1/trajectories/{name}/end", {})
         return probe._replace(stay=await _noted(notes, name))
 
     async def directly(name: str, engine: int) -> Probe:
@@ -196,7 +198,7 @@ async def _measure(
     playing: list[asyncio.Future[Any]] = [
         *(asyncio.ensure_future(_play(gateway, f"turn-{each}", random, found)) for each in range(turns)),
         *(
-            asyncio.ensure_future(_stream(gateway, 4096, found, *([_session(f"stream-{each}")] if turns else [])))
+            asyncio.ensure_future(_stream(gateway, 4096, found, *([session_head(f"stream-{each}")] if turns else [])))
             for each in range(streams)
         ),
     ]
@@ -287,7 +289,7 @@ async def _ready(gateway: int) -> None:
     """Wait until a turn is answered."""
     for attempt in count():
         with suppress(OSError, RuntimeError):
-            await _whole(gateway, "/v1/completions", {"prompt": [1], "max_tokens": 1}, _session(f"first.{attempt}"))
+            await whole_answer(gateway, "/v1/completions", {"prompt": [1], "max_tokens": 1}, session_head(f"first.{attempt}"))
             return
         await asyncio.sleep(0.2)
 
