@@ -289,7 +289,9 @@ async def _ready(gateway: int) -> None:
     """Wait until a turn is answered."""
     for attempt in count():
         with suppress(OSError, RuntimeError):
-            await whole_answer(gateway, "/v1/completions", {"prompt": [1], "max_tokens": 1}, session_head(f"first.{attempt}"))
+            await whole_answer(
+                gateway, "/v1/completions", {"prompt": [1], "max_tokens": 1}, session_head(f"first.{attempt}")
+            )
             return
         await asyncio.sleep(0.2)
 

@@ -1,8 +1,8 @@
 """`python -m bench.gateway_work`: CPU time of the gateway for a part of a stream and for a turn.
 
-Here the gateway is a process of its own, and this one plays everything around it: engines, a controller that places each
-turn at once, and clients. Engines send the tokens of a step to all streams at once, and the next step begins when all
-have come. So the gateway does the same work however busy the machine is, unlike in `python -m bench.gateway`.
+Here the gateway is a process of its own, and this one plays everything around it: engines, a controller that places
+each turn at once, and clients. Engines send the tokens of a step to all streams at once, and the next step begins when
+all have come. So the gateway does the same work however busy the machine is, unlike in `python -m bench.gateway`.
 
 Given ``serve FOLDER``, it is that gateway.
 """

@@ -9,7 +9,8 @@ from contextlib import suppress
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from steelyard.live.upstream import Upstream, UpstreamAnswer, UpstreamFailure
+from steelyard.live.answers import UpstreamAnswer, UpstreamFailure
+from steelyard.live.upstream import Upstream
 
 HEAD = b"HTTP/1.1 200 OK\r\nx-number: %d\r\ntransfer-encoding: chunked\r\n\r\n"
 STREAMS = 60  # that go on while another begins
