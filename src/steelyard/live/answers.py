@@ -60,9 +60,9 @@ class UpstreamAnswer:
         """Have every part used as soon as it is read, up to the end. What ``use`` raises is raised here."""
         self._use = use
         try:
-            if self._parts:
-                use(b"".join(self._parts))
-                self._parts = []
+            parts, self._parts = self._parts, []
+            if parts:
+                use(b"".join(parts))
             while not self.over:
                 if self._problem is not None:
                     raise self._problem
@@ -95,6 +95,7 @@ class UpstreamAnswer:
                 self._use(data)
             except Exception as problem:  # it is not the parser's, which has called this
                 self._problem = problem
+                self.abandon()
                 self.wake()
 
     async def wait(self) -> None:

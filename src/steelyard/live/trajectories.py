@@ -94,10 +94,10 @@ class TurnStream:
                 self._chunks = self._found.chunks
             new = b"".join(self._chunks[self._sent :])
             if new:
-                if not self._sent:
+                begins, self._sent = not self._sent, len(self._chunks)  # more may come while these are sent
+                if begins:
                     first()
                     await _send_stream_start(send)
-                self._sent = len(self._chunks)
                 await send({"type": "http.response.body", "body": new, "more_body": True})
             if task.done() or (self._sent and self._restarted(task)):
                 break
