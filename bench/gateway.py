@@ -9,7 +9,8 @@ directly and through the gateway in turn, while others are under way:
 Given ``fleet`` or ``trajectories``, it measures only those.
 
 What is added to the time to first token is not only the way through the gateway: an engine begins a step every 50 ms,
-and a request that comes a little later may have to wait for the next one. So of turns the way itself is measured, too.
+and a request that comes a little later may have to wait for the next one. So of turns the way itself is measured, too,
+and what it adds to a first token if requests of both ways wait alike.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from bench.gateway_added import Probe, added, leg_rows, legs
+from bench.gateway_added import Probe, added, added_at_same_waits, leg_rows, legs, waits_of
 from bench.gateway_engine import Notes, Stay
 from steelyard.live.emulated.run import EmulatedRun
 from steelyard.scenario import posttrain_from_dict
@@ -308,14 +309,31 @@ def _way(found: Found) -> Table:
     """Where the time to first token of turns goes."""
     table = Table("ms, p50 and p99", "direct", "gateway", "adds", box=None)
     direct, gateway = (legs(found.first[way]) for way in ("direct", "gateway"))
-    for name, one, other in leg_rows(direct, gateway):
-        table.add_row(name, *(", ".join(f"{value:.1f}" for value in each) for each in (one, other, other - one)))
+    for name, *both in leg_rows(direct, gateway):
+        times = (*both, both[1] - both[0])
+        table.add_row(name, *(", ".join(f"{value:.1f}" for value in each) for each in times))
+    same = added_at_same_waits(direct, gateway)
+    one, other = (", ".join(f"{value:.1f}" for value in each) for each in zip(*(row[:2] for row in same), strict=True))
+    table.add_row("first token, if waits are those of both", one, other, ", ".join(map(str, same)))
     return table
+
+
+def _waits(found: Found) -> str:
+    """Whether requests waited in engines alike both ways."""
+    waits = waits_of(*(legs(found.first[way]) for way in ("direct", "gateway")))
+    means = f"{waits.longer:+.1f} ms ({waits.low:+.1f} to {waits.high:+.1f})"
+    same = "no difference seen" if waits.alike else "not alike: the last row of the table does not hold"
+    ways = f"{waits.correlation_direct:+.2f} directly, {waits.correlation_gateway:+.2f} through the gateway"
+    return f"mean wait in the engine, gateway less direct: {means}, {same}; correlation of way and wait: {ways}"
 
 
 def _meanwhile(found: Found) -> tuple[str, str, str, str]:
     rates = f"{found.turns / found.seconds:.1f}", f"{found.chunks / found.seconds:,.0f}"
-    return (*rates, f"{found.gateway_cpu / found.seconds:.0%}", f"{found.other_cpu / found.seconds:.0%}")
+    return (
+        *rates,
+        f"{found.gateway_cpu:.1f} s, {found.gateway_cpu / found.seconds:.0%}",
+        f"{found.other_cpu / found.seconds:.0%}",
+    )
 
 
 def main() -> None:
@@ -331,7 +349,7 @@ def main() -> None:
         *("CPU of the gateway", "CPU of other work"),
         box=None,
     )
-    ways: list[Table] = []
+    ways: list[Table | str] = []
     with tempfile.TemporaryDirectory() as folder:
         if "fleet" in wanted:
             for streams in (0, _STREAMS):
@@ -339,7 +357,7 @@ def main() -> None:
         if "trajectories" in wanted:
             found = _trajectories(Path(folder))
             _add_rows(table, f"{_TURNS:,} turns, {_STREAMS} streams", found)
-            ways.append(_way(found))
+            ways += [_way(found), _waits(found)]
     for each in (table, *ways):
         Console(width=180).print(each)
     Console().print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs", highlight=False)
