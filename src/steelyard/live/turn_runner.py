@@ -139,7 +139,7 @@ class TurnRunner:
         live.cache, live.cached_by = "keep", entry.version
         asked = live.so_far.rest(request, cap=asking.cap, stream=asking.stream, extra=extra)
         if asked is None:
-            live.so_far, live.chunks = TurnSoFar(), []
+            live.so_far, live.chunks, live.ending = TurnSoFar(), [], []
             asked = live.so_far.rest(request, cap=asking.cap, stream=asking.stream, extra=extra)
         assert asked is not None, "a turn can begin"
         path, body = asked
@@ -172,7 +172,7 @@ class TurnRunner:
                     raise UpstreamFailure(str(parsed["error"].get("message"))[:200], begun=True)
                 live.so_far.take(parsed, current.version)
                 if streams:
-                    live.pass_on(chunk + b"\n\n")
+                    (live.ending.append if live.so_far.finish else live.pass_on)(chunk + b"\n\n")
 
         await answer.each(read)
 
@@ -184,6 +184,7 @@ class TurnRunner:
             answer["choices"][0]["prompt_token_ids"] = so_far.prompt_ids or request.body.get("prompt")
         stored = StoredTurn(live.turn, answer["usage"]["prompt_tokens"], so_far.count, answer)
         self._journal.add(live.name, stored)
+        live.pass_ending_on()
         self.finish(live, stored, so_far.versions)
         return stored
 
@@ -201,6 +202,7 @@ class TurnRunner:
     def _stopped(self, live: LiveTrajectory, place: Place) -> None:
         """A turn was stopped on its engine. It may have been placed elsewhere by now."""
         live.doing, live.so_far.finish = "waiting", None
+        live.pass_ending_on()
         if live.placed is place:
             live.placed = None
         if live.held:
