@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -168,3 +169,57 @@ def test_a_part_that_cannot_be_used_ends_its_answer(run: Run) -> None:
             await closed.wait()
 
     run(main())
+
+
+@RUNS
+def test_streams_come_and_go_without_leaving_files_open(run: Run) -> None:
+    """Those that end, those that are given up and those that break off, one after the other and together."""
+
+    async def main() -> None:
+        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            request = await reader.readuntil(b"\r\n\r\n")
+            writer.write(HEAD % 0 + chunk(b"first"))
+            await asyncio.sleep(0.01)
+            writer.write(chunk(b"second"))
+            await asyncio.sleep(0.01)
+            if b"/ends" in request:
+                writer.write(b"0\r\n\r\n")
+                await asyncio.sleep(0.01)
+            writer.close()
+
+        before = open_files()
+        server = await asyncio.start_server(connected, "127.0.0.1", 0)
+        upstream = Upstream("127.0.0.1", server.sockets[0].getsockname()[1])
+
+        async def ask(how: str) -> None:
+            answer = await upstream.ask("POST", how, {})
+            await answer.take()
+            if how == "/given-up":
+                answer.abandon()
+                return
+            with suppress(UpstreamFailure):
+                assert await answer.whole() == b"second" and how == "/ends"
+
+        ways = ("/ends", "/given-up", "/breaks-off")
+        for _ in range(3):
+            for how in ways:
+                await ask(how)
+            await asyncio.gather(*(ask(how) for how in ways * 4))
+        upstream.close()
+        for _ in range(100):
+            if open_files() <= before + 1:  # that of the server
+                break
+            await asyncio.sleep(0.02)
+        assert open_files() <= before + 1
+        server.close()
+
+    run(main())
+
+
+def open_files() -> int:
+    """Sockets and selectors of this process."""
+    found = []
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # that of this very list is gone
+            found.append(str(each.readlink()))
+    return sum("eventpoll" in each or "socket" in each for each in found)

@@ -34,7 +34,7 @@ class Upstream:
     port: int
     token: str = ""  # that it wants to see
     idle: deque[UpstreamConnection] = field(default_factory=deque)
-    flowing: FlowingSet = field(default_factory=FlowingSet)  # connections with further parts of answers
+    flowing: FlowingSet = field(default_factory=FlowingSet, compare=False)  # with further parts of answers
 
     @classmethod
     def of(cls, url: str, token: str = "") -> Upstream:
