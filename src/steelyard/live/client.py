@@ -8,7 +8,8 @@ from typing import Any
 
 import orjson
 
-from steelyard.live.upstream import Upstream, UpstreamFailure
+from steelyard.live.answers import UpstreamFailure
+from steelyard.live.upstream import Upstream
 
 _RETRY_SECONDS = 0.1  # chosen
 
