@@ -141,7 +141,7 @@ def test_every_request_ends_once_and_every_block_is_free_again(world: World, pla
             assert run.end[i] >= run.arrival[i] + world.asks[i].abort
 
 
-def tokens_are_conserved(world: World, _: Run, plain: Run) -> None:
+def tokens_are_conserved(world: World, _run: Run, plain: Run) -> None:
     for i in plain.ended:
         row = plain.row(i)
         mine = [each for each in plain.brought if each.index == i]
@@ -167,7 +167,7 @@ def test_no_verify_step_brings_more_tokens_than_it_was_given() -> None:
         assert each.delivered <= each.tokens
 
 
-def first_and_last_token_are_where_tokens_were_handed_out(_: World, run: Run, plain: Run) -> None:
+def first_and_last_token_are_where_tokens_were_handed_out(_world: World, run: Run, plain: Run) -> None:
     steps = emitting_steps(plain)
     for i in run.ended:
         row = run.row(i)
@@ -177,7 +177,7 @@ def first_and_last_token_are_where_tokens_were_handed_out(_: World, run: Run, pl
             assert run.end[i] == run.engine.log.ends[expected[-1]]
 
 
-def gaps_are_those_between_tokens_of_finished_requests(_: World, run: Run, plain: Run) -> None:
+def gaps_are_those_between_tokens_of_finished_requests(_world: World, run: Run, plain: Run) -> None:
     steps = emitting_steps(plain)
     ends = run.engine.log.end
     finished = [steps[i] for i in run.ended if run.row(i)["status"] == FINISHED]
@@ -199,7 +199,7 @@ def emitting_steps(plain: Run) -> dict[int, list[int]]:
 # -- every single step ------------------------------------------------------------------------------------------------
 
 
-def time_only_moves_forward(world: World, run: Run, _: Run) -> None:
+def time_only_moves_forward(world: World, run: Run, _plain: Run) -> None:
     log = run.engine.log
     start, end = log.start(), log.end
     scheduled = np.array([step[0] for step in run.steps])
@@ -237,7 +237,7 @@ def test_host_and_gpu_do_one_thing_at_a_time(world: World) -> None:
         assert np.allclose(end, scheduled + alone, rtol=0, atol=slack), "nothing overlaps"
 
 
-def no_step_exceeds_the_limits(world: World, run: Run, _: Run) -> None:
+def no_step_exceeds_the_limits(world: World, run: Run, _plain: Run) -> None:
     limits = world.limits
     running: set[int] = set()
     for _, _, tokens, preempted, free in run.steps:
@@ -263,7 +263,7 @@ def test_cached_tokens_are_whole_blocks_short_of_the_prompt(world: World) -> Non
             assert row["hit"] == 0
 
 
-def the_step_table_tells_what_was_seen(world: World, run: Run, _: Run) -> None:
+def the_step_table_tells_what_was_seen(world: World, run: Run, _plain: Run) -> None:
     table, stretches = run.engine.log.steps(), run.engine.log.stretches()
     computed: dict[int, float] = {}
     calm = not run.engine.log.ended["preemptions"].any() and not world.limits.speculative_tokens
