@@ -14,6 +14,12 @@ pytest.register_assert_rewrite("support")
 os.environ["STEELYARD_CACHE"] = ""
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests in a browser come first: they are the longest, and workers take from each other's end, so that a module of
+    them stays with one worker, its browser and its server."""
+    items.sort(key=lambda item: item.path.name != "test_browser.py")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def checked_results() -> Iterator[None]:
     """Results are checked where runs make them, in serving and in post-training."""

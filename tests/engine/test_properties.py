@@ -141,13 +141,10 @@ def test_every_request_ends_once_and_every_block_is_free_again(world: World, pla
             assert run.end[i] >= run.arrival[i] + world.asks[i].abort
 
 
-@settled(150)
-@given(ANY_WORLD)
-def test_tokens_are_conserved(world: World) -> None:
-    run = serve(world, plain=True)
-    for i in run.ended:
-        row = run.row(i)
-        mine = [each for each in run.brought if each.index == i]
+def tokens_are_conserved(world: World, _run: Run, plain: Run) -> None:
+    for i in plain.ended:
+        row = plain.row(i)
+        mine = [each for each in plain.brought if each.index == i]
         delivered = sum(each.delivered for each in mine)
         assert all(each.delivered + each.clipped <= each.tokens for each in mine)
         if row["status"] != FINISHED:
@@ -155,7 +152,7 @@ def test_tokens_are_conserved(world: World) -> None:
             continue
         assert delivered == world.output(i)
         if not row["preemptions"]:
-            scheduled = sum(tokens.get(i, 0) for _, _, tokens, _, _ in run.steps)
+            scheduled = sum(tokens.get(i, 0) for _, _, tokens, _, _ in plain.steps)
             lost = sum(each.tokens if each.wasted else each.rejected + each.clipped for each in mine)
             assert scheduled - lost == world.asks[i].prompt - row["hit"] + world.output(i) - 1
 
@@ -170,11 +167,8 @@ def test_no_verify_step_brings_more_tokens_than_it_was_given() -> None:
         assert each.delivered <= each.tokens
 
 
-@settled(150)
-@given(ANY_WORLD, st.booleans())
-def test_first_and_last_token_are_where_tokens_were_handed_out(world: World, plain: bool) -> None:
-    run = serve(world, plain=plain)
-    steps = emitting_steps(run if plain else serve(world, plain=True))
+def first_and_last_token_are_where_tokens_were_handed_out(_world: World, run: Run, plain: Run) -> None:
+    steps = emitting_steps(plain)
     for i in run.ended:
         row = run.row(i)
         expected = steps.get(i, [-1])
@@ -183,11 +177,8 @@ def test_first_and_last_token_are_where_tokens_were_handed_out(world: World, pla
             assert run.end[i] == run.engine.log.ends[expected[-1]]
 
 
-@settled(150)
-@given(ANY_WORLD, st.booleans())
-def test_gaps_are_those_between_tokens_of_finished_requests(world: World, plain: bool) -> None:
-    run = serve(world, plain=plain)
-    steps = emitting_steps(run if plain else serve(world, plain=True))
+def gaps_are_those_between_tokens_of_finished_requests(_world: World, run: Run, plain: Run) -> None:
+    steps = emitting_steps(plain)
     ends = run.engine.log.end
     finished = [steps[i] for i in run.ended if run.row(i)["status"] == FINISHED]
     enumerated = [float(ends[b] - ends[a]) for own in finished for a, b in pairwise(own)]
@@ -208,10 +199,7 @@ def emitting_steps(plain: Run) -> dict[int, list[int]]:
 # -- every single step ------------------------------------------------------------------------------------------------
 
 
-@settled(150)
-@given(ANY_WORLD, st.booleans())
-def test_time_only_moves_forward(world: World, plain: bool) -> None:
-    run = serve(world, plain=plain)
+def time_only_moves_forward(world: World, run: Run, _plain: Run) -> None:
     log = run.engine.log
     start, end = log.start(), log.end
     scheduled = np.array([step[0] for step in run.steps])
@@ -249,11 +237,8 @@ def test_host_and_gpu_do_one_thing_at_a_time(world: World) -> None:
         assert np.allclose(end, scheduled + alone, rtol=0, atol=slack), "nothing overlaps"
 
 
-@settled(150)
-@given(ANY_WORLD, st.booleans())
-def test_no_step_exceeds_the_limits(world: World, plain: bool) -> None:
+def no_step_exceeds_the_limits(world: World, run: Run, _plain: Run) -> None:
     limits = world.limits
-    run = serve(world, plain=plain)
     running: set[int] = set()
     for _, _, tokens, preempted, free in run.steps:
         assert tokens and all(n > 0 for n in tokens.values())
@@ -278,10 +263,7 @@ def test_cached_tokens_are_whole_blocks_short_of_the_prompt(world: World) -> Non
             assert row["hit"] == 0
 
 
-@settled(150)
-@given(ANY_WORLD, st.booleans())
-def test_the_step_table_tells_what_was_seen(world: World, plain: bool) -> None:
-    run = serve(world, plain=plain)
+def the_step_table_tells_what_was_seen(world: World, run: Run, _plain: Run) -> None:
     table, stretches = run.engine.log.steps(), run.engine.log.stretches()
     computed: dict[int, float] = {}
     calm = not run.engine.log.ended["preemptions"].any() and not world.limits.speculative_tokens
@@ -298,6 +280,26 @@ def test_the_step_table_tells_what_was_seen(world: World, plain: bool) -> None:
             computed[i] = computed.get(i, run.row(i)["hit"]) + n
         if calm:
             assert row["kv_decode"] == sum(computed[i] for i, n in tokens.items() if n == 1)
+
+
+HOLD = (
+    tokens_are_conserved,
+    first_and_last_token_are_where_tokens_were_handed_out,
+    gaps_are_those_between_tokens_of_finished_requests,
+    time_only_moves_forward,
+    no_step_exceeds_the_limits,
+    the_step_table_tells_what_was_seen,
+)
+
+
+@settled(200)
+@given(ANY_WORLD, st.booleans())
+def test_what_holds_in_any_run(world: World, fast: bool) -> None:
+    """One run of a world for all properties, since making it takes longer than looking at it."""
+    plain = serve(world, plain=True)
+    run = serve(world, plain=False) if fast else plain
+    for holds in HOLD:
+        holds(world, run, plain)
 
 
 def test_the_first_step_starts_when_the_engine_does() -> None:

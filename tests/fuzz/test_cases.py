@@ -6,7 +6,7 @@ import pytest
 
 from tools.fuzz.campaign import case_of, tried
 
-CASES, PARTS = 300, 12
+CASES, PARTS = 200, 8
 
 
 @pytest.mark.parametrize("part", range(PARTS))

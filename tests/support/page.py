@@ -82,7 +82,7 @@ def make_live(folder: Path) -> None:
         parts = Parts(run)
         parts.start(*run.parts)
         try:
-            async with asyncio.timeout(60.0):
+            async with asyncio.timeout(300.0):
                 await parts.finished()
         finally:
             await parts.close()
@@ -102,5 +102,5 @@ def served(folder: Path, *options: str, cache: Path | None = None) -> Iterator[t
     finally:
         if server.poll() is None:
             server.send_signal(signal.SIGINT)
-        server.wait(30)
+        server.wait(120)
         server.stdout.close()

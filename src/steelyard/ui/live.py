@@ -42,7 +42,7 @@ class FollowedRun:
         self._asked = time.monotonic()
         self._problem = ""
         self._history: tuple[float, dict[str, Any]] = (-_HISTORY_SECONDS, {})
-        self._over = self._read_all = False
+        self._over = self._read_all = self._history_whole = False
         threading.Thread(target=self._read, daemon=True).start()
 
     @property
@@ -97,10 +97,12 @@ class FollowedRun:
 
     def _told_history(self) -> dict[str, Any]:
         at, known = self._history
-        if time.monotonic() - at < _HISTORY_SECONDS or (self._over and known.get("complete")):
+        if time.monotonic() - at < _HISTORY_SECONDS or self._history_whole:
             return known
+        over = self._over
         try:
-            known = _history_of(self.run) | {"complete": self._over}
+            known = _history_of(self.run)
+            self._history_whole = over
         except UserError as error:
             known = known | {"problem": str(error)}
         self._history = time.monotonic(), known
