@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 pytest.register_assert_rewrite("support")
 os.environ["STEELYARD_CACHE"] = ""
+settings.register_profile("any machine", deadline=None)  # how long an example takes says nothing on a busy one
+settings.load_profile("any machine")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -188,7 +188,7 @@ def test_what_cannot_be() -> None:
 
 
 @given(st.integers(0, 2**32), st.integers(0, 3), st.integers(1, 3))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_the_bound_holds_in_any_order_and_no_sample_is_lost(seed: int, staleness: int, size: int) -> None:
     world = World(Random(seed), staleness, size)
     for _ in range(200):

@@ -119,7 +119,6 @@ def test_recent_is_the_mean_and_p90_of_the_last(samples: list[int], most: int) -
     assert len(below) < 0.9 * len(last)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("pq"), st.lists(turns, min_size=1, max_size=5)), max_size=12), st.data())
 def test_the_trie_is_a_dictionary_of_prefixes(done: list[tuple[str, list[Turn]]], data: st.DataObject) -> None:
     trie = PaperTrie()
@@ -240,7 +239,7 @@ def test_taught_in_batches_it_expects_what_it_does_when_taught_at_once(monkeypat
 
 
 @given(st.integers(1, 300), st.integers(0, 2**32 - 1))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_spread_is_summed_up_as_knot_by_knot(count: int, seed: int) -> None:
     """All knots at once, to the bit."""
     rng = np.random.default_rng(seed)

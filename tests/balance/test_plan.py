@@ -103,7 +103,7 @@ def test_seats_and_cache_make_turns_wait() -> None:
     assert one(roomy, classes, 20.0, sticky=False) > one(roomy, classes, 20.0)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 1000), st.integers(2, 300), st.floats(0.1, 1.5), st.sampled_from([1, 2, 4, 8]))
 def test_more_load_is_never_faster(seed: int, size: int, spread: float, tp: int) -> None:
     classes = Classes.of(batch(seed, size, spread=spread), 0.018)

@@ -295,7 +295,7 @@ def test_what_a_pool_cannot_be_made_of() -> None:
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_whatever_is_late_lost_or_told_twice_no_gpu_has_two_roles_and_nothing_stays_under_way(seed: int) -> None:
     world, dice = World(), Random(seed)
     for _ in range(500):
@@ -329,7 +329,7 @@ def test_the_random_world_gets_everywhere() -> None:
 
 
 @given(st.lists(st.integers(-3, 3), min_size=1, max_size=30))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_a_world_without_faults_carries_everything_out(wishes: list[int]) -> None:
     world = World()
     for wish in wishes:

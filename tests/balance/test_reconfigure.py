@@ -63,7 +63,7 @@ def test_a_change_waits_while_many_run_even_if_it_would_pay_already() -> None:
 
 
 @given(st.lists(lengths, min_size=1, max_size=12), st.floats(0.0, 30.0), st.floats(0.0, 30.0))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_what_pays_would_pay_for_less(left: list[list[float]], cost: float, less: float) -> None:
     if pays(left, 500, NOW, THEN, cost):
         assert pays(left, 500, NOW, THEN, min(cost, less))

@@ -110,7 +110,7 @@ made = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(made, st.integers(0, 10), st.randoms(use_true_random=False))
 def test_every_step_gets_its_groups_and_none_too_old_whatever_is_late_or_lost(
     made: RoundSettings, losses: int, chooser: Random

@@ -269,7 +269,7 @@ def test_a_policy_repacks_when_few_are_left_and_again_when_half_of_them_are() ->
 
 @pytest.mark.parametrize("policy", POLICIES)
 @given(st.integers(0, 2**32))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 def test_no_sample_is_lost_or_trained_on_twice_and_every_round_ends(policy: str, seed: int) -> None:
     world = World(POLICIES[policy](), Random(seed))
     world.next_round()

@@ -195,7 +195,7 @@ anywhere = st.tuples(st.integers(1, 64), st.integers(0, 9), st.integers(1, 8))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     gpu=st.sampled_from(sorted(gpu_names())),
     group=inside | anywhere,
@@ -214,7 +214,7 @@ def test_more_bytes_never_take_less_time(
     assert (seconds > 0).all() == (group[0] > 1)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     gpu=st.sampled_from(sorted(gpu_names())),
     mode=st.sampled_from(MODES),
@@ -232,7 +232,7 @@ def test_more_tokens_and_more_choices_never_take_less_time(
     assert (np.diff(fewer) > 0).all() and (more >= fewer).all()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(gpu=st.sampled_from(WITH_NVLINK), kind=st.sampled_from(KINDS), power=st.integers(0, 5), crowd=st.floats(1, 8))
 def test_more_nodes_never_take_less_time(gpu: str, kind: Kind, power: int, crowd: float) -> None:
     """Whole nodes, twice as many; and the same ranks in one node or spread over two."""

@@ -148,7 +148,7 @@ def test_steps_cost_the_sum_of_their_operators(name: str, mode: Any) -> None:
 
 @pytest.mark.parametrize("name", SOME_MODELS)
 @pytest.mark.parametrize("mode", ["piecewise", "none"])
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(n=st.integers(1, 255), each=st.integers(1, 40_000), more=st.integers(0, 40_000))
 def test_a_decode_is_the_same_in_both_kinds_of_step(name: str, mode: str, n: int, each: int, more: int) -> None:
     """Where both are launched alike, it must not matter which of the two questions the engine asks."""
@@ -164,7 +164,7 @@ def test_a_decode_is_the_same_in_both_kinds_of_step(name: str, mode: str, n: int
 
 
 @pytest.mark.parametrize("name", SOME_MODELS)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(n=st.integers(1, 256), each=st.integers(1, 40_000))
 def test_a_whole_graph_differs_from_its_pieces_on_the_host_only(name: str, n: int, each: int) -> None:
     whole, in_pieces = (remembered(name, mode) for mode in ("full_and_piecewise", "piecewise"))
@@ -323,7 +323,7 @@ def skewed(skew: float) -> CompiledCost:
     return compile_cost(load_model("qwen3-0.6b"), 1, spec, Skewed(skew, Roofline(find_gpu("h100"))))
 
 
-UNEVEN = settings(deadline=None, max_examples=200, derandomize=True)
+UNEVEN = settings(max_examples=200, derandomize=True)
 LENGTHS = st.lists(st.one_of(st.integers(1, 120), st.integers(1, 6000)), min_size=1, max_size=40)
 
 

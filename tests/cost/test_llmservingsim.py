@@ -544,7 +544,7 @@ sections = st.sampled_from(["kv_cache", "hardware", "resolved_config", "engine_k
 keys = st.sampled_from(["gpu_memory_utilization", "max_num_seqs", "tensor_parallel_size", "block_size", "cache_config"])
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(section=sections, value=anything | st.dictionaries(keys, anything | st.dictionaries(keys, anything), max_size=3))
 def test_a_meta_that_holds_anything_is_read_or_refused(bench: Path, section: str, value: Any) -> None:
     try:

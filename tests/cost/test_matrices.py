@@ -76,14 +76,14 @@ def test_beyond_the_last_row_one_odd_step_says_little() -> None:
     assert micros(stairs, 4096, 4096, [16384]) == pytest.approx([1600.0])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sampled_from(SHAPES), st.integers(1, 1023))
 def test_rows_of_one_tile_take_the_same_time(shape: tuple[int, int], tile: int) -> None:
     found = micros(SHIPPED, *shape, list(range(8 * tile + 1, 8 * tile + 8)))
     assert (found == found[0]).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.dictionaries(st.integers(1, 999), st.floats(0, 50), min_size=2), st.integers(0, 7))
 def test_between_points_that_rise_time_never_falls(steps: dict[int, float], part: int) -> None:
     """Among rows of one kind, beyond the last point too; and never outside of the two points around."""
@@ -100,7 +100,7 @@ def test_between_points_that_rise_time_never_falls(steps: dict[int, float], part
     assert (found[inside] >= times[np.maximum(after[inside] - 1, 0)] * (1 - 1e-9)).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.tuples(st.integers(256, 30_000), st.integers(256, 16_000)) | st.sampled_from(SHAPES), st.integers(1, 8192))
 def test_no_matrix_is_faster_than_its_weights_are_read(shape: tuple[int, int], rows: int) -> None:
     n, k = shape

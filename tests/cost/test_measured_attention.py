@@ -79,7 +79,7 @@ def test_prompts_in_large_steps_are_not_split() -> None:
     assert large.last > 1.6 * small.last and large.combining == 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(shapes, st.integers(1, 300), st.integers(1, 40_000))
 @example(HeadShape(32, 4, 128), 9, 1153)  # three blocks and three blocks and three and one: 144 tiles
 def test_even_batches_are_the_same_played_through_or_not(shape: HeadShape, requests: int, length: int) -> None:
@@ -90,7 +90,7 @@ def test_even_batches_are_the_same_played_through_or_not(shape: HeadShape, reque
     assert even.whole[0] == pytest.approx(played.microseconds(costs), rel=0.5 if 1 < waves < 1.5 else 0.08)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(shapes, st.lists(st.tuples(st.integers(1, 2000), st.integers(0, 20_000)), min_size=1, max_size=20))
 def test_no_batch_is_done_before_its_work(shape: HeadShape, requests: list[tuple[int, int]]) -> None:
     queries = [new for new, _ in requests]

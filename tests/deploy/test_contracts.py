@@ -30,7 +30,7 @@ def _check(words: list[str], target: str) -> None:
     assert not unknown, f"{target} {ACCEPTED[target]['version']} has no {sorted(unknown)}"
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(scenario=scenarios())
 def test_flags_of_vllm_and_its_router(scenario: Scenario) -> None:
     seen = set()
@@ -44,7 +44,7 @@ def test_flags_of_vllm_and_its_router(scenario: Scenario) -> None:
     assert seen == {"vllm", "vllm-router"}
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(scenario=scenarios("sglang"))
 def test_flags_of_sglang_and_its_router(scenario: Scenario) -> None:
     seen = set()
@@ -61,7 +61,7 @@ def test_flags_of_sglang_and_its_router(scenario: Scenario) -> None:
     assert seen == {"sglang", "sglang-router"}
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, suppress_health_check=list(HealthCheck))
 @given(scenario=scenarios())
 def test_flags_of_dynamo_workers(scenario: Scenario) -> None:
     manifest = yaml.safe_load(emit(scenario, "dynamo").files["dynamo.yaml"])

@@ -71,7 +71,7 @@ def _check(scenario: Scenario, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["vllm", "dynamo", "kserve"])
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_vllm_settings_come_back(target: str, data: st.DataObject) -> None:
     scenario = data.draw(scenarios())
@@ -80,7 +80,7 @@ def test_vllm_settings_come_back(target: str, data: st.DataObject) -> None:
     _check(scenario, target)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(scenario=scenarios("sglang"))
 def test_sglang_settings_come_back(scenario: Scenario) -> None:
     _check(scenario, "sglang")
@@ -129,7 +129,7 @@ def _check_batch(scenario: PosttrainScenario, found: PosttrainScenario, made: De
 
 
 @pytest.mark.parametrize("target", ["verl", "slime"])
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_post_training_comes_back(target: str, data: st.DataObject) -> None:
     _check_trainer(data.draw(post_training(target)), target)

@@ -85,7 +85,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine is no failure
+@settings(suppress_health_check=[HealthCheck.too_slow])  # a busy machine is no failure
 @given(st.lists(st.dictionaries(st.text(), VALUES, max_size=3), max_size=4))
 def test_what_is_written_is_read_back(tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]]) -> None:
     path = tmp_path_factory.mktemp("json") / "a.jsonl"

@@ -85,7 +85,7 @@ WORLD = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(WORLD, st.booleans())
 def test_one_rank_alone_is_an_engine(asked: list[Asked], asynchronous: bool) -> None:
     room = limits(asynchronous=asynchronous)
@@ -99,7 +99,7 @@ def test_one_rank_alone_is_an_engine(asked: list[Asked], asynchronous: bool) -> 
         assert found[i] == pytest.approx(both, rel=1e-12)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(WORLD, st.sampled_from([60, 400]))
 def test_stretches_of_all_ranks_are_their_steps_one_by_one(asked: list[Asked], blocks: int) -> None:
     room = limits(blocks)
@@ -111,7 +111,7 @@ def test_stretches_of_all_ranks_are_their_steps_one_by_one(asked: list[Asked], b
             assert times(one)[i] == pytest.approx(both, rel=1e-12)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(WORLD)
 def test_steps_of_ranks_end_together(asked: list[Asked]) -> None:
     """A step of one rank is a step of all; ranks without work run a dummy batch."""

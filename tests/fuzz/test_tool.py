@@ -131,7 +131,7 @@ def test_failures_are_kept(tmp_path: Path) -> None:
     assert kept.command == ("gpus",) and not kept.files and "nonsense (here)" in kept.why
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(st.randoms(use_true_random=False), st.booleans())
 def test_a_scenario_is_valid_or_refused(r: Random, posttrain: bool) -> None:
     written = scenario(r, posttrain)

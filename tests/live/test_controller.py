@@ -81,7 +81,7 @@ def logged_commands() -> list[str]:
     st.lists(st.integers(1, 40), min_size=1, max_size=5),
     st.lists(st.integers(0, 2000), max_size=3),
 )
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_killed_anywhere_it_goes_on_exactly(
     tmp_path_factory: pytest.TempPathFactory, kills: set[int], batches: list[int], saves: list[int]
 ) -> None:

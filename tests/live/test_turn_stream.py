@@ -73,7 +73,7 @@ async def streamed(does: list[str], readers: list[Reader]) -> list[bytes]:
     return made
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.sampled_from("cccc--sg"), max_size=60), st.integers(1, 3))
 def test_all_chunks_come_once_and_in_order(does: list[str], clients: int) -> None:
     async def main() -> None:

@@ -77,7 +77,7 @@ def test_a_first_part_goes_before_further_parts_that_came_earlier(run: Run) -> N
 
 
 @RUNS
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.lists(st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=8), min_size=1, max_size=12),
     st.booleans(),

@@ -98,7 +98,7 @@ def expert_bytes(name: str) -> int:
 @pytest.mark.parametrize("name", [MOE, "mixtral-8x7b", "qwen2-57b-a14b"])
 @pytest.mark.parametrize("expert_parallel", [True, False])
 @given(st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4, 8]))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 def test_experts_are_there_once_and_the_rest_on_every_data_parallel_rank(
     name: str, expert_parallel: bool, tp: int, dp: int
 ) -> None:
@@ -198,7 +198,7 @@ def test_even_routing_on_one_rank_needs_no_table() -> None:
 
 
 @given(st.floats(0.3, 1.5), st.sampled_from([4, 8, 16]))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_redundant_copies_of_the_heaviest_even_the_ranks_out(exponent: float, ranks: int) -> None:
     routing, at = Routing(exponent=exponent), np.array([4096.0])
     found = []
@@ -248,7 +248,7 @@ def test_tokens_get_to_their_experts_as_vllm_takes_them() -> None:
 
 
 @given(st.sampled_from([(1, 1), (2, 1), (1, 2), (2, 2), (1, 4)]), st.booleans(), st.integers(1, 400))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_the_work_of_all_gpus_is_the_models(degrees: tuple[int, int], expert_parallel: bool, tokens: int) -> None:
     """Arithmetic at the peak: each rank's tokens, over all GPUs, whichever way the experts lie."""
     model, (tp, dp) = load_model(MOE), degrees

@@ -47,7 +47,7 @@ def waiting(run: Ran) -> float:
     return sum(step.begun - step.waited_from for step in run.loop.record.steps[:-3])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.sampled_from(LATE),
     st.one_of(st.none(), st.integers(3, 30)),
@@ -174,7 +174,7 @@ def test_all_ways_to_run_have_the_same_trajectories_under_drift_by_learning() ->
     assert sum(lengths[half:]) > 1.5 * sum(lengths[:half]), "lengths do drift"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.permutations(range(8)), st.lists(st.integers(1, 4), min_size=8, max_size=8), st.integers(0, 9))
 def test_what_a_prompt_gets_does_not_depend_on_the_order_of_starts(
     order: list[int], samples: list[int], step: int

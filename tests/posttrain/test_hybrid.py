@@ -94,7 +94,7 @@ def test_whatever_fails_is_rolled_back(kind: type[PoolCommand]) -> None:
 
 
 @given(st.lists(st.integers(-2, 2), max_size=5), st.sets(st.integers(0, 30), max_size=4))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_every_reallocation_completes_or_is_rolled_back(changes: list[int], unlucky: set[int]) -> None:
     """Random orders, and random commands that fail: whole replicas, in one role, nobody lost."""
     count = iter(range(1_000_000))

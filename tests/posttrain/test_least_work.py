@@ -65,7 +65,7 @@ def least(setup: PosttrainSetup, ended: list[Trajectory], batches: list[list[Tra
     return (work.rollout(ended) + trained) / setup.scenario.gpus
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.sampled_from(["split", "one-step-off", "asynchronous", "colocated"]),
     st.sampled_from(["none", "over-sampling", "divided"]),

@@ -121,7 +121,7 @@ def test_replicas_on_their_way_are_taken_over_too() -> None:
     st.sampled_from(get_args(SwitchName)),
     st.data(),
 )
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 def test_no_gpu_is_in_two_roles_and_nobody_is_lost(
     lends: dict[int, int], changes: set[int], way: str, data: st.DataObject
 ) -> None:

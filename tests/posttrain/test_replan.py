@@ -139,7 +139,7 @@ def test_seats_that_turns_want_are_counted_whatever_batches_are_under_way(stalen
 
 
 @given(st.data())
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 def test_no_gpu_is_ever_in_two_roles_and_nobody_is_lost(data: st.DataObject) -> None:
     """Random plans, carried out one after the other between steps, with trajectories under way."""
     way = data.draw(st.sampled_from(get_args(SwitchName)))

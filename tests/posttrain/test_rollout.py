@@ -287,7 +287,7 @@ def test_a_turn_finds_what_the_one_before_it_cached_unless_weights_have_changed(
 turns = st.lists(st.tuples(st.integers(1, 300), st.integers(0, 400), st.floats(0, 3)), min_size=1, max_size=4)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.lists(turns, min_size=1, max_size=30),
     st.sampled_from(["sticky", "least-outstanding", "round-robin"]),

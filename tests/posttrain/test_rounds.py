@@ -82,7 +82,7 @@ def test_nobody_is_lost_trained_on_twice_or_too_old(mode: str, tail: str, stream
     assert not run.loop.driver.core.dropped, "a report that did not count"
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     st.sampled_from(MODES),
     st.sampled_from(list(TAILS)[1:]),
@@ -262,7 +262,7 @@ turns = st.lists(st.tuples(st.integers(1, 300), st.integers(0, 400), st.floats(0
 changes = st.lists(st.tuples(st.floats(0.1, 8.0), st.sampled_from(["pause", "resume", "weights", "send"])), max_size=8)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(turns, min_size=1, max_size=12), changes, st.sampled_from([None, 40, 200]))
 def test_tokens_are_kept_whatever_stops_and_goes_on(
     many: list[list[tuple[int, int, float]]], what: list[tuple[float, str]], cap: int | None

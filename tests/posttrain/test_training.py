@@ -88,7 +88,7 @@ def by_events(forward: list[list[float]], backward: list[list[float]], send: lis
 
 
 @given(stages=st.integers(1, 6), count=st.integers(1, 9), data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_the_closed_form_of_a_pipeline_is_what_events_give(stages: int, count: int, data: st.DataObject) -> None:
     times = arrays.arrays(np.float64, (2, stages, count), elements=st.floats(0.0, 5.0))
     forward, backward = data.draw(times)
@@ -107,7 +107,7 @@ def test_cases_of_a_pipeline_do_not_touch_each_other() -> None:
 
 
 @given(stages=st.integers(1, 5), count=st.integers(1, 8), data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_forward_passes_flow_through_stages(stages: int, count: int, data: st.DataObject) -> None:
     forward = data.draw(arrays.arrays(np.float64, (stages, count), elements=st.floats(0.0, 5.0)))
     send = data.draw(arrays.arrays(np.float64, count, elements=st.floats(0.0, 2.0)))
@@ -132,7 +132,7 @@ lengths_of = arrays.arrays(np.int64, st.integers(1, 60), elements=st.integers(1,
 
 
 @given(lengths_of, st.integers(1, 6), st.integers(1, 3), st.sampled_from(["balanced", "best-fit"]))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_every_sequence_is_packed_once_and_no_micro_batch_is_too_full(
     lengths: np.ndarray[tuple[int], np.dtype[np.int64]], ranks: int, updates: int, packing: Packing
 ) -> None:
@@ -165,7 +165,7 @@ def test_best_fit_fills_micro_batches() -> None:
 
 
 @given(lengths_of, st.integers(1, 6), st.integers(1, 6), st.sampled_from([0.0, 1e-3]))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_best_fit_is_the_same_as_one_by_one_for_any_number_of_ranks(
     lengths: np.ndarray[tuple[int], np.dtype[np.int64]], ranks: int, others: int, quadratic: float
 ) -> None:
@@ -341,7 +341,7 @@ def test_dealt_out_experts_pay_for_the_way_there_and_back() -> None:
         [small(tp=2, dp=2, recompute="full"), small(pp=2, dp=2, recompute="full"), small(dp=4, zero=3), small(cp=2)]
     ),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_more_tokens_are_never_faster(
     lengths: np.ndarray[tuple[int], np.dtype[np.int64]], more: int, layout: TrainLayout
 ) -> None:
@@ -365,7 +365,7 @@ def test_more_tokens_are_never_faster(
     st.sampled_from(["tp", "dp", "cp", "pp"]),
     st.sampled_from(["zero1", "zero3"]),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_more_bandwidth_is_never_slower(near: float, far: float, degree: str, zero: str) -> None:
     layout = small(recompute="full", zero=3 if zero == "zero3" and degree != "pp" else 1, **{degree: 4})
     layout = replace(layout, dp=4 * layout.dp)

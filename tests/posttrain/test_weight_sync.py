@@ -137,7 +137,7 @@ def test_nobody_to_send_to_is_a_mistake() -> None:
 
 
 @given(st.floats(1.0, 16.0), st.integers(1, 16), st.sampled_from([1, 2, 4, 8]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_more_bandwidth_is_never_slower_and_more_engines_never_faster(more: float, replicas: int, tp: int) -> None:
     faster = replace(NODES, nic=replace(NODES.nic, rated=more * NODES.nic.rated))
     engines, further = [RolloutEngines(replicas, Layout(tp=tp))], [RolloutEngines(replicas + 1, Layout(tp=tp))]

@@ -43,7 +43,7 @@ def check_scaled(scenario: Scenario, factor: float) -> None:
 
 
 @pytest.mark.parametrize("arrivals", [each for each in ARRIVALS if each["kind"] != "varying"], ids=str)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(factor=st.floats(0.05, 20), seed=st.integers(0, 1000))
 def test_steady_loads_keep_requests_and_order(arrivals: dict[str, Any], factor: float, seed: int) -> None:
     check_scaled(small_load(arrivals=arrivals).replace(seed=seed), factor)

@@ -59,7 +59,7 @@ def test_a_step_that_outlasts_its_aborted_request_counts_once() -> None:
     until=st.none() | st.floats(0.01, 3.0),
     tiered=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_shares_never_exceed_one(
     fleet: str, prompt: int, abort_after: float, until: float | None, tiered: bool
 ) -> None:

@@ -42,7 +42,7 @@ LIMITS = st.sampled_from([f"{metric}_p{p}" for metric in ("ttft", "tpot", "e2e",
 SECONDS = st.floats(1e-3, 20.0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sampled_from(list(FLEETS)), st.sampled_from([4.0, 40.0, 400.0]), LIMITS, SECONDS, st.booleans())
 def test_only_hopeless_runs_are_stopped(kind: str, rate: float, name: str, seconds: float, session: bool) -> None:
     asked = fleet(kind, rate, ((name, seconds),), session and kind != "handed over")

@@ -378,7 +378,7 @@ def vectorised_from(steps: int) -> Iterator[None]:
 def settled(examples: int) -> settings:
     """Hypothesis settings: the same examples on every run."""
     slow = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
-    return settings(max_examples=examples, derandomize=True, deadline=None, database=None, suppress_health_check=slow)
+    return settings(max_examples=examples, derandomize=True, database=None, suppress_health_check=slow)
 
 
 # -- strategies ------------------------------------------------------------------------------------------------------

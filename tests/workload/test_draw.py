@@ -105,7 +105,7 @@ profiles = st.one_of(
 
 
 @given(profiles)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_varying_rate_integrates_to_the_arrivals(profile: Any) -> None:
     spec = VaryingArrivals.model_validate({"kind": "varying", "profile": profile})
     n = 200

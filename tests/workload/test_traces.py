@@ -146,7 +146,7 @@ sequences = st.lists(
 
 
 @given(sequences)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_shared_prefixes_are_exactly_those_of_the_tokens(asked: list[tuple[list[int], list[int]]]) -> None:
     ids = [np.array(prompt + output, dtype=np.int64) for prompt, output in asked]
     prompts = [len(prompt) for prompt, _ in asked]

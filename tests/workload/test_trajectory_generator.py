@@ -282,7 +282,7 @@ def test_returns_tell_what_is_left_and_not_too_much(name: str, prompts: int, gro
 # budgets
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.integers(1, 30), st.integers(2, 3000), st.none() | st.integers(1, 2000), st.floats(0.5, 40), st.integers(0, 9)
 )

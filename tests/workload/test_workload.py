@@ -113,7 +113,7 @@ def workloads(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(workloads(), st.integers(0, 2**40))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_workload_keeps_its_promises(spec: dict[str, Any], seed: int) -> None:
     work = build(spec, seed)
     assert len(work) == spec["requests"]
@@ -121,7 +121,7 @@ def test_any_workload_keeps_its_promises(spec: dict[str, Any], seed: int) -> Non
 
 
 @given(st.lists(workloads(), min_size=2, max_size=4), st.integers(0, 9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_mix_holds_every_request_of_its_workloads(specs: list[dict[str, Any]], seed: int) -> None:
     mixed = build(specs, seed)
     assert len(mixed) == sum(spec["requests"] for spec in specs)

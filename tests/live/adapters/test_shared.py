@@ -24,7 +24,7 @@ STEPS = st.tuples(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sampled_from(ADAPTER_ROUTERS), st.lists(STEPS, max_size=60))
 def test_loads_are_the_seats_that_are_taken(name: str, steps: list[Step]) -> None:
     router = SessionRouter(name, sessions=3)
@@ -60,7 +60,7 @@ def test_loads_are_the_seats_that_are_taken(name: str, steps: list[Step]) -> Non
         assert router.loads() == {each: sum(taken.values()) for each, taken in seats.items()}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.sampled_from(ADAPTER_ROUTERS), st.lists(STEPS, min_size=5, max_size=60))
 def test_the_same_calls_give_the_same_choices(name: str, steps: list[Step]) -> None:
     def choices() -> list[str]:
