@@ -370,12 +370,14 @@ class CompiledCost:
         """Dispatch and combine of unequal rows: a broadcast from each rank, and a sum to each, in one launch.
 
         NCCL gives each as many of its channels as it has bytes. So the rows of all ranks count, however they are
-        spread. A pair moves the rows that one rank has more than the other one way, which links do faster.
+        spread. A pair moves the rows that one rank has more than the other one way, which links do faster; that rank's
+        alone take no longer than all.
         """
         fewest, most = min(rows), max(rows)
         if len(rows) != 2 or fewest == most:
             return self._exchange[sum(rows)]
-        return self._exchange[2 * fewest] + self._one_way[most - fewest] - self._one_way[1]
+        more = self._one_way[most - fewest + 1] - self._one_way[1]
+        return max(self._exchange[2 * fewest] + more, self._one_way[most])
 
     def _attention_seconds(self, batch: RankBatch) -> float:
         chunks = list(batch.chunks)
@@ -405,7 +407,7 @@ class CompiledCost:
         together = own + experts + pooled
         if self.ranks == 1:
             return together
-        return together + (np.minimum(exchange, one_way) if self.ranks == 2 else exchange)
+        return together + (np.minimum(exchange, one_way[-(-everybody // 2)]) if self.ranks == 2 else exchange)
 
     def least_decode_attention(self, n: int, kv: int) -> float:
         """The least seconds of attention of ``n`` decodes of a rank with ``kv`` cached tokens or more."""
