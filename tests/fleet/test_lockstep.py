@@ -263,7 +263,8 @@ def test_ranks_that_fetch_prompts_do_not_wait_for_each_other_for_ever(seed: int)
 @pytest.mark.parametrize("seed", [0, 2, 14, 26])
 def test_a_computed_prompt_is_handed_over_when_it_ends(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver looks at each rank before a request of it ends, also at ranks that decide before the others."""
-    collect, late = FleetDriver._collect, []
+    collect = FleetDriver._collect
+    late: list[float] = []
 
     def watched(driver: FleetDriver, replica: int) -> None:
         late.extend(driver.clock.now - driver.ends[replica](r) for r in driver.engines[replica].finished)
