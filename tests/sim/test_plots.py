@@ -186,3 +186,15 @@ def test_size_does_not_follow_the_run() -> None:
 def test_a_pool_that_is_not_there() -> None:
     with pytest.raises(UserError, match="no pool is called 'decode'; choose from serve"):
         make_result(9).plot.requests("decode")
+
+
+def test_a_curve_ends_where_its_interval_does() -> None:
+    """An interval may go beyond the slowest request; its band stays within the axes."""
+    result = make_result(200)
+    slowest = float(np.nanmax(result.requests["tpot"]))
+    bounds = {"tpot.p50": (0.5 * slowest, slowest), "tpot.p99": (0.9 * slowest, 3 * slowest)}
+    result.summary = replace(result.summary, intervals=Intervals(0.9, bounds))
+    chart = result.plot.tpot()
+    (band,) = (each for each in chart.marks if each.kind == "band")
+    for axis in (chart.x, chart.other):
+        assert axis is not None and axis.high is not None and axis.high >= band.x.max() == pytest.approx(3 * slowest)

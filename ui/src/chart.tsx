@@ -1,11 +1,11 @@
 // Charts as SVG: lines with a cursor for pointer and keyboard, and their data as SVG or CSV files.
-import { useEffect, useId, useRef, useState } from "preact/hooks";
+import { useCallback, useId, useRef, useState } from "preact/hooks";
 import type { ComponentChildren, JSX } from "preact";
 import { brief, trimmed } from "./format";
 
 export interface Series { name: string; points: [number, number | null][]; hue: number; dashed?: boolean; hollow?: boolean; area?: boolean }
-/** `clock`: moments of a run, with ticks at whole minutes. */
-export interface Axis { label: string; format?: (value: number) => string; min?: number; max?: number; log?: boolean; clock?: boolean }
+/** `clock`: moments of a run, with ticks at whole minutes. `whole`: ticks at whole numbers only. */
+export interface Axis { label: string; format?: (value: number) => string; min?: number; max?: number; log?: boolean; clock?: boolean; whole?: boolean }
 export interface Mark { at: number; label: string }
 
 const MARGIN = { left: 52, right: 16, top: 10, bottom: 34 };
@@ -32,13 +32,15 @@ const niceMultiples = (low: number, high: number, step: number): number[] => {
   return ticks;
 };
 
-export function useWidth(): [preactRef: { current: HTMLDivElement | null }, width: number] {
-  const box = useRef<HTMLDivElement>(null);
+/** The width of a box, which may appear later than its chart: there is none before the first data. */
+export function useWidth(): [box: (node: HTMLDivElement | null) => void, width: number] {
+  const watcher = useRef<ResizeObserver | null>(null);
   const [width, setWidth] = useState(480);
-  useEffect(() => {
-    const watcher = new ResizeObserver(([entry]) => entry && setWidth(Math.max(240, Math.round(entry.contentRect.width))));
-    if (box.current) watcher.observe(box.current);
-    return () => watcher.disconnect();
+  const box = useCallback((node: HTMLDivElement | null) => {
+    watcher.current?.disconnect();
+    if (!node) return;
+    watcher.current = new ResizeObserver(([entry]) => entry && setWidth(Math.max(240, Math.round(entry.contentRect.width))));
+    watcher.current.observe(node);
   }, []);
   return [box, width];
 }
@@ -128,7 +130,7 @@ export function LineChart({ title, name, x, y, series, limits = [], marks = [], 
   };
   const logTicks = () => [1, 2, 5].flatMap(s => [-6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5].map(p => s * 10 ** p)).filter(v => v >= low && v <= high).sort((a, b) => a - b);
   const clock = x.clock ? clockTicks(low, high, Math.max(2, width / 110)) : null;
-  const ticks = clock?.ticks ?? (x.log ? logTicks() : niceTicks(low, high, Math.max(2, width / 110)));
+  const ticks = clock?.ticks ?? (x.log ? logTicks() : niceTicks(low, high, Math.min(Math.max(2, width / 110), x.whole ? Math.max(1, high - low) : Infinity)));
   const tickX = clock?.format ?? (value => trimmed(formatX(value))), tickY = (value: number) => trimmed(formatY(value));
   const shown = series.filter(each => each.points.length);
   const readout = shown.map(each => {
@@ -142,7 +144,7 @@ export function LineChart({ title, name, x, y, series, limits = [], marks = [], 
         aria-label={`${title}: ${y.label} by ${x.label}, ${shown.map(each => each.name).join(", ")}. Arrow keys move along it.`}
         onPointerMove={event => setCursor(nearest((event.offsetX) * width / (event.currentTarget.clientWidth || width)))}
         onPointerLeave={() => setCursor(null)} onBlur={() => setCursor(null)}>
-        <clipPath id={clip}><rect x={left} y={up - 2} width={right - left} height={down - up + 4} /></clipPath>
+        <clipPath id={clip}><rect x={left - 4} y={up - 2} width={right - left + 8} height={down - up + 4} /></clipPath>
         {spans.map(([from, until]) => <rect key={from} class="span" x={px(Math.max(from, low))} y={up} width={Math.max(0, px(Math.min(until, high)) - px(Math.max(from, low)))} height={down - up} />)}
         {niceTicks(bottom, top, 4).map(tick => <g key={tick}><path class="grid" d={`M${left} ${py(tick)}H${right}`} /><text x={left - 7} y={py(tick) + 4} text-anchor="end">{tickY(tick)}</text></g>)}
         {ticks.map(tick => <text key={tick} x={px(tick)} y={down + 16} text-anchor="middle">{tickX(tick)}</text>)}

@@ -12,8 +12,7 @@ import { ask, at, type Started } from "./server";
 type Numbers = (number | null)[];
 interface Figures {
   quantiles: number[]; cdfs: Record<string, Numbers>; time: [number, number, number] | null; series: Record<string, Numbers>;
-  steady: [number, number] | null; pools: { replicas: number; series: Record<string, Numbers> }[]; limits: Record<string, [string, number][]>;
-  arrivals: { mid: number[]; p50: number[]; p95: number[] };
+  steady: [number, number] | null; limits: Record<string, [string, number][]>;
 }
 export interface ServingPage {
   kind: "serving"; title: string; fleet: string; verdict: string; met: boolean | null; outcome: string; steady: string; binds: string;
@@ -35,9 +34,8 @@ export function ResultPage({ name, look }: { name: string; started: Started[]; l
 }
 
 interface Summary {
-  ttft: Record<string, number | null>; tpot: Record<string, number | null>; e2e: Record<string, number | null>; itl: Record<string, number | null>;
-  throughput: Record<string, number>; cost: Record<string, number | null>; outcomes: Record<string, number>; kv: Record<string, number>;
-  requests: number; gpus: number; busy: number; preemptions: number; provenance: Record<string, number>;
+  ttft: Record<string, number | null>; tpot: Record<string, number | null>;
+  throughput: Record<string, number>; cost: Record<string, number | null>; provenance: Record<string, number>;
   pools: { name: string; step_time?: Record<string, number> | null }[];
   intervals: { share: number } & Record<string, unknown> | null;
 }
@@ -71,7 +69,8 @@ function Serving({ page }: { page: ServingPage }): JSX.Element {
 }
 
 function Shares({ shares }: { shares: Record<string, Record<string, number>> }): JSX.Element {
-  return <>{Object.entries(shares).map(([name, parts]) => <div class="shares" key={name}>
+  const present = (parts: Record<string, number>) => Object.fromEntries(Object.entries(parts).filter(([, share]) => share > 0));
+  return <>{Object.entries(shares).map(([name, all]) => [name, present(all)] as const).map(([name, parts]) => <div class="shares" key={name}>
     <svg viewBox="0 0 1000 16" preserveAspectRatio="none" height="16" role="img" aria-label={`${name}: ${Object.entries(parts).map(([part, share]) => `${part} ${percent(share)}`).join(", ")}`}>
       {Object.entries(parts).map(([part, share], i, all) => <rect key={part} class={`fill${i + 1}`} x={1000 * all.slice(0, i).reduce((sum, [, each]) => sum + each, 0)} width={1000 * share} height="16" />)}</svg>
     <ul>{Object.entries(parts).map(([part, share], i) => <li key={part} class={`key fill${i + 1}`}>{part} {percent(share)}</li>)}<li class="owner">{name}</li></ul>

@@ -36,12 +36,14 @@ def latency(result: Result, metric: str) -> Chart:
     up = Axis("share of gaps" if metric == "itl" else "share of requests", "share", 0.0, 1.0)
     if not len(values):
         return Chart(metric, title, Axis(title, "s"), up, ())
-    high = float(values[-1]) or 1e-6
+    band = _band(result.summary.intervals, metric)
+    ends = [float(values[-1]), *(float(each.x[-1]) for each in band)]
+    high = max(ends) or 1e-6
     low = max(float(values[values > 0][0]) if (values > 0).any() else high / 2, high / _WIDE)
     levels = result.summary.latencies[metric].levels
     known = {name: (levels[name], share) for name, share in _MARKS.items() if levels[name] is not None}
     marks = [
-        *_band(result.summary.intervals, metric),
+        *band,
         Marks(
             "line",
             values,
