@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> None:
             words = [command, f"{scenario}.yaml", "--out", f"runs/{scenario}-1", *more]
             subprocess.run([sys.executable, "-m", "steelyard", *words], cwd=folder, check=True)
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        with page_served(folder) as address:
+        with page_served(folder) as (address, _):
             page = browser.new_page(viewport={"width": 1280, "height": 860})
             page.set_default_timeout(120_000)
             page.goto(address)
