@@ -1,6 +1,7 @@
 // Results side by side: figures with their differences from the first, and what differs in their scenarios.
 import type { JSX } from "preact";
 import { LineChart, type Series } from "./chart";
+import { linesOf } from "./drawn";
 import { count, dollars, percent, seconds, significant } from "./format";
 import { Errors, flat, Table, Title, useAnswer } from "./parts";
 import type { ServingPage } from "./result";
@@ -45,7 +46,7 @@ export function ComparePage({ names }: { names: string[] }): JSX.Element {
   const rows = FIGURES.map(([title, key, show]) => [title, ...pages.map((page, i) => `${show(number(page, key))}${i ? difference(page, first, key) : ""}`)]);
   const written = pages.map(page => Object.fromEntries(flat(JSON.parse(page.scenario || "{}"))));
   const keys = [...new Set(written.flatMap(Object.keys))].filter(key => new Set(written.map(each => String(each[key]))).size > 1);
-  const cdf = (metric: string): Series[] => pages.map((page, i) => ({ name: names[i]!, hue: i + 1, points: (page.figures?.cdfs[metric] ?? []).map((v, k) => [v ?? 0, page.figures!.quantiles[k]!]) }));
+  const cdf = (metric: string): Series[] => pages.flatMap((page, i) => page.charts?.[metric] ? linesOf(page.charts[metric], "").map(line => ({ ...line, name: names[i]!, hue: i + 1, area: false })) : []);
   return <>
     <Title text={`${names.length} results side by side`} />
     <p class="note">Differences are from {names[0]}. Where the 90 % intervals of two runs overlap, the difference may come from seeds or errors of costs; <code>steelyard compare</code> tells which.</p>
