@@ -1,4 +1,4 @@
-"""Charts of the page in Chromium: as wide as their boxes, with whole numbers as ticks of steps, and no formulas in CSV."""
+"""Charts of the page in Chromium: as wide as their boxes, with whole steps as ticks, and no formulas in CSV."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
-from support.browser import visit
+from support.browser import started, visit
 from support.page import fill, served
 
 if TYPE_CHECKING:
@@ -36,6 +36,13 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
+@pytest.fixture(scope="module")
+def browser(address: str) -> Iterator[Browser]:
+    """One browser. Its loop begins once the folder is there, which takes a loop of its own."""
+    with started() as found:
+        yield found
+
+
 @pytest.fixture
 def page(browser: Browser, address: str) -> Iterator[Page]:
     with visit(browser, address) as seen:
@@ -56,7 +63,7 @@ def test_a_chart_that_waits_for_its_data_is_as_wide_as_its_box(page: Page, addre
 
 def test_ticks_of_steps_are_whole_and_none_comes_twice(page: Page, address: str) -> None:
     page.goto(address.partition("?")[0] + "#/result/posttrain-1")
-    page.wait_for_selector('[data-figure="roles"] .line')
+    page.wait_for_selector('[data-figure="roles"] .line', state="attached")
     ticks = page.locator('[data-figure="roles"] svg > text:not(.label)').all_inner_texts()
     assert ticks == ["0", "1", "2"]
 
