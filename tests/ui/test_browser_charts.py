@@ -64,7 +64,7 @@ def test_a_chart_that_waits_for_its_data_is_as_wide_as_its_box(page: Page, addre
 def test_ticks_of_steps_are_whole_and_none_comes_twice(page: Page, address: str) -> None:
     page.goto(address.partition("?")[0] + "#/result/posttrain-1")
     page.wait_for_selector('[data-figure="roles"] .line', state="attached")
-    ticks = page.locator('[data-figure="roles"] svg > text:not(.label)').all_inner_texts()
+    ticks = page.locator('[data-figure="roles"] svg > text:not(.label)').all_text_contents()
     assert ticks == ["0", "1", "2"]
 
 

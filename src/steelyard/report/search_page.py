@@ -113,6 +113,7 @@ def _candidates(answer: Answer) -> str:
             count(tally.by_short),
             count(tally.simulated - tally.by_short),
             count(tally.whole),
+            count(groups.get(name, 0) - tally.by_bound - tally.by_estimate - tally.simulated),
         ]
         for name, tally in answer.found.tallies.items()
     ]
@@ -122,8 +123,9 @@ def _candidates(answer: Answer) -> str:
         "ruled out by a bound",
         "by the estimate",
         "by a short run",
-        "by whole runs",
-        "whole runs",
+        "simulated whole",
+        "in runs",
+        "not tried",
     )
     space = answer.found.space
     note = (
