@@ -130,8 +130,8 @@ def _candidates(answer: Answer) -> str:
     space = answer.found.space
     note = (
         f"<p>Of {count(space.considered)} candidates {count(space.no_room)} do not fit the memory of their GPUs, and "
-        f"{count(space.refused)} have degrees or settings that do not go together. A bound, in requests/s as an estimate, is sound: no simulation "
-        f"within the limits is above it. Estimates and short runs are not. An estimate from costs counts "
+        f"{count(space.refused)} have degrees or settings that do not go together. A bound, in requests/s, is sound: "
+        f"no simulation within the limits is above it. Estimates and short runs are not. An estimate from costs counts "
         f"{MARGIN} times, and one from a simulation of a few engines of a kind {MARGIN_ALONE} times.</p>"
     )
     return note + html_table(head, rows)
