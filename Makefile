@@ -28,7 +28,7 @@ test: $(READY) lint
 
 # The local page in Chromium, by itself: about a minute.
 page-test: $(READY)
-	$(BIN)/python -m pytest tests/ui/test_browser.py
+	$(BIN)/python -m pytest tests/ui
 
 # 20,000 hostile and near-valid inputs for all commands and formats; about an hour of CPU time. It can be stopped and goes
 # on where it was. Options: make fuzz FUZZ="--cases 500 --seed 7 --workers 1".

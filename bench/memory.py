@@ -49,13 +49,14 @@ def main(arguments: list[str]) -> None:
 
 
 def serving() -> None:
-    """The peak of ``steelyard simulate``."""
+    """The peak of ``steelyard simulate``, and the size of its report."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "million.yaml").write_text(_SCENARIO, encoding="utf-8")
         command = [sys.executable, "-m", "steelyard", "simulate", "million.yaml", "--out", "run", "--json"]
         subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL, check=True)
+        report = (Path(folder) / "run" / "report.html").stat().st_size
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    print(f"simulate, 1,000,000 requests on 1,024 replicas: {peak / 2**20:.2f} GiB at most")
+    print(f"simulate, 1,000,000 requests on 1,024 replicas: {peak / 2**20:.2f} GiB at most; report of {report:,} bytes")
 
 
 def post_training(steps: str) -> None:

@@ -1,9 +1,9 @@
-"""`python -m studies figures [EXAMPLE ...]`, `screenshots [PICTURE ...]` and `ui`; or `pareto`, `estimates`, `roles`,
+"""`python -m studies figures [EXAMPLE ...]`, `screenshots [PICTURE ...]`; or `pareto`, `estimates`, `roles`,
 `phases`, `tail` with changes to them.
 
 Changes read as those of `steelyard simulate --set`, such as `python -m studies pareto workload.prompt=1024`. Only a
 study without any writes its figure and its section of the page. `screenshots` takes the pictures of
-reports, and `ui` those of the local page.
+reports and of the local page.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 
 from steelyard import UserError
-from studies import figures, pareto, phases, roles, screenshots, tail, ui_screenshots
+from studies import figures, pareto, phases, roles, screenshots, tail
 
 STUDIES = {
     "figures": figures.main,
@@ -21,7 +21,6 @@ STUDIES = {
     "phases": phases.main,
     "tail": tail.main,
     "screenshots": screenshots.main,
-    "ui": ui_screenshots.main,
 }
 
 

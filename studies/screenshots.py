@@ -1,20 +1,23 @@
-"""`python -m studies screenshots`: pictures of the reports for the docs, by the system's Chromium."""
+"""`python -m studies screenshots`: pictures of reports and of the local page for the docs, by the system's Chromium."""
 
 from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from subprocess import run
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from steelyard import UserError
 from studies.runs import EXAMPLES
+from studies.ui_screenshots import take_ui
 
 IMAGES = EXAMPLES.parent / "docs" / "images"
 _CAPTURE = EXAMPLES.parent / "tests" / "data" / "h200-recorded" / "llama-3.1-8b"
+UI = "ui"  # all pictures of the local page
 _SMALL = ("--set", "workload.requests=1000")
 
 
@@ -58,13 +61,17 @@ SHOTS = (
 
 def main(chosen: Sequence[str]) -> None:
     """Take the chosen pictures, or all of them."""
-    unknown = [name for name in chosen if name not in {shot.name for shot in SHOTS}]
+    names = [*(shot.name for shot in SHOTS), UI]
+    unknown = [name for name in chosen if name not in names]
     if unknown:
-        raise UserError(f"no picture is called {unknown[0]}; there are {', '.join(shot.name for shot in SHOTS)}")
+        raise UserError(f"no picture is called {unknown[0]}; there are {', '.join(names)}")
     for shot in SHOTS:
         if not chosen or shot.name in chosen:
             with TemporaryDirectory() as folder:
                 take(shot, Path(folder), IMAGES / f"{shot.name}.png")
+    if not chosen or UI in chosen:
+        with chromium() as browser:
+            take_ui(browser, IMAGES)
 
 
 def take(shot: Shot, folder: Path, picture: Path) -> None:
@@ -76,18 +83,25 @@ def take(shot: Shot, folder: Path, picture: Path) -> None:
 
 def photograph(page: Path, picture: Path, shot: Shot) -> None:
     """The top of a page as a reader's screen shows it."""
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        raise UserError("pictures need Chromium: apt-get install chromium")
-    from playwright.sync_api import sync_playwright  # a developer's dependency
-
     picture.parent.mkdir(parents=True, exist_ok=True)
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+    with chromium() as browser:
         seen = browser.new_page(
             viewport={"width": shot.width, "height": shot.height}, color_scheme="dark" if shot.dark else "light"
         )
         seen.goto(page.resolve().as_uri())
         seen.wait_for_selector("html[data-ready]")
         seen.screenshot(path=picture)
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """The system's Chromium, without a window."""
+    path = shutil.which("chromium")
+    if path is None:
+        raise UserError("pictures need Chromium: apt-get install chromium")
+    from playwright.sync_api import sync_playwright  # a developer's dependency
+
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
         browser.close()

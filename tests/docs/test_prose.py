@@ -21,7 +21,7 @@ def test_a_page_is_plain(page: Path) -> None:
 def test_most_pages_are_checked_and_every_exception_exists() -> None:
     assert len(PAGES) >= 40
     here = {page.stem for page in (ROOT / "docs").glob("*.md")}
-    assert NOT_YET - here <= {"api", "ui"}, "these pages are gone: take them off the list"
+    assert here >= NOT_YET, "these pages are gone: take them off the list"
 
 
 def test_what_the_glossary_says_is_never_refused() -> None:

@@ -28,7 +28,7 @@ def test_everything_is_said() -> None:
         "Misses 1 of 2 limits.",
         "81.0 ms, limit 500 ms",
         "missed: 7.10 ms, limit 4.00 ms",
-        "measured on this hardware 62.0 %",
+        "measured on this GPU 62.0 %",
         "mind the gap",
         "Requests per replica",
         "chat",

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
-from steelyard import UserError, load_scenario, simulate
+from steelyard import UserError, load_scenario, scenario_from_dict, simulate
 from steelyard.report.serving_compare import serving_comparison_json
 from steelyard.report.serving_compare_page import serving_comparison_page
 from steelyard.search.compare.comparison import ServingComparison, compare_serving
 from steelyard.search.compare.given import kind_of, read_given
+from steelyard.search.compare.settings import changed_keys
 
 SCENARIO: dict[str, Any] = {
     "model": "llama-3.1-8b",
@@ -66,6 +67,15 @@ def test_a_faster_fleet_is_found(base: Path, tmp_path: Path) -> None:
     assert told["gpus"] == told["cost.usd_per_million_tokens"] == "worse"
     back = verdicts(compared(wide, base))
     assert back["tpot.mean"] == "worse" and back["gpus"] == "better"
+
+
+def test_fleets_with_other_pools_are_told_by_what_was_chosen_and_not_by_defaults() -> None:
+    pools = [{"role": "prefill", "gpu": "h100"}, {"role": "decode", "gpu": "h100", "replicas": 2, "engine": None}]
+    one, apart = (scenario_from_dict({**SCENARIO, "fleet": fleet}) for fleet in (SCENARIO["fleet"], {"pools": pools}))
+    told = {each.key: (each.base, each.here) for each in changed_keys(one, apart)}
+    base, here = told["fleet.pools"]
+    assert "gpu: h100" in base and "max_num" not in base
+    assert here.count("role:") == 2 and "replicas: 2" in here and "expert_parallel" not in here
 
 
 def test_equal_scenarios_are_equal_to_the_last_digit(base: Path, tmp_path: Path) -> None:

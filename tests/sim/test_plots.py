@@ -114,12 +114,18 @@ def test_distributions_are_the_quantiles() -> None:
 
 def test_bands_of_distributions_go_through_the_stated_intervals() -> None:
     result = make_result(300)
-    bounds = {"ttft.p50": (0.02, 0.04), "ttft.p90": (0.05, 0.08), "ttft.p99": (0.09, 0.2), "ttft.mean": (0.01, 0.9)}
+    spread = result.summary.ttft
+    assert spread.p50 is not None and spread.p90 is not None and spread.p99 is not None
+    stated = {0.5: (0.8 * spread.p50, 1.1 * spread.p50), 0.9: (0.85 * spread.p90, 1.2 * spread.p90)}
+    stated[0.99] = (0.9 * spread.p99, 1.4 * spread.p99)
+    bounds = {f"ttft.p{share * 100:.0f}": ends for share, ends in stated.items()} | {"ttft.mean": (0.01, 0.9)}
     result.summary = replace(result.summary, intervals=Intervals(0.9, bounds))
     (band,) = (each for each in result.plot.ttft().marks if each.kind == "band")
     assert band.name == "90% sure" and band.low is not None
-    assert (band.x[0], band.x[-1]) == (0.02, 0.2), "nothing is drawn beyond the outer percentiles"
-    for share, (low, high) in ((0.5, (0.02, 0.04)), (0.9, (0.05, 0.08)), (0.99, (0.09, 0.2))):
+    assert (band.x[0], band.x[-1]) == pytest.approx((stated[0.5][0], stated[0.99][1])), (
+        "nothing is drawn beyond the outer percentiles"
+    )
+    for share, (low, high) in stated.items():
         assert np.interp(low, band.x, band.y) == pytest.approx(share)
         assert np.interp(high, band.x, band.low) == pytest.approx(share)
     assert all(each.kind != "band" for each in result.plot.tpot().marks)
@@ -186,3 +192,32 @@ def test_size_does_not_follow_the_run() -> None:
 def test_a_pool_that_is_not_there() -> None:
     with pytest.raises(UserError, match="no pool is called 'decode'; choose from serve"):
         make_result(9).plot.requests("decode")
+
+
+def test_a_curve_ends_where_its_interval_does() -> None:
+    """An interval may go beyond the slowest request; its band stays within the axes."""
+    result = make_result(200)
+    slowest = float(np.nanmax(result.requests["tpot"]))
+    bounds = {"tpot.p50": (0.5 * slowest, slowest), "tpot.p99": (0.9 * slowest, 3 * slowest)}
+    result.summary = replace(result.summary, intervals=Intervals(0.9, bounds))
+    chart = result.plot.tpot()
+    (band,) = (each for each in chart.marks if each.kind == "band")
+    for axis in (chart.x, chart.other):
+        assert axis is not None and axis.high is not None and axis.high >= band.x.max() == pytest.approx(3 * slowest)
+
+
+def test_a_curve_lies_within_its_band_however_it_bends() -> None:
+    """Three quarters of the values are alike, the rest ten times as large: no line from p50 to p90 says that."""
+    result = make_result(400)
+    tpot = np.where(np.arange(400) % 4 < 3, 0.01, 0.1) * np.linspace(1, 1.001, 400)
+    result.requests["tpot"][:], result.requests["status"][:] = tpot, "finished"
+    levels = {name: float(np.quantile(tpot, share)) for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))}
+    bounds = {f"tpot.{name}": (0.9 * level, 1.1 * level) for name, level in levels.items()}
+    result.summary = replace(result.summary, intervals=Intervals(0.9, bounds))
+    chart = result.plot.tpot()
+    (band,) = (each for each in chart.marks if each.kind == "band")
+    curve = line(chart)
+    assert band.low is not None
+    for share in np.linspace(0.52, 0.97, 40):
+        value = np.interp(share, curve.y, curve.x)
+        assert np.interp(value, band.x, band.low) - 1e-6 <= share <= np.interp(value, band.x, band.y) + 1e-6, share

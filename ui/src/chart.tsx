@@ -1,11 +1,13 @@
 // Charts as SVG: lines with a cursor for pointer and keyboard, and their data as SVG or CSV files.
-import { useEffect, useId, useRef, useState } from "preact/hooks";
+import { useCallback, useId, useRef, useState } from "preact/hooks";
 import type { ComponentChildren, JSX } from "preact";
 import { brief, trimmed } from "./format";
 
 export interface Series { name: string; points: [number, number | null][]; hue: number; dashed?: boolean; hollow?: boolean; area?: boolean }
-/** `clock`: moments of a run, with ticks at whole minutes. */
-export interface Axis { label: string; format?: (value: number) => string; min?: number; max?: number; log?: boolean; clock?: boolean }
+/** `clock`: moments of a run, with ticks at whole minutes. `whole`: ticks at whole numbers only. */
+export interface Axis { label: string; format?: (value: number) => string; min?: number; max?: number; log?: boolean; clock?: boolean; whole?: boolean }
+/** Between two curves: at, low, high. */
+export interface Band { hue: number; points: [number, number, number][] }
 export interface Mark { at: number; label: string }
 
 const MARGIN = { left: 52, right: 16, top: 10, bottom: 34 };
@@ -32,13 +34,15 @@ const niceMultiples = (low: number, high: number, step: number): number[] => {
   return ticks;
 };
 
-export function useWidth(): [preactRef: { current: HTMLDivElement | null }, width: number] {
-  const box = useRef<HTMLDivElement>(null);
+/** The width of a box, which may appear later than its chart: there is none before the first data. */
+export function useWidth(): [box: (node: HTMLDivElement | null) => void, width: number] {
+  const watcher = useRef<ResizeObserver | null>(null);
   const [width, setWidth] = useState(480);
-  useEffect(() => {
-    const watcher = new ResizeObserver(([entry]) => entry && setWidth(Math.max(240, Math.round(entry.contentRect.width))));
-    if (box.current) watcher.observe(box.current);
-    return () => watcher.disconnect();
+  const box = useCallback((node: HTMLDivElement | null) => {
+    watcher.current?.disconnect();
+    if (!node) return;
+    watcher.current = new ResizeObserver(([entry]) => entry && setWidth(Math.max(240, Math.round(entry.contentRect.width))));
+    watcher.current.observe(node);
   }, []);
   return [box, width];
 }
@@ -99,9 +103,12 @@ const path = (points: [number, number | null][], x: (v: number) => number, y: (v
   return text;
 };
 
-export function LineChart({ title, name, x, y, series, limits = [], marks = [], height = 220, note, spans = [] }: {
+const around = (points: Band["points"], x: (v: number) => number, y: (v: number) => number): string =>
+  `${path(points.map(([at, , high]) => [at, high]), x, y)}${path(points.map(([at, low]): [number, number] => [at, low]).reverse(), x, y).replace("M", "L")}Z`;
+
+export function LineChart({ title, name, x, y, series, limits = [], marks = [], height = 220, note, spans = [], bands = [] }: {
   title: string; name: string; x: Axis; y: Axis; series: Series[]; limits?: Mark[]; marks?: Mark[]; height?: number;
-  note?: ComponentChildren; spans?: [number, number][];
+  note?: ComponentChildren; spans?: [number, number][]; bands?: Band[];
 }): JSX.Element {
   const [box, width] = useWidth();
   const [cursor, setCursor] = useState<number | null>(null);
@@ -128,7 +135,7 @@ export function LineChart({ title, name, x, y, series, limits = [], marks = [], 
   };
   const logTicks = () => [1, 2, 5].flatMap(s => [-6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5].map(p => s * 10 ** p)).filter(v => v >= low && v <= high).sort((a, b) => a - b);
   const clock = x.clock ? clockTicks(low, high, Math.max(2, width / 110)) : null;
-  const ticks = clock?.ticks ?? (x.log ? logTicks() : niceTicks(low, high, Math.max(2, width / 110)));
+  const ticks = clock?.ticks ?? (x.log ? logTicks() : niceTicks(low, high, Math.min(Math.max(2, width / 110), x.whole ? Math.max(1, high - low) : Infinity)));
   const tickX = clock?.format ?? (value => trimmed(formatX(value))), tickY = (value: number) => trimmed(formatY(value));
   const shown = series.filter(each => each.points.length);
   const readout = shown.map(each => {
@@ -142,13 +149,14 @@ export function LineChart({ title, name, x, y, series, limits = [], marks = [], 
         aria-label={`${title}: ${y.label} by ${x.label}, ${shown.map(each => each.name).join(", ")}. Arrow keys move along it.`}
         onPointerMove={event => setCursor(nearest((event.offsetX) * width / (event.currentTarget.clientWidth || width)))}
         onPointerLeave={() => setCursor(null)} onBlur={() => setCursor(null)}>
-        <clipPath id={clip}><rect x={left} y={up - 2} width={right - left} height={down - up + 4} /></clipPath>
+        <clipPath id={clip}><rect x={left - 4} y={up - 2} width={right - left + 8} height={down - up + 4} /></clipPath>
         {spans.map(([from, until]) => <rect key={from} class="span" x={px(Math.max(from, low))} y={up} width={Math.max(0, px(Math.min(until, high)) - px(Math.max(from, low)))} height={down - up} />)}
         {niceTicks(bottom, top, 4).map(tick => <g key={tick}><path class="grid" d={`M${left} ${py(tick)}H${right}`} /><text x={left - 7} y={py(tick) + 4} text-anchor="end">{tickY(tick)}</text></g>)}
-        {ticks.map(tick => <text key={tick} x={px(tick)} y={down + 16} text-anchor="middle">{tickX(tick)}</text>)}
+        {ticks.map(tick => <text key={tick} x={px(tick)} y={down + 16} text-anchor={px(tick) > right - 12 ? "end" : "middle"}>{tickX(tick)}</text>)}
         <text class="label" x={(left + right) / 2} y={height - 3} text-anchor="middle">{x.label}</text>
         <path class="axis" d={`M${left} ${down}H${right}`} />
         <g clip-path={`url(#${clip})`}>
+          {bands.map((each, i) => <path key={i} class={`band hue${each.hue}`} d={around(each.points, px, py)} />)}
           {limits.map(each => <path key={each.label} class="limit" d={`M${left} ${py(each.at)}H${right}`} />)}
           {marks.map(each => <path key={each.label} class="mark" d={`M${px(each.at)} ${up}V${down}`} />)}
           {shown.filter(each => each.area).map(each => <path key={`a${each.name}`} class={`area hue${each.hue}`} d={`${path(each.points, px, py)}L${px(each.points.at(-1)![0]).toFixed(1)} ${down}L${px(each.points[0]![0]).toFixed(1)} ${down}Z`} />)}

@@ -1,7 +1,8 @@
 // Results side by side: figures with their differences from the first, and what differs in their scenarios.
 import type { JSX } from "preact";
 import { LineChart, type Series } from "./chart";
-import { dollars, percent, seconds, significant } from "./format";
+import { linesOf } from "./drawn";
+import { count, dollars, percent, seconds, significant } from "./format";
 import { Errors, flat, Table, Title, useAnswer } from "./parts";
 import type { ServingPage } from "./result";
 import { ask, at } from "./server";
@@ -11,8 +12,8 @@ const FIGURES: Figure[] = [
   ["Requests/s", "throughput.requests_per_s", significant], ["Output tokens/s", "throughput.output_tokens_per_s", significant],
   ["TTFT p50", "ttft.p50", seconds], ["TTFT p95", "ttft.p95", seconds], ["TTFT p99", "ttft.p99", seconds],
   ["TPOT p50", "tpot.p50", seconds], ["TPOT p95", "tpot.p95", seconds], ["End to end p95", "e2e.p95", seconds],
-  ["GPUs", "gpus", significant], ["$ per million output tokens", "cost.usd_per_million_output_tokens", dollars],
-  ["Preemptions", "preemptions", significant], ["Prefix hits", "prefix_cache.hit_rate", percent], ["Busy", "busy", percent],
+  ["GPUs", "gpus", count], ["$ per million output tokens", "cost.usd_per_million_output_tokens", dollars],
+  ["Preemptions", "preemptions", count], ["Prefix hits", "prefix_cache.hit_rate", percent], ["Busy", "busy", percent],
 ];
 
 const number = (page: ServingPage, key: string): number | null => {
@@ -32,7 +33,8 @@ function difference(page: ServingPage, first: ServingPage, key: string): string 
   const [a, b] = [interval(first, key), interval(page, key)];
   const within = a && b && a[0] <= b[1] && b[0] <= a[1] ? ", intervals overlap" : "";
   const change = other / one - 1;
-  return ` (${change > 0 ? "+" : "−"}${percent(Math.abs(change))}${within})`;
+  const size = Math.abs(change) < 0.0005 ? "about equal" : `${change > 0 ? "+" : "−"}${percent(Math.abs(change))}`;
+  return ` (${size}${within})`;
 }
 
 export function ComparePage({ names }: { names: string[] }): JSX.Element {
@@ -44,10 +46,10 @@ export function ComparePage({ names }: { names: string[] }): JSX.Element {
   const rows = FIGURES.map(([title, key, show]) => [title, ...pages.map((page, i) => `${show(number(page, key))}${i ? difference(page, first, key) : ""}`)]);
   const written = pages.map(page => Object.fromEntries(flat(JSON.parse(page.scenario || "{}"))));
   const keys = [...new Set(written.flatMap(Object.keys))].filter(key => new Set(written.map(each => String(each[key]))).size > 1);
-  const cdf = (metric: string): Series[] => pages.map((page, i) => ({ name: names[i]!, hue: i + 1, points: (page.figures?.cdfs[metric] ?? []).map((v, k) => [v ?? 0, page.figures!.quantiles[k]!]) }));
+  const cdf = (metric: string): Series[] => pages.flatMap((page, i) => page.charts?.[metric] ? linesOf(page.charts[metric], "").map(line => ({ ...line, name: names[i]!, hue: i + 1, area: false })) : []);
   return <>
     <Title text={`${names.length} results side by side`} />
-    <p class="note">Differences are from {names[0]}. Where the 90 % intervals of two runs overlap, the difference may come from seeds or errors of costs; steelyard compare tells which.</p>
+    <p class="note">Differences are from {names[0]}. Where the 90 % intervals of two runs overlap, the difference may come from seeds or errors of costs; <code>steelyard compare</code> tells which.</p>
     <Table label="Figures" head={["", ...names]} rows={rows} />
     <div class="figures two">
       {(["ttft", "tpot"] as const).map(metric => <LineChart key={metric} name={`compare-${metric}`} title={metric === "ttft" ? "Time to first token" : "Time per output token"}

@@ -33,6 +33,11 @@ export const brief = (value: number): string => {
   const [scale, letter] = ([[1e9, "G"], [1e6, "M"], [1e3, "k"]] as const).find(([size]) => Math.abs(value) >= size) ?? [1, ""];
   return `${Number((value / scale).toPrecision(3))}${letter}`;
 };
+/** `TTFT p95` of the limit `ttft_p95`. */
+export const limitName = (key: string): string => {
+  const [metric = "", level = ""] = key.split("_");
+  return metric === "e2e" ? `End to end ${level}` : `${metric === "attft" ? "aTTFT" : metric.toUpperCase()} ${level}`;
+};
 export const day = (stamp: number): string => moment.format(stamp * 1000);
 export const plural = (value: number, noun: string): string => `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
 /** A tick: without zeros that say nothing. */

@@ -22,7 +22,7 @@ export function PosttrainView({ page }: { page: PosttrainPage }): JSX.Element {
     <p class="lede">{plural(got.gpus, "GPU")} ({count(got.rollout_gpus)} roll out, {count(got.training_gpus)} train in the beginning), {got.mode}, {plural(got.steps, "step")}</p>
     <section class="answer">
       <p class="verdict"><b>A step takes {seconds(parts["total"])} and costs {dollars(got.cost["usd_per_step"])}.</b> {significant(got.tokens_per_second)} tokens/s trained on, {dollars(got.cost["usd_per_million_tokens"])} a million.</p>
-      <p><b>Binds</b> {idle.map(([role, share]) => `${role} GPUs are idle ${percent(share)} of the time`).join(", ")}{busiest && `: ${busiest[0]} is the longer stage`}. Training waits for samples {percent((parts["waiting"] ?? 0) / (parts["total"] || 1))} of a step. The last tenth of a batch takes {percent(got.tail_share)} of its rollout.</p>
+      <p><b>Idle</b> {idle.map(([role, share]) => `${role} GPUs ${percent(share)} of the time`).join(", ")}{busiest && `: ${busiest[0]} is the longer stage`}. Training waits for samples {percent((parts["waiting"] ?? 0) / (parts["total"] || 1))} of a step. The last tenth of a batch takes {percent(got.tail_share)} of its rollout.</p>
     </section>
     <div class="cards">
       <Card title="Step" figure={seconds(parts["total"])} /><Card title="Tokens trained on" figure={`${significant(got.tokens_per_second)}/s`} />
@@ -74,7 +74,7 @@ function Roles({ steps }: { steps: Record<string, Column> }): JSX.Element {
   });
   const series: Series[] = [{ name: "roll out", hue: 1, points: per("rollout_gpu_seconds") }, { name: "busy rolling out", hue: 1, dashed: true, points: per("rollout_busy_gpu_seconds") },
     { name: "train", hue: 3, points: per("training_gpu_seconds") }, { name: "busy training", hue: 3, dashed: true, points: per("training_busy_gpu_seconds") }];
-  return <LineChart title="GPUs by role, mean of each step" name="roles" x={{ label: "step", format: count }} y={{ label: "GPUs", min: 0 }} series={series} />;
+  return <LineChart title="GPUs by role, mean of each step" name="roles" x={{ label: "step", format: count, whole: true }} y={{ label: "GPUs", min: 0 }} series={series} />;
 }
 
 function Changes({ changes }: { changes: Change[] }): JSX.Element {

@@ -1,7 +1,7 @@
 // One result: the verdict, what binds, charts, figures and files; by kind.
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
-import { LineChart, type Series } from "./chart";
+import { Drawn, type ChartData } from "./drawn";
 import { count, dollars, percent, seconds, significant, UNKNOWN } from "./format";
 import { LivePage } from "./live";
 import { Card, Downloads, Errors, flat, ScenarioText, Table, Title, useAnswer } from "./parts";
@@ -9,15 +9,9 @@ import { PosttrainView, type PosttrainPage } from "./posttrain";
 import { SearchView, type SearchPage } from "./search";
 import { ask, at, type Started } from "./server";
 
-type Numbers = (number | null)[];
-interface Figures {
-  quantiles: number[]; cdfs: Record<string, Numbers>; time: [number, number, number] | null; series: Record<string, Numbers>;
-  steady: [number, number] | null; pools: { replicas: number; series: Record<string, Numbers> }[]; limits: Record<string, [string, number][]>;
-  arrivals: { mid: number[]; p50: number[]; p95: number[] };
-}
 export interface ServingPage {
   kind: "serving"; title: string; fleet: string; verdict: string; met: boolean | null; outcome: string; steady: string; binds: string;
-  limits: { label: string; finding: string; met: boolean }[]; summary: Record<string, unknown>; scenario: string; figures?: Figures; files: string[];
+  limits: { label: string; finding: string; met: boolean }[]; summary: Record<string, unknown>; scenario: string; charts?: Record<string, ChartData>; files: string[];
 }
 interface LiveFiles { kind: "live"; files: string[] }
 type AnyPage = ServingPage | PosttrainPage | SearchPage | LiveFiles;
@@ -35,9 +29,8 @@ export function ResultPage({ name, look }: { name: string; started: Started[]; l
 }
 
 interface Summary {
-  ttft: Record<string, number | null>; tpot: Record<string, number | null>; e2e: Record<string, number | null>; itl: Record<string, number | null>;
-  throughput: Record<string, number>; cost: Record<string, number | null>; outcomes: Record<string, number>; kv: Record<string, number>;
-  requests: number; gpus: number; busy: number; preemptions: number; provenance: Record<string, number>;
+  ttft: Record<string, number | null>; tpot: Record<string, number | null>;
+  throughput: Record<string, number>; cost: Record<string, number | null>; provenance: Record<string, number>;
   pools: { name: string; step_time?: Record<string, number> | null }[];
   intervals: { share: number } & Record<string, unknown> | null;
 }
@@ -63,7 +56,7 @@ function Serving({ page }: { page: ServingPage }): JSX.Element {
       <Card title="Output tokens per second" figure={significant(got.throughput["output_tokens_per_s"])} note={`${significant(got.throughput["requests_per_s"])} requests/s`} />
       <Card title="Per million output tokens" figure={dollars(got.cost["usd_per_million_output_tokens"])} note={`${dollars(got.cost["usd"])} in all`} />
     </div>
-    {page.figures && <Charts figures={page.figures} limits={page.figures.limits} />}
+    {page.charts && <Charts charts={page.charts} />}
     <section><h2>Where step time goes</h2><Shares shares={Object.fromEntries(got.pools.filter(pool => pool.step_time).map(pool => [pool.name, pool.step_time!]))} />
       <h3>Where costs come from</h3><Shares shares={{ "step time": got.provenance }} /></section>
     <AllFigures summary={page.summary} />
@@ -71,37 +64,22 @@ function Serving({ page }: { page: ServingPage }): JSX.Element {
 }
 
 function Shares({ shares }: { shares: Record<string, Record<string, number>> }): JSX.Element {
-  return <>{Object.entries(shares).map(([name, parts]) => <div class="shares" key={name}>
+  const present = (parts: Record<string, number>) => Object.fromEntries(Object.entries(parts).filter(([, share]) => share > 0));
+  return <>{Object.entries(shares).map(([name, all]) => [name, present(all)] as const).map(([name, parts]) => <div class="shares" key={name}>
     <svg viewBox="0 0 1000 16" preserveAspectRatio="none" height="16" role="img" aria-label={`${name}: ${Object.entries(parts).map(([part, share]) => `${part} ${percent(share)}`).join(", ")}`}>
       {Object.entries(parts).map(([part, share], i, all) => <rect key={part} class={`fill${i + 1}`} x={1000 * all.slice(0, i).reduce((sum, [, each]) => sum + each, 0)} width={1000 * share} height="16" />)}</svg>
     <ul>{Object.entries(parts).map(([part, share], i) => <li key={part} class={`key fill${i + 1}`}>{part} {percent(share)}</li>)}<li class="owner">{name}</li></ul>
   </div>)}</>;
 }
 
-function Charts({ figures, limits }: { figures: Figures; limits: Figures["limits"] }): JSX.Element {
+function Charts({ charts }: { charts: Record<string, ChartData> }): JSX.Element {
   const [log, setLog] = useState(false);
-  const [start, end, bins] = figures.time ?? [0, 1, 1];
-  const over = (name: string, key: string, hue: number, area = false): Series[] => {
-    const values = figures.series[key];
-    return values ? [{ name, hue, area, points: values.map((v, i) => [start + (i + 0.5) * (end - start) / bins, v]) }] : [];
-  };
-  const spans: [number, number][] = figures.steady ? [figures.steady] : [];
-  const clock = { label: "time", format: seconds, clock: true, min: start, max: end };
+  const drawn = (names: string[], prefix = "") => names.filter(name => charts[name]).map(name => <Drawn key={name} chart={charts[name]!} name={`${prefix}${name}`} log={log && prefix !== ""} />);
   return <>
     <section><h2>Latency</h2><label class="switch"><input type="checkbox" checked={log} onChange={() => setLog(!log)} /> logarithmic</label>
-      <div class="figures three">{([["ttft", "Time to first token"], ["tpot", "Time per output token"], ["e2e", "End to end"]] as const).map(([metric, title]) => {
-        const points = (figures.cdfs[metric] ?? []).map((v, i): [number, number] => [v ?? 0, figures.quantiles[i]!]).filter(([v]) => !log || v > 0);
-        return <LineChart key={metric} title={title} name={`cdf-${metric}`} series={[{ name: "share of requests", hue: 1, points }]}
-          x={{ label: "at most", format: seconds, log, ...(log ? {} : { min: 0 }) }} y={{ label: "share of requests", format: percent, min: 0, max: 1 }}
-          marks={(limits[metric] ?? []).map(([level, value]) => ({ at: value, label: `${level} limit` }))} />;
-      })}</div></section>
-    <section><h2>Load over time</h2>{spans.length > 0 && <p class="note">The steady part is shaded.</p>}
-      <div class="figures two">
-        <LineChart title="Requests in the system" name="queue" x={clock} y={{ label: "requests" }} spans={spans} series={[...over("running", "running", 1, true), ...over("waiting", "waiting", 2)]} />
-        <LineChart title="Tokens per second" name="throughput" x={clock} y={{ label: "tokens/s" }} spans={spans} series={[...over("output", "output", 1, true), ...over("input", "input", 2)]} />
-        <LineChart title="Batch size" name="batch" x={clock} y={{ label: "requests per step" }} spans={spans} series={over("requests per step", "batch", 1, true)} />
-        <LineChart title="KV cache in use" name="kv" x={clock} y={{ label: "share", format: percent, min: 0 }} spans={spans} series={[...over("mean", "kv", 1, true), ...over("peak of a replica", "kv_peak", 2)]} />
-      </div></section>
+      <div class="figures three">{drawn(["ttft", "tpot", "e2e"], "cdf-")}</div></section>
+    <section><h2>Load over time</h2><p class="note">The steady part is shaded. Bands go from the lowest to the highest part of an interval.</p>
+      <div class="figures two">{drawn(["queue", "throughput", "batch", "kv"])}</div></section>
   </>;
 }
 

@@ -2,7 +2,7 @@
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { Figure, niceTicks, useWidth } from "./chart";
-import { brief, count, dollars, percent, plural, seconds, significant, trimmed } from "./format";
+import { brief, count, dollars, limitName, percent, plural, seconds, significant, trimmed } from "./format";
 import { Errors, Table } from "./parts";
 import { ask, at, linesOf, type Started } from "./server";
 
@@ -37,12 +37,12 @@ function Answer({ level }: { level: Level }): JSX.Element {
   const [best, other] = level.choices;
   if (!best) return <p class="verdict bad">No candidate meets the limits at any rate.</p>;
   const sure = level.sureness;
-  return <div class="answer"><p class="verdict"><b>{best.architecture}, {best.name}.</b> It carries {significant(best.rate)} requests/s on {plural(best.gpus, "GPU")} for {dollars(best.usd_per_hour)} an hour.</p>
-    <p><b>Binds</b> {level.binds}</p>
+  return <div class="answer"><p class="verdict"><b>{best.name}, {best.architecture}.</b> It carries {significant(best.rate)} requests/s on {plural(best.gpus, "GPU")} for {dollars(best.usd_per_hour)} an hour.</p>
+    <p><b>Binds</b> {/^[a-z0-9]+_(p\d+|mean)$/.test(level.binds) ? limitName(level.binds) : level.binds}</p>
     {other && <p><b>Next best</b> {other.architecture}, {other.name}: {significant(other.rate)} requests/s for {dollars(other.usd_per_hour)} an hour.{sure && ` The first is the better choice with ${percent(sure.chance)} certainty (seeds and stated errors of costs).`}</p>}</div>;
 }
 
-const words = (choice: Choice): string => `${choice.architecture}, ${choice.name}: ${significant(choice.rate)} requests/s, ${plural(choice.gpus, "GPU")}, ${dollars(choice.usd_per_hour)} an hour, ${Object.entries(choice.values).map(([name, value]) => `${name} ${seconds(value)}`).join(", ")}`;
+const words = (choice: Choice): string => `${choice.architecture}, ${choice.name}: ${significant(choice.rate)} requests/s, ${plural(choice.gpus, "GPU")}, ${dollars(choice.usd_per_hour)} an hour, ${Object.entries(choice.values).map(([name, value]) => `${limitName(name)} ${seconds(value)}`).join(", ")}`;
 
 function Pareto({ level, open }: { level: Level; open: Open }): JSX.Element {
   const [box, width] = useWidth();
@@ -74,5 +74,5 @@ function Choices({ level, open, unit }: { level: Level; open: Open; unit: string
   const scored = unit !== "dollars an hour" && unit !== "requests/s"; // which have columns of their own
   return <Table tall label={`Fleets ${level.level}`} head={["fleet", "architecture", "requests/s", "output tokens/s", "GPUs", "$ an hour", ...(scored ? [unit] : []), "latencies", "run"]}
     rows={level.choices.map(each => [each.name, each.architecture, significant(each.rate), count(each.output_tokens_per_s), count(each.gpus), dollars(each.usd_per_hour), ...(scored ? [significant(each.score)] : []),
-      Object.entries(each.values).map(([name, value]) => `${name} ${seconds(value)}`).join(", "), <button class="quiet" onClick={() => open(level.level, each.name)} aria-label={`Run ${each.architecture} ${each.name}`}>Run</button>])} />;
+      Object.entries(each.values).map(([name, value]) => `${limitName(name)} ${seconds(value)}`).join(", "), <button class="quiet" onClick={() => open(level.level, each.name)} aria-label={`Run ${each.architecture} ${each.name}`}>Run</button>])} />;
 }

@@ -2,7 +2,7 @@
 import type { JSX } from "preact";
 import { useEffect, useId, useMemo, useRef, useState } from "preact/hooks";
 import { LineChart, type Mark, type Series } from "./chart";
-import { count, dollars, plural, seconds, significant } from "./format";
+import { count, dollars, limitName, plural, seconds, significant } from "./format";
 import { Errors, Table, Title, useAnswer } from "./parts";
 import { ask, at, lines, linesOf } from "./server";
 
@@ -135,9 +135,9 @@ function sentence(point: Point, slo: Record<string, number>): string {
     const [metric, level] = key.split("_");
     const found = level === "p95" && (metric === "ttft" || metric === "tpot" || metric === "e2e") ? point[metric] : undefined;
     return found !== undefined && (found === null || found > value);
-  }).map(([key]) => key.replace("_", " ").toUpperCase().replace("P95", "p95"));
+  }).map(([key]) => limitName(key));
   const checked = Object.keys(slo).filter(key => /^(ttft|tpot|e2e)_p95$/.test(key)).length;
-  const verdict = point.overloaded ? "Requests pile up at this rate." : !point.steady ? (point.final ? `Not steady: ${point.reason}.` : "Settling.") : missed.length ? `Misses ${missed.join(" and ")}.` : checked ? `Meets ${checked === 1 ? "its p95 limit" : `all ${checked} p95 limits`}.` : "It carries this rate.";
+  const verdict = point.overloaded ? "Requests pile up at this rate." : !point.steady ? (point.final ? `Not steady: ${point.reason}.` : "Settling.") : missed.length ? `Misses ${missed.join(" and ")}.` : checked ? `Meets ${checked === 1 ? "its p95 limit" : checked === 2 ? "both p95 limits" : `all ${checked} p95 limits`}.` : "It carries this rate.";
   return `${verdict} ${plural(point.gpus, "GPU")}, ${dollars(point.usdPerHour)} an hour${point.binds ? `; ${point.binds} bind` : ""}.`;
 }
 

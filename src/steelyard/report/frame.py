@@ -48,6 +48,11 @@ class Page:
         return _fill(_read("page.html"), parts)
 
 
+def made_with_seed(seed: int) -> str:
+    """The foot of a page of what this version has simulated."""
+    return f"Simulated by Steelyard {version('steelyard')} with seed {seed}."
+
+
 def anchor(title: str) -> str:
     """The name of a section in addresses."""
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "section"

@@ -10,7 +10,7 @@ from steelyard.posttrain.result import PosttrainResult
 from steelyard.quoting import printable
 from steelyard.records.columns import Column
 from steelyard.report.details import scenario_yaml
-from steelyard.report.frame import Page
+from steelyard.report.frame import Page, made_with_seed
 from steelyard.report.markup import chart_boxes, copied, cut_note, text_table
 from steelyard.report.posttrain import times_from
 from steelyard.words import count, dollars, percent, plural, seconds, significant
@@ -35,6 +35,7 @@ def posttrain_page(result: PosttrainResult) -> str:
             "Steps": _table(steps),
             "Scenario": copied(scenario_yaml(result.scenario)),
         },
+        made=made_with_seed(result.scenario.seed),
     ).html()
 
 

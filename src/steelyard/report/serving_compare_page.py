@@ -8,7 +8,7 @@ from html import escape
 from steelyard.report.details import scenario_yaml
 from steelyard.report.frame import Page
 from steelyard.report.markup import chart_boxes, copied, html_table
-from steelyard.report.serving_words import Cell, FigureRow, bottleneck_of, method, rows, sentences, tally
+from steelyard.report.serving_words import NO_BOTTLENECK, Cell, FigureRow, bottleneck_of, method, rows, sentences, tally
 from steelyard.search.compare.comparison import ColumnDifference, ComparedColumn, ServingComparison
 from steelyard.search.compare.plots import differences, distributions
 from steelyard.words import plural
@@ -34,8 +34,10 @@ def serving_comparison_page(found: ServingComparison) -> str:
 
 def _bottlenecks(found: ServingComparison) -> str:
     """What binds each column."""
-    told = "; ".join(f"{escape(column.name)}: {escape(bottleneck_of(column))}" for column in found.columns)
-    return f'<section class="verdict"><p class="binds"><b>Bottleneck</b> {told}</p></section>'
+    told = {column.name: bottleneck_of(column) for column in found.columns}
+    said = "; ".join(f"{escape(name)}: {escape(words)}" for name, words in told.items())
+    state = "steady" if set(told.values()) == {NO_BOTTLENECK} else "binds"
+    return f'<section class="verdict"><p class="{state}"><b>Bottleneck</b> {said}</p></section>'
 
 
 def _scenario(column: ComparedColumn) -> str:
@@ -73,16 +75,23 @@ def _settings(found: ServingComparison) -> str:
     table = html_table(
         ["", found.base.name, *known],
         (
-            [_head(key), escape(base), *(_setting(here.get((name, key)), base) for name in known)]
+            [
+                _head(key),
+                f'<td class="words">{escape(base)}</td>',
+                *(_setting(here.get((name, key)), base) for name in known),
+            ]
             for key, base in keys.items()
         ),
+        "settings",
     )
     said = [f"<p>The scenario of {escape(name)} or of the base is not known.</p>" for name in unknown]
     return (table if keys else "" if unknown else "<p>The scenarios are equal.</p>") + "".join(said)
 
 
 def _setting(value: str | None, base: str) -> str:
-    return f"<td><b>{escape(value)}</b></td>" if value is not None else f'<td class="same">{escape(base)}</td>'
+    if value is None:
+        return f'<td class="words same">{escape(base)}</td>'
+    return f'<td class="words"><b>{escape(value)}</b></td>'
 
 
 def _head(text: str) -> str:

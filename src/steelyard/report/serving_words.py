@@ -18,6 +18,7 @@ KEY_FIGURES = (
 )
 """Figures that get a sentence if they differ."""
 _NEVER_ALL = 1 - 1e-9  # probabilities are not rounded to certainty
+NO_BOTTLENECK = "none"
 _INSTEAD = 3  # others that get one if none of these differs
 _WRITE: dict[Unit, Callable[[float | None], str]] = {
     "seconds": seconds,
@@ -139,7 +140,7 @@ def _limit_cell(column: ComparedColumn, name: str) -> Cell:
 
 def bottleneck_of(column: ComparedColumn) -> str:
     """What binds a column, and in how many runs if they differ."""
-    causes = Counter(run.bottleneck or "none" for run in column.runs)
+    causes = Counter(run.bottleneck or NO_BOTTLENECK for run in column.runs)
     if len(causes) == 1:
         return next(iter(causes))
     return ", ".join(f"{cause} in {number} of {len(column.runs)}" for cause, number in causes.most_common())

@@ -14,9 +14,9 @@ from steelyard.records.tables import replace_table
 from steelyard.report.frame import Page
 from steelyard.report.markup import chart_boxes, cut_note, text_table
 from steelyard.search.sweep import REFUSED, Row, SweepPlan
-from steelyard.search.sweep_plots import ChartGroup, figures_of, place_of, sweep_charts
+from steelyard.search.sweep_plots import UNITS, ChartGroup, figures_of, place_of, sweep_charts
 from steelyard.search.sweep_result import sweep_columns
-from steelyard.words import plural, significant
+from steelyard.words import dollars, plural, seconds, significant
 
 TABLE, FIGURES, PAGE = "sweep.parquet", "sweep.json", "sweep.html"
 SWEEP_FILES = (TABLE, FIGURES, PAGE)
@@ -86,7 +86,7 @@ def _verdict(plan: SweepPlan, rows: Sequence[Row]) -> str:
     if any(not row.get("carried") and REFUSED not in row for row in rows):
         rest.append("Hollow marks miss a limit, or requests pile up.")
     items = "".join(f"<li>{escape(printable(line))}</li>" for line in rest)
-    first = f"<p><b>{escape(printable(first))}</b></p>"
+    first = f"<p><b>{escape(printable(first[:1].upper() + first[1:]))}</b></p>"
     return f'<section class="verdict">{first}<ul class="told">{items}</ul></section>'
 
 
@@ -105,8 +105,15 @@ def _table(plan: SweepPlan, rows: Sequence[Row]) -> str:
     cells = []
     for number, row in enumerate(rows[:_MOST_ROWS]):
         at = [axis.labels[place] for axis, place in place_of(plan, number)]
-        cells.append([*at, *(significant(row.get(name)) for name in shown), "yes" if row.get("carried") else _why(row)])
+        cells.append(
+            [*at, *(_written(name, row.get(name)) for name in shown), "yes" if row.get("carried") else _why(row)]
+        )
     return text_table(head, cells) + cut_note(len(cells), len(rows), "points")
+
+
+def _written(name: str, value: float | None) -> str:
+    unit = UNITS.get(name)
+    return seconds(value) if unit == "s" else dollars(value) if unit == "usd" else significant(value)
 
 
 def _why(row: Row) -> str:

@@ -17,12 +17,13 @@ from steelyard.files.writing import write_text
 from steelyard.plot import Axis, Bar, BarChart
 from steelyard.plot.marks import Hue
 from steelyard.quoting import printable
+from steelyard.report.details import scenario_yaml
 from steelyard.report.frame import Page
-from steelyard.report.markup import chart_boxes, html_table
+from steelyard.report.markup import chart_boxes, copied, html_table
 from steelyard.sim.intervals import STATED
 from steelyard.validate.compare import LATENCIES, STATISTICS, Pair, Validation, WorkloadComparison
 from steelyard.validate.plots import latencies, queues
-from steelyard.words import UNKNOWN, count, plural, seconds, significant
+from steelyard.words import UNKNOWN, count, percent, plural, seconds, significant
 
 _JUDGED = ("mean", "p95")
 _HUES: dict[str, Hue] = {"ttft": "1", "tpot": "2", "e2e": "3"}
@@ -75,13 +76,17 @@ def validation_page(validation: Validation) -> str:
     """The whole page: how far off the figures are, then per workload the distributions, the queues and all errors."""
     return Page(
         title=f"{validation.folder.resolve().name}, measured and simulated",
-        lede=(validation.gpu, f"{plural(len(validation.workloads), 'captured workload')} replayed"),
+        lede=tuple(filter(None, (validation.gpu, validation.engine, _replayed(validation)))),
         top=_verdict(validation),
         sections={
             "Errors": chart_boxes([error_chart(validation)], "one"),
             **{each.name: _section(number, each) for number, each in enumerate(validation.workloads)},
         },
     ).html()
+
+
+def _replayed(validation: Validation) -> str:
+    return f"{plural(len(validation.workloads), 'captured workload')} replayed"
 
 
 def _verdict(validation: Validation) -> str:
@@ -164,7 +169,9 @@ def _section(number: int, each: WorkloadComparison) -> str:
     notes = "".join(f"<li>{escape(note)}</li>" for note in each.notes)
     charts = chart_boxes(latencies(each, number), "three") + chart_boxes(queues(each, number), "two")
     told = f'<section class="notes"><h3>Notes</h3><ul>{notes}</ul></section>' if notes else ""
-    return f"{charts}{told}{_table(each)}"
+    shares = ", ".join(f"{percent(share)} {source}" for source, share in each.provenance.items() if share)
+    scenario = f"<details><summary>Scenario</summary>{copied(scenario_yaml(each.scenario))}</details>"
+    return f"{charts}{told}{_table(each)}<p>Step times: {escape(shares)}.</p>{scenario}"
 
 
 def _table(each: WorkloadComparison) -> str:

@@ -41,7 +41,12 @@ class Limit:
     @property
     def label(self) -> str:
         """`TTFT p95`."""
-        metric, _, percentile = self.name.partition("_")
+        return self.label_of(self.name)
+
+    @staticmethod
+    def label_of(name: str) -> str:
+        """`TTFT p95` of `ttft_p95`."""
+        metric, _, percentile = name.partition("_")
         short = METRICS[metric][0] if metric in METRICS else metric
         return f"{short} {percentile}"
 

@@ -27,7 +27,7 @@ class SearchPlots:
         names = list(dict.fromkeys(each.architecture for each in own.choices))
         best = own.frontier()
         line = np.array([(each.usd_per_hour, each.rate) for each in best]).reshape(-1, 2)
-        marks = [Marks("line", line[:, 0], line[:, 1], "not beaten", "soft")]
+        marks = [Marks("line", line[:, 0], line[:, 1], "best at its price", "soft")]
         for place, name in enumerate(names):
             fleets = [each for each in own.choices if each.architecture == name]
             at = np.array([(each.usd_per_hour, each.rate) for each in fleets])
@@ -37,7 +37,7 @@ class SearchPlots:
         along = Axis("US dollars an hour", "usd", 0.0, 1.08 * max(prices, default=1.0))
         return Chart(
             self._name("frontier", own),
-            "Requests/s by price, dollars an hour",
+            "Requests/s by price",
             along,
             _RATE,
             tuple(marks),

@@ -16,8 +16,8 @@ from steelyard.search.sweep import Row, SweepPlan
 
 _SIMULATED = {
     "output_tokens_per_s_per_gpu": "Output tokens/s per GPU",
-    "ttft_p95": "p95 time to first token, s",
-    "tpot_p95": "p95 time per output token, s",
+    "ttft_p95": "TTFT p95",
+    "tpot_p95": "TPOT p95",
     "usd_per_million_output_tokens": "$ per million output tokens",
 }
 _CARRIED = {
@@ -25,7 +25,7 @@ _CARRIED = {
     "output_tokens_per_s_per_gpu": "Output tokens/s per GPU",
     "usd_per_million_output_tokens": "$ per million output tokens",
 }
-_UNITS: dict[str, Unit] = {"ttft_p95": "s", "tpot_p95": "s", "usd_per_million_output_tokens": "usd"}
+UNITS: dict[str, Unit] = {"ttft_p95": "s", "tpot_p95": "s", "usd_per_million_output_tokens": "usd"}
 _WIDE = 8.0  # ratio of the largest to the smallest place from which on the axis has a logarithmic scale
 
 
@@ -74,7 +74,7 @@ def _chart(
     title = figures_of(plan)[name]
     left_out = 0 if by is None else len(plan.axes[by].labels) - len(values)
     note = f"{left_out} more values of {plan.axes[by].key} are in the table." if by is not None and left_out else ""
-    up = Axis(title, _UNITS.get(name, "number"), low=0.0)
+    up = Axis(title, UNITS.get(name, "number"), low=0.0)
     return Chart(chart, f"{title}, by {axis.key}", across, up, tuple(marks), note=note)
 
 

@@ -14,6 +14,7 @@ from steelyard.errors import UserError, quoted
 from steelyard.report.names import file_name
 
 RUNS = "runs"
+PART = "ours"  # of the folder of a live run with two ways of scheduling
 ENDINGS = (".yaml", ".yml", ".json")
 _MOST_NAME = 120  # characters; chosen
 _MOST_SHOWN = 5000  # scenarios, and results; chosen
@@ -48,6 +49,13 @@ class UiFolder:
             raise UserError(f"{quoted(name)}: no such result in this folder")
         return path
 
+    def result(self, name: str) -> Path:
+        """The folder of a result that is there, and whose files are its own."""
+        path = self.run(name)
+        if link := link_in(path):
+            raise UserError(f"{quoted(name)}: {quoted(link)} is a link, and links are not followed")
+        return path
+
     def file_of(self, run: str, name: str) -> Path:
         """A file of a result."""
         path = self.run(run) / name
@@ -80,6 +88,17 @@ class UiFolder:
             for key, each in written.items() if isinstance(written, dict) else enumerate(written):
                 for path, value in self.named_outside(each, base):
                     yield (key, *path), value
+
+
+def link_in(result: Path) -> str:
+    """The name of a link among the files of a result, or of the run that is its part; empty if there is none."""
+    for folder in (result, result / PART):
+        if _kind(folder) == "folder":
+            with os.scandir(folder) as entries:
+                found = sorted(each.name for each in entries if each.is_symlink())
+            if found:
+                return found[0]
+    return ""
 
 
 def _is_name(name: str) -> bool:

@@ -13,7 +13,7 @@ from steelyard.files.finding import is_file
 from steelyard.files.folder import SUMMARY
 from steelyard.files.jsontext import json_object
 from steelyard.live.runs import RUN_FILE
-from steelyard.ui.folder import UiFolder
+from steelyard.ui.folder import PART, UiFolder, link_in
 
 SEARCH = "search.json"
 Row = dict[str, Any]
@@ -50,13 +50,13 @@ def kind_of(folder: Path) -> str:
 
 def live_folder(folder: Path) -> Path | None:
     """The folder of a live run: this one, or of a run with two ways of scheduling, that of ours."""
-    return next((each for each in (folder, folder / "ours") if is_file(each / RUN_FILE)), None)
+    return next((each for each in (folder, folder / PART) if is_file(each / RUN_FILE)), None)
 
 
 def _stamp(folder: Path) -> tuple[object, ...]:
     """When the files that make a folder's row were last written; empty if it has none."""
     found: list[object] = []
-    for path in (*(folder / name for name in _MARKS), folder / "ours" / RUN_FILE):
+    for path in (*(folder / name for name in _MARKS), folder / PART / RUN_FILE):
         try:
             stat = os.stat(path, follow_symlinks=False)
         except OSError:
@@ -67,6 +67,8 @@ def _stamp(folder: Path) -> tuple[object, ...]:
 
 def row_of(folder: Path) -> Row:
     """What the list says of a result. A result that cannot be read says why."""
+    if link := link_in(folder):
+        return {"kind": "unknown", "problem": f"{link} is a link, and links are not followed"}
     try:
         if live_folder(folder) is not None:
             return {"kind": "live"}

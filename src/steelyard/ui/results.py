@@ -20,7 +20,7 @@ from steelyard.report.verdict import bottleneck_line, fleet_line, limits, outcom
 from steelyard.sim.gaps import TokenGaps
 from steelyard.sim.kept_scenario import SCENARIO
 from steelyard.sim.result import Result
-from steelyard.ui.figures import figure_data
+from steelyard.ui.figures import chart_data
 from steelyard.ui.listing import SEARCH, kind_of
 
 _SEARCH_FILES = ("search.html", SEARCH, "journal.jsonl")
@@ -89,7 +89,7 @@ def serving_page(folder: Path) -> dict[str, Any]:
     }
     if result.has("requests") and result.has("steps"):
         result.gaps = TokenGaps(())  # a folder does not hold them
-        page["figures"] = figure_data(_with_scenario(result, folder))
+        page["charts"] = chart_data(_with_scenario(result, folder))
     return page
 
 

@@ -88,16 +88,16 @@ def add_results(app: FastAPI, state: PageState) -> None:
 
     @app.get("/api/runs/{run}")
     def result(run: str) -> Response:
-        return Response(compact(state.results.page_of(folder.run(run))), media_type="application/json")
+        return Response(compact(state.results.page_of(folder.result(run))), media_type="application/json")
 
     @app.get("/api/runs/{run}/live")
     def live(run: str, after: int = 0) -> Response:
-        return Response(compact(state.live.page(folder.run(run), after)), media_type="application/json")
+        return Response(compact(state.live.page(folder.result(run), after)), media_type="application/json")
 
     @app.get("/api/runs/{run}/files/{name}")
     def file(run: str, name: str) -> Response:
         path = folder.file_of(run, name)
-        if name not in files_of(folder.run(run)):
+        if name not in files_of(folder.result(run)):
             raise UserError(f"{name}: is no file of a result")
         return StreamingResponse(
             _blocks(path), media_type="application/octet-stream", headers=_as_file(f"{run}-{name}")

@@ -99,6 +99,12 @@ class Capture:
         """Whether the engine had served nothing before the first workload."""
         return bool(self.meta.get("fresh", self.runs[0].name == _FIRST[0]))
 
+    @property
+    def engine(self) -> str:
+        """The engine that was recorded, with its version; empty if the capture does not say."""
+        version = self.meta.get("vllm")
+        return f"vLLM {version}" if isinstance(version, str) else ""
+
     def before(self, run: CapturedRun) -> tuple[CapturedRun, ...]:
         """The workloads that the engine served before this one."""
         return self.runs[: self.runs.index(run)]

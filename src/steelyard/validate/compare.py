@@ -76,6 +76,7 @@ class WorkloadComparison:
     samples: dict[str, tuple[Floats, Floats]] = field(repr=False)  # by metric: measured, simulated
     load: tuple[QueueLoad, QueueLoad] = field(repr=False)
     provenance: dict[str, float]
+    scenario: Scenario = field(repr=False)
     notes: tuple[str, ...] = ()
 
     @property
@@ -100,6 +101,7 @@ class Validation:
 
     folder: Path
     gpu: str
+    engine: str  # that was recorded, with its version; empty if the capture does not say
     workloads: tuple[WorkloadComparison, ...]
 
     @property
@@ -140,7 +142,7 @@ def validate(
         compared.append(compare_run(capture, run, result, intervals(result)))
         if progress is not None:
             progress(len(compared), len(capture.runs))
-    return Validation(folder, name, tuple(compared))
+    return Validation(folder, name, capture.engine, tuple(compared))
 
 
 def replayed(
@@ -178,6 +180,7 @@ def compare_run(
         samples=samples,
         load=(run.load, QueueLoad(steps["start"], steps["end"], steps["running"], steps["waiting"])),
         provenance=result.summary.provenance.to_dict(),
+        scenario=result.scenario,
         notes=(
             *unsupported_arguments(capture),
             *_routing(capture, run, result.scenario),

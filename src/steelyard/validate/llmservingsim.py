@@ -62,7 +62,7 @@ def validate_bench(
     files = {"profile": profile, "calibration": calibration}
     cost = {key: str(absolute(path)) for key, path in files.items() if path is not None}
     result = simulate(bench_scenario(capture, run, name, cost))
-    return Validation(folder, name, (compare_run(capture, run, result, intervals(result)),))
+    return Validation(folder, name, capture.engine, (compare_run(capture, run, result, intervals(result)),))
 
 
 def read_llmservingsim_bench(folder: Path, trace: Path) -> Capture:

@@ -14,7 +14,7 @@ from steelyard.search.compare.judging import RELEVANT, Judged
 from steelyard.search.compare.runs import SHARES
 
 _TITLES = {"ttft": "Time to first token", "tpot": "Time per output token", "e2e": "End to end"}
-_SPANS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # to either side; what lies beyond the last is cut there
+_SPANS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0)  # to either side; what lies beyond the last is cut there
 _P99 = 0.99  # where curves end: the last per cent would squeeze the rest
 _HUES: dict[str, Hue] = {"better": "good", "worse": "bad", "higher": "1", "lower": "1"}
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
+import yaml
+
 from steelyard.quoting import shortened
-from steelyard.records.jsontext import compact
 from steelyard.scenario import Scenario
 
-_MOST = 120  # characters of one value
+_MOST = 240  # characters of one value
 _SHORT_FORMS = {"fleet": "pools", "workload": "mix"}  # a list of one is written without it
 _MISSING = object()
+_Path = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
@@ -30,42 +33,78 @@ class ChangedKey:
 def changed_keys(base: Scenario, here: Scenario) -> list[ChangedKey]:
     """Every key that differs, in the order of a scenario. A default that is spelled out is no difference; the name and
     the seed are not compared."""
-    left, right = (_written(each) for each in (base, here))
+    left, right = (_Side.of(each) for each in (base, here))
     for part, listed in _SHORT_FORMS.items():
-        if len(left[part][listed]) == len(right[part][listed]) == 1:
-            for side in (left, right):
-                side[part] = side[part].pop(listed)[0] | side[part]
-    return [ChangedKey(key, _text(one), _text(other)) for key, one, other in _differing("", left, right)]
+        if len(left.whole[part][listed]) == len(right.whole[part][listed]) == 1:
+            left, right = left.unlisted(part, listed), right.unlisted(part, listed)
+    return [
+        ChangedKey(_key(path), left.text(path, one), right.text(path, other))
+        for path, one, other in _differing((), left.whole, right.whole)
+    ]
 
 
-def _written(scenario: Scenario) -> dict[str, Any]:
-    return scenario.model_dump(mode="json", exclude={"name", "seed"})
+@dataclass(frozen=True)
+class _Side:
+    """A scenario with every default, to compare, and without, to be read."""
+
+    whole: dict[str, Any]
+    given: dict[str, Any]
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> _Side:
+        left_out = {"name", "seed"}
+        return cls(
+            scenario.model_dump(mode="json", exclude=left_out),
+            scenario.model_dump(mode="json", exclude=left_out, exclude_defaults=True),
+        )
+
+    def unlisted(self, part: str, listed: str) -> _Side:
+        whole, given = (_unlisted(each, part, listed) for each in (self.whole, self.given))
+        return _Side(whole, given)
+
+    def text(self, path: _Path, value: Any) -> str:
+        """The value at a path: of one with keys of its own, those that are no defaults."""
+        if value is _MISSING or value is None:
+            return "not set"
+        if isinstance(value, bool):
+            return str(value).lower()
+        if isinstance(value, str):
+            return shortened(value, _MOST)
+        if isinstance(value, int | float):
+            return f"{value:g}" if value == float(f"{value:g}") else str(value)
+        return shortened(_flow(_at(self.given, path)), _MOST)
 
 
-def _differing(key: str, base: Any, here: Any) -> Iterator[tuple[str, Any, Any]]:
+def _unlisted(written: dict[str, Any], part: str, listed: str) -> dict[str, Any]:
+    own = written.get(part, {})
+    rest = {key: value for key, value in own.items() if key != listed}
+    return {**written, part: own.get(listed, [{}])[0] | rest}
+
+
+def _at(written: Any, path: _Path) -> Any:
+    for each in path:
+        written = written.get(each, {}) if isinstance(each, str) else written[each]
+    return written
+
+
+def _flow(value: Any) -> str:
+    """As it would be written in a scenario, in one line."""
+    text: str = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=inf)
+    return text.strip()
+
+
+def _key(path: _Path) -> str:
+    return "".join(f".{each}" if isinstance(each, str) else f"[{each}]" for each in path).removeprefix(".")
+
+
+def _differing(path: _Path, base: Any, here: Any) -> Iterator[tuple[_Path, Any, Any]]:
     if base == here:
         return
     if isinstance(base, Mapping) and isinstance(here, Mapping) and base.get("kind") == here.get("kind"):
         for each in dict.fromkeys((*base, *here)):
-            below = f"{key}.{each}" if key else each
-            yield from _differing(below, base.get(each, _MISSING), here.get(each, _MISSING))
+            yield from _differing((*path, each), base.get(each, _MISSING), here.get(each, _MISSING))
     elif isinstance(base, list) and isinstance(here, list) and len(base) == len(here):
         for i, (one, other) in enumerate(zip(base, here, strict=True)):
-            yield from _differing(f"{key}[{i}]", one, other)
+            yield from _differing((*path, i), one, other)
     else:
-        yield key, base, here
-
-
-def _text(value: Any) -> str:
-    if value is _MISSING or value is None:
-        return "not set"
-    if isinstance(value, str | bool):
-        return shortened(str(value).lower() if isinstance(value, bool) else value, _MOST)
-    return shortened(compact(_given(value)), _MOST)
-
-
-def _given(value: Any) -> Any:
-    """The value without keys that are not set."""
-    if isinstance(value, Mapping):
-        return {key: _given(each) for key, each in value.items() if each is not None}
-    return [_given(each) for each in value] if isinstance(value, list) else value
+        yield path, base, here

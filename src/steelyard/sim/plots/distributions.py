@@ -36,12 +36,14 @@ def latency(result: Result, metric: str) -> Chart:
     up = Axis("share of gaps" if metric == "itl" else "share of requests", "share", 0.0, 1.0)
     if not len(values):
         return Chart(metric, title, Axis(title, "s"), up, ())
-    high = float(values[-1]) or 1e-6
+    band = _band(result.summary.intervals, metric, values)
+    ends = [float(values[-1]), *(float(each.x[-1]) for each in band)]
+    high = max(ends) or 1e-6
     low = max(float(values[values > 0][0]) if (values > 0).any() else high / 2, high / _WIDE)
     levels = result.summary.latencies[metric].levels
     known = {name: (levels[name], share) for name, share in _MARKS.items() if levels[name] is not None}
     marks = [
-        *_band(result.summary.intervals, metric),
+        *band,
         Marks(
             "line",
             values,
@@ -75,8 +77,12 @@ def _quantiles(result: Result, metric: str) -> Floats:
     return np.asarray(np.quantile(values, _SHARES)) if len(values) else values
 
 
-def _band(intervals: Intervals | None, metric: str) -> list[Marks]:
-    """Where the curve may lie between the lowest and the highest percentile that has an interval."""
+def _band(intervals: Intervals | None, metric: str, values: Floats) -> list[Marks]:
+    """Where the curve may lie between the lowest and the highest percentile that has an interval.
+
+    Between two of these the ends are to the curve as they are there, in a proportion that changes evenly: so the band
+    follows the curve round its bends.
+    """
     found = (
         {}
         if intervals is None
@@ -84,11 +90,22 @@ def _band(intervals: Intervals | None, metric: str) -> list[Marks]:
     )
     if intervals is None or len(found) < 2:
         return []
-    shares, bounds = np.array(list(found)), np.array(list(found.values()))
-    lows, highs = np.maximum.accumulate(bounds[:, 0]), np.maximum.accumulate(bounds[:, 1])
-    at = np.unique(np.concatenate([np.linspace(lows[0], highs[-1], _BAND_POINTS), lows, highs]))
+    known, bounds = np.array(list(found)), np.array(list(found.values())).T
+    between = (known[0] < _SHARES) & (known[-1] > _SHARES)
+    shares = np.unique(np.concatenate([known, _SHARES[between][:: max(1, int(between.sum()) // _BAND_POINTS)]]))
+    lows, highs = (_along(np.maximum.accumulate(each), known, shares, values) for each in bounds)
+    at = np.unique(np.concatenate([lows, highs]))
     top, below = np.interp(at, lows, shares), np.interp(at, highs, shares)
     return [Marks("band", at, top, f"{intervals.share:.0%} sure", "3", low=below)]
+
+
+def _along(ends: Floats, known: Floats, shares: Floats, values: Floats) -> Floats:
+    """Ends of intervals at all shares, from those at a few: never beyond their neighbours."""
+    levels = np.interp(known, _SHARES, values)
+    ratios = np.divide(ends, levels, out=np.ones_like(levels), where=levels > 0)
+    found = np.interp(shares, _SHARES, values) * np.interp(shares, known, ratios)
+    before = np.clip(np.searchsorted(known, shares, side="right") - 1, 0, len(known) - 2)
+    return np.maximum.accumulate(np.clip(found, ends[before], ends[before + 1]))
 
 
 def _limits(summary: Summary, metric: str) -> tuple[Threshold, ...]:

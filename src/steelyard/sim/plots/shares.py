@@ -16,11 +16,11 @@ _WORK: dict[str, tuple[str, Hue]] = {
     "host": ("waiting for the host", "soft"),
 }
 _PROVENANCE: dict[str, tuple[str, Hue]] = {
-    "measured": ("measured on this hardware", "3"),
-    "interpolated": ("interpolated between measurements", "1"),
+    "measured": ("measured on this GPU", "3"),
+    "interpolated": ("interpolated between them", "1"),
     "extrapolated": ("extrapolated beyond them", "2"),
-    "transferred": ("transferred from a sibling's measurements", "4"),
-    "analytic": ("analytic, from hardware figures", "soft"),
+    "transferred": ("transferred from a sibling", "4"),
+    "analytic": ("from hardware figures", "soft"),
 }
 _TIERS: dict[str, tuple[str, Hue]] = {
     "gpu": ("still in GPU memory", "1"),
