@@ -20,7 +20,7 @@ settings.load_profile("any machine")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests in a browser come first: they are the longest, and workers take from each other's end, so that a module of
     them stays with one worker, its browser and its server."""
-    items.sort(key=lambda item: item.path.name != "test_browser.py")
+    items.sort(key=lambda item: not item.path.name.startswith("test_browser"))
 
 
 @pytest.fixture(scope="session", autouse=True)
