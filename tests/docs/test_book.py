@@ -54,6 +54,7 @@ NEEDS: dict[tuple[str, str], dict[str, Any]] = {  # other keys without which a k
     },
     ("FleetSpec", "pools"): {},
     ("Lognormal", "p95"): {"median": 100},
+    ("SearchSpec", "afd"): {"attention": {"gpu": "h200"}, "ffn": {"gpu": "h20"}},
     ("SearchSpec", "prefill_share"): {"prefill": {"gpu": "h200"}, "decode": {"gpu": "h200"}},
     ("SearchSpec", "architectures"): {"prefill": {"gpu": "h200"}, "decode": {"gpu": "h200"}},
     ("Steelyard post-training scenario", "mode"): {},
