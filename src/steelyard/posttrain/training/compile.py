@@ -88,7 +88,7 @@ class TrainingJobs:
         """Compile a job; refuses one that cannot run."""
         if refused := self.refusal(layout, settings):
             raise UserError(f"training: {refused}")
-        # Ranks and what they shard do not change what one GPU computes, nor does how sequences are dealt out.
+        # Ranks and what they shard do not change what one GPU computes, nor does which sequences a rank gets.
         tables = self._tables(replace(layout, dp=1, zero=1), replace(settings, packing="balanced", batch=None))
         groups = Groups(self.topology, layout)
         held = [each.weights for each in self._stages(layout)]
