@@ -651,26 +651,6 @@ def test_a_stream_that_breaks_off_does_not_look_whole(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_turn_that_is_not_written_down_does_not_look_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No client sees the end of a turn that a gateway that dies would not know of."""
-
-    def fails(*_: object) -> None:
-        raise OSError("the disk is full")
-
-    async def run() -> None:
-        async with emulated(tmp_path, 10.0) as (world, desk):
-            body = b'{"prompt": "a", "max_tokens": 4, "ignore_eos": true, "stream": true}'
-            asked = request(body=body, headers=("x-session-id: a", "x-turn: 0"))
-            with monkeypatch.context() as patch:
-                patch.setattr(desk.journal, "add", fails)
-                broken = await world.say(asked)
-            whole = await world.say(asked)
-            assert b'"length"' in whole and b'"error"' not in whole
-            assert b'"length"' not in broken and b'"error"' in broken
-
-    asyncio.run(run())
-
-
 def test_a_turn_that_begins_again_is_not_streamed_as_one(tmp_path: Path) -> None:
     """Chunks that were sent do not count any more, and the client is told so."""
 

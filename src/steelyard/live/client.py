@@ -8,8 +8,7 @@ from typing import Any
 
 import orjson
 
-from steelyard.live.answers import UpstreamFailure
-from steelyard.live.upstream import Upstream
+from steelyard.live.upstream import Upstream, UpstreamFailure
 
 _RETRY_SECONDS = 0.1  # chosen
 

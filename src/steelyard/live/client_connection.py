@@ -11,9 +11,9 @@ from typing import Any, cast
 import httptools
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from steelyard.live.requests import WRITE, error_body
+from steelyard.live.requests import error_body
 from steelyard.live.rules import GatewayRules
 
 _MOST_HEAD = 64 << 10  # bytes of a request's head; chosen
@@ -83,8 +83,6 @@ class ClientConnection(HttpToolsProtocol):
         self._expected()
         self._room.idle.pop(self, None)
         super().on_headers_complete()
-        extensions: dict[str, Any] = {WRITE: partial(self._write, self.cycle)}
-        self.cycle.scope["extensions"] = extensions  # before its task begins
 
     def on_message_complete(self) -> None:
         self._in_head, self._received = True, 0
@@ -118,14 +116,6 @@ class ClientConnection(HttpToolsProtocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         _cancel(self._stalled)
-
-    def _write(self, cycle: RequestResponseCycle, part: bytes) -> bool:
-        """Write a part of a stream at once, as `send` would, which a task has to wake up for. False if it has to
-        wait."""
-        if cycle.flow.write_paused or cycle.disconnected or not cycle.chunked_encoding or cycle.response_complete:
-            return False
-        cycle.transport.write(b"%x\r\n%b\r\n" % (len(part), part))
-        return True
 
     def _expect(self) -> None:
         """Something has to come within the time that a head may take."""

@@ -83,7 +83,7 @@ class TurnDesk:
             raise TurnRefused(409, f"turn {wanted} was asked for, and turn {live.turn} is the next")
         if live.task is None:
             self._want(live, request)
-            live.chunks, live.ending, live.so_far = [], [], TurnSoFar()
+            live.chunks, live.so_far = [], TurnSoFar()
             live.task = asyncio.ensure_future(self._runner.run(live, request))
             live.task.add_done_callback(_look)  # its client may have left, so nobody else may look at its error
         return live

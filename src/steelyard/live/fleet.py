@@ -13,8 +13,7 @@ from itertools import count
 from typing import Any
 
 from steelyard.balance.route.protocol import RoutedRequest, Router
-from steelyard.live.answers import UpstreamFailure
-from steelyard.live.upstream import Upstream
+from steelyard.live.upstream import Upstream, UpstreamFailure
 
 _TEXT_BLOCK = 64  # characters: about as many as are in a block of 16 tokens
 _TOKEN_BLOCK = 16

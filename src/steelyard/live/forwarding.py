@@ -12,11 +12,11 @@ from typing import Any
 from starlette.types import Send
 
 from steelyard.live.access_log import AccessLog, LoggedRequest
-from steelyard.live.answers import UpstreamAnswer, UpstreamFailure
 from steelyard.live.fleet import TRIES, EngineFleet, NobodyUp, Routed
 from steelyard.live.observe import GatewayMetrics
 from steelyard.live.requests import Headers, Refused, error_body
 from steelyard.live.tracing import Tracing
+from steelyard.live.upstream import UpstreamAnswer, UpstreamFailure
 
 log = logging.getLogger("steelyard.gateway")
 

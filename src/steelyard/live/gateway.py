@@ -18,7 +18,6 @@ from starlette.types import Scope as Connection
 
 from steelyard.live.access import Scope
 from steelyard.live.access_log import AccessLog
-from steelyard.live.answers import UpstreamFailure
 from steelyard.live.desk import TurnDesk
 from steelyard.live.fleet import EngineFleet
 from steelyard.live.forwarding import FleetRequest, Forwarding
@@ -27,7 +26,6 @@ from steelyard.live.live_trajectory import LiveTrajectory, TurnRefused
 from steelyard.live.observe import TEXT, GatewayMetrics
 from steelyard.live.requests import (
     JSON,
-    Client,
     Headers,
     Refused,
     check_method,
@@ -44,15 +42,15 @@ from steelyard.live.rules import GatewayRules
 from steelyard.live.tracing import Tracing, tracing_from_environment
 from steelyard.live.trajectories import (
     TRAJECTORIES,
-    TurnStream,
     ended_well,
     send_at_once,
+    stream_turn,
     trajectory_call,
     trajectory_target,
     turn_request,
 )
 from steelyard.live.turns import CHAT, TurnRequest
-from steelyard.live.upstream import Upstream
+from steelyard.live.upstream import Upstream, UpstreamFailure
 
 log = logging.getLogger("steelyard.gateway")
 
@@ -117,7 +115,7 @@ class Gateway:
         headers = headers_of(connection)
         if method == "POST":
             self._check(headers, "client")
-            await self._generate(path, headers, Client.of(connection, receive, send))
+            await self._generate(path, headers, receive, send)
         elif path == "/health":
             await send_answer(send, 200 if self._is_well() else 503, b"")
         elif path == "/openapi.json":
@@ -158,8 +156,8 @@ class Gateway:
         if self.rules.rates is not None and not self.rules.rates.take(client, time.monotonic()):
             raise Refused(429, "too many requests with this token; try again later", (b"retry-after", b"1"))
 
-    async def _generate(self, path: str, headers: Headers, client: Client) -> None:
-        body = await whole_body(self.rules, headers, client.receive)
+    async def _generate(self, path: str, headers: Headers, receive: Receive, send: Send) -> None:
+        body = await whole_body(self.rules, headers, receive)
         parsed = parsed_body(body, "messages" if path == CHAT else "prompt")
         identity = identifier(headers.get("x-request-id"), "x-request-id")
         session = identifier(either(headers, "x-session-id", parsed, "session_id"), "x-session-id")
@@ -168,14 +166,14 @@ class Gateway:
             group = identifier(either(headers, "x-group-id", parsed, "group_id"), "x-group-id")
             turn = turn_request(path, parsed, session, group, headers)
             with self._traced("turn", headers, session), self._under_way():
-                await self._turn(desk, turn, client)
+                await self._turn(desk, turn, receive, send)
             return
         asking = {"content-type": "application/json"}
         if identity is not None:
             asking["x-request-id"] = identity
         forward = FleetRequest(self._fleet, path, asking, body, session)
         with self._traced("request", headers), self._under_way():
-            await while_there(client.receive, self._forwarding.run(forward, parsed, client.send))
+            await while_there(receive, self._forwarding.run(forward, parsed, send))
 
     def _traced(self, name: str, headers: Headers, trajectory: str = "") -> AbstractContextManager[object]:
         return nullcontext() if self._tracing is None else self._tracing.serving(name, headers, trajectory)
@@ -190,13 +188,13 @@ class Gateway:
 
     # -- turns of trajectories ----------------------------------------------------------------------------------
 
-    async def _turn(self, desk: TurnDesk, request: TurnRequest, client: Client) -> None:
+    async def _turn(self, desk: TurnDesk, request: TurnRequest, receive: Receive, send: Send) -> None:
         """A turn of a trajectory, which the core places."""
         begun, outcome = time.monotonic(), "refused"
         try:
             found = desk.begin(request)
             task = None if isinstance(found, StoredTurn) else found.task
-            there = await while_there(client.receive, self._answer_turn(desk, request, (found, task), client, begun))
+            there = await while_there(receive, self._answer_turn(desk, request, (found, task), send, begun))
             if not there:
                 outcome = "left"
             elif task is None or ended_well(task):  # else its stream broke off
@@ -213,20 +211,19 @@ class Gateway:
         desk: TurnDesk,
         request: TurnRequest,
         turn: tuple[LiveTrajectory | StoredTurn, asyncio.Task[StoredTurn] | None],
-        client: Client,
+        send: Send,
         begun: float,
     ) -> None:
         """Send a turn that was found, and the task that runs it unless it is over."""
         found, task = turn
         if isinstance(found, StoredTurn):
-            await (send_at_once if request.streams else _send_whole)(client.send, found)
+            await (send_at_once(send, found) if request.streams else _send_whole(send, found))
             return
         assert task is not None, "a turn that was begun runs"
         if request.streams:
-            stream = TurnStream(found, client)
-            await stream.run(task, lambda: self.metrics.first_token.observe(time.monotonic() - begun))
+            await stream_turn(found, task, send, lambda: self.metrics.first_token.observe(time.monotonic() - begun))
         else:
-            await _send_whole(client.send, await desk.over(found, task))
+            await _send_whole(send, await desk.over(found, task))
 
     def _count(self, stored: StoredTurn, seconds: float) -> None:
         self.metrics.turn.observe(seconds)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from steelyard.balance.commands import Cache, Place
-from steelyard.live.answers import UpstreamAnswer
 from steelyard.live.journal import StoredTurn
 from steelyard.live.turns import TurnSoFar
+from steelyard.live.upstream import UpstreamAnswer
 from steelyard.records import Outcome, Turn
 
 
@@ -59,21 +58,7 @@ class LiveTrajectory:
     called: float = field(default_factory=time.monotonic)
     tool: ToolReturn | None = None
     chunks: list[bytes] = field(default_factory=list)  # of a turn that is streamed to its client
-    ending: list[bytes] = field(default_factory=list)  # its last chunks, until it is written down or goes on
-    chunk_came: asyncio.Event = field(default_factory=asyncio.Event)  # that some client has to wake up for
-    readers: list[Callable[[bytes], bool]] = field(default_factory=list)  # clients that wait for the next chunk
-
-    def pass_on(self, chunk: bytes) -> None:
-        """The next chunk has come. Clients that can take it at once do."""
-        self.chunks.append(chunk)
-        if not self.readers or not all(take(chunk) for take in self.readers):
-            self.chunk_came.set()
-
-    def pass_ending_on(self) -> None:
-        """Clients may know that the turn has ended, or it has not."""
-        chunks, self.ending = self.ending, []
-        for chunk in chunks:
-            self.pass_on(chunk)
+    chunk_came: asyncio.Event = field(default_factory=asyncio.Event)
 
     def abandon(self) -> None:
         """Nobody wants what its engine answers any more."""

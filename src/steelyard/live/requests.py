@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 import orjson
 from starlette.types import Message, Receive, Send
@@ -16,23 +16,8 @@ from steelyard.live.rules import IDENTIFIER, GatewayRules
 
 Headers = dict[str, str]
 JSON = b"application/json"
-WRITE = "steelyard.write"  # an extension of ASGI by our connections
 _IDENTIFIER = re.compile(IDENTIFIER)
 _DEEPEST = 254  # levels of JSON, which is what orjson writes
-
-
-class Client(NamedTuple):
-    """The client of a request. ``write`` writes a part of a stream at once, between parts that are sent. It returns
-    False if that has to wait."""
-
-    receive: Receive
-    send: Send
-    write: Callable[[bytes], bool]
-
-    @classmethod
-    def of(cls, connection: Connection, receive: Receive, send: Send) -> Client:
-        """Of a request, as its server tells it."""
-        return cls(receive, send, connection.get("extensions", {}).get(WRITE, lambda _: False))
 
 
 class Refused(Exception):

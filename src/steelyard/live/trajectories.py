@@ -18,7 +18,6 @@ from starlette.types import Send
 from steelyard.live.desk import TurnDesk
 from steelyard.live.journal import StoredTurn
 from steelyard.live.live_trajectory import LiveTrajectory, ToolReturn, TurnRefused
-from steelyard.live.requests import Client
 from steelyard.live.turns import TurnRequest
 from steelyard.records import OUTCOMES
 
@@ -79,56 +78,37 @@ def trajectory_call(desk: TurnDesk, name: str, what: str, body: bytes) -> dict[s
     return {"trajectory": name}
 
 
-class TurnStream:
-    """Sends a turn that runs to a client, as a stream of chunks. A client that comes back gets it from the start."""
+async def stream_turn(
+    found: LiveTrajectory, task: asyncio.Task[StoredTurn], send: Send, first: Callable[[], None]
+) -> None:
+    """The turn that a task runs, as a stream of chunks; ``first`` is called before the first. A client that comes back
+    gets it from the start."""
+    chunks, sent = found.chunks, 0
+    while True:
+        if not sent and _restarted(found, task, chunks):
+            chunks = found.chunks
+        new = b"".join(chunks[sent:])
+        if new:
+            if not sent:
+                first()
+                await _send_stream_start(send)
+            sent = len(chunks)
+            await send({"type": "http.response.body", "body": new, "more_body": True})
+        if task.done() or (sent and _restarted(found, task, chunks)):
+            break
+        found.chunk_came.clear()
+        if sent == len(chunks):  # chunks may have come while the last ones were sent
+            await found.chunk_came.wait()
+    if not sent:  # it failed, or it was first asked for without a stream
+        await send_at_once(send, _result(task))
+        return
+    broken = not ended_well(task) or _restarted(found, task, chunks)
+    await _send_end(send, _BROKEN if broken else b"".join(chunks[sent:]))
 
-    def __init__(self, found: LiveTrajectory, client: Client) -> None:
-        self._found, self._client = found, client
-        self._chunks, self._sent = found.chunks, 0
 
-    async def run(self, task: asyncio.Task[StoredTurn], first: Callable[[], None]) -> None:
-        """Send the turn that a task runs; ``first`` is called before its first chunk is sent."""
-        send = self._client.send
-        while True:
-            if not self._sent and self._restarted(task):
-                self._chunks = self._found.chunks
-            new = b"".join(self._chunks[self._sent :])
-            if new:
-                begins, self._sent = not self._sent, len(self._chunks)  # more may come while these are sent
-                if begins:
-                    first()
-                    await _send_stream_start(send)
-                await send({"type": "http.response.body", "body": new, "more_body": True})
-            if task.done() or (self._sent and self._restarted(task)):
-                break
-            self._found.chunk_came.clear()
-            if self._sent == len(self._chunks):  # chunks may have come while the last ones were sent
-                await self._more()
-        if not self._sent:  # it failed, or it was first asked for without a stream
-            await send_at_once(send, _result(task))
-            return
-        broken = not ended_well(task) or self._restarted(task)
-        await _send_end(send, _BROKEN if broken else b"".join(self._chunks[self._sent :]))
-
-    async def _more(self) -> None:
-        """Wait until something has come that could not be written at once."""
-        self._found.readers.append(self._write)
-        try:
-            await self._found.chunk_came.wait()
-        finally:
-            self._found.readers.remove(self._write)
-
-    def _write(self, chunk: bytes) -> bool:
-        """Write a chunk that has just come, if all before it were sent. Else it is sent with those that come next."""
-        is_next = self._found.chunks is self._chunks and 0 < self._sent == len(self._chunks) - 1
-        if not is_next or not self._client.write(chunk):
-            return False
-        self._sent += 1
-        return True
-
-    def _restarted(self, task: asyncio.Task[StoredTurn]) -> bool:
-        """Whether the turn of a task has begun again, so that its first chunks do not count any more."""
-        return self._found.chunks is not self._chunks and self._found.task in (task, None)
+def _restarted(found: LiveTrajectory, task: asyncio.Task[StoredTurn], chunks: list[bytes]) -> bool:
+    """Whether the turn of a task has begun again, so that its first chunks do not count any more."""
+    return found.chunks is not chunks and found.task in (task, None)
 
 
 def ended_well(task: asyncio.Task[StoredTurn]) -> bool:

@@ -14,11 +14,10 @@ import orjson
 
 from steelyard.balance.commands import Place
 from steelyard.balance.events import Called, Generated, Moved, Paused, ReplicaDown
-from steelyard.live.answers import UpstreamAnswer, UpstreamFailure
 from steelyard.live.journal import StoredTurn, TurnJournal
 from steelyard.live.live_trajectory import LiveTrajectory, TurnRefused
 from steelyard.live.turns import TurnRequest, TurnSoFar
-from steelyard.live.upstream import Upstream
+from steelyard.live.upstream import Upstream, UpstreamAnswer, UpstreamFailure
 from steelyard.live.wire import Message
 
 log = logging.getLogger("steelyard.gateway")
@@ -139,7 +138,7 @@ class TurnRunner:
         live.cache, live.cached_by = "keep", entry.version
         asked = live.so_far.rest(request, cap=asking.cap, stream=asking.stream, extra=extra)
         if asked is None:
-            live.so_far, live.chunks, live.ending = TurnSoFar(), [], []
+            live.so_far, live.chunks = TurnSoFar(), []
             asked = live.so_far.rest(request, cap=asking.cap, stream=asking.stream, extra=extra)
         assert asked is not None, "a turn can begin"
         path, body = asked
@@ -155,12 +154,9 @@ class TurnRunner:
     async def _read_stream(
         self, live: LiveTrajectory, request: TurnRequest, answer: UpstreamAnswer, entry: EngineEntry
     ) -> None:
-        """Take the chunks of an answer, and pass them on, as they are read: no task has to wake up for one."""
+        rest = b""
         number = next((each for each, known in self.engines.items() if known.upstream is entry.upstream), None)
-        rest, streams = b"", request.streams
-
-        def read(part: bytes) -> None:
-            nonlocal rest
+        while (part := await answer.take()) is not None:
             *whole, rest = (rest + part).split(b"\n\n")
             for chunk in whole:
                 data = chunk.removeprefix(b"data: ")
@@ -171,10 +167,9 @@ class TurnRunner:
                 if "error" in parsed:
                     raise UpstreamFailure(str(parsed["error"].get("message"))[:200], begun=True)
                 live.so_far.take(parsed, current.version)
-                if streams:
-                    (live.ending.append if live.so_far.finish else live.pass_on)(chunk + b"\n\n")
-
-        await answer.each(read)
+                if request.streams:
+                    live.chunks.append(chunk + b"\n\n")
+                    live.chunk_came.set()
 
     def _over(self, live: LiveTrajectory, request: TurnRequest) -> StoredTurn:
         """A turn is over: write it down, then report it."""
@@ -184,7 +179,6 @@ class TurnRunner:
             answer["choices"][0]["prompt_token_ids"] = so_far.prompt_ids or request.body.get("prompt")
         stored = StoredTurn(live.turn, answer["usage"]["prompt_tokens"], so_far.count, answer)
         self._journal.add(live.name, stored)
-        live.pass_ending_on()
         self.finish(live, stored, so_far.versions)
         return stored
 
@@ -202,7 +196,6 @@ class TurnRunner:
     def _stopped(self, live: LiveTrajectory, place: Place) -> None:
         """A turn was stopped on its engine. It may have been placed elsewhere by now."""
         live.doing, live.so_far.finish = "waiting", None
-        live.pass_ending_on()
         if live.placed is place:
             live.placed = None
         if live.held:

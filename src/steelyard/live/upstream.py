@@ -1,4 +1,10 @@
-"""HTTP to engines: their servers, and keep-alive connections to them."""
+"""HTTP to engines: keep-alive connections, and answers passed on as they come.
+
+A library would do, but takes as long for a token as an engine's step: a token here costs one callback.
+
+Engines send the tokens of a step all at once. A part that a request waits for first is read and passed on at once.
+Further ones are put aside, and read a few at a time: requests and first tokens that come meanwhile go before them.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +14,16 @@ import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import cast
 from urllib.parse import urlsplit
 
+import httptools
+
 from steelyard.errors import UserError
-from steelyard.live.answers import UpstreamAnswer, UpstreamConnection, UpstreamFailure
-from steelyard.live.flowing import FlowingSet
 
 _CONNECT_SECONDS = 5.0
+_MOST_IDLE = 1024  # connections kept open to one engine
+_AT_ONCE = 2  # connections whose further parts are read before the event loop looks for others; chosen
 
 
 if sys.platform == "linux":
@@ -26,6 +35,14 @@ if sys.platform == "linux":
     }
 
 
+class UpstreamFailure(Exception):
+    """An engine cannot be reached, or broke off. ``begun``: any part of its answer had come, or nobody wants it."""
+
+    def __init__(self, why: str, begun: bool = False) -> None:
+        super().__init__(why)
+        self.begun = begun
+
+
 @dataclass
 class Upstream:
     """One engine's server."""
@@ -33,8 +50,8 @@ class Upstream:
     host: str
     port: int
     token: str = ""  # that it wants to see
-    idle: deque[UpstreamConnection] = field(default_factory=deque)
-    flowing: FlowingSet = field(default_factory=FlowingSet, compare=False)  # with further parts of answers
+    idle: deque[_Connection] = field(default_factory=deque)
+    unread: deque[_Connection] = field(default_factory=deque)  # with further parts of answers
 
     @classmethod
     def of(cls, url: str, token: str = "") -> Upstream:
@@ -81,16 +98,24 @@ class Upstream:
         while self.idle:
             self.idle.pop().close()
 
-    def _connection(self) -> UpstreamConnection:
-        return UpstreamConnection(str(self), self.idle, self.flowing)
+    def read_later(self, connection: _Connection) -> None:
+        """Read what has come on a connection after what is more urgent."""
+        if not self.unread:
+            asyncio.get_running_loop().call_soon(self._read_some)
+        self.unread.append(connection)
 
-    async def _connect(self) -> UpstreamConnection:
+    def _read_some(self) -> None:
+        some = [self.unread.popleft() for _ in range(min(_AT_ONCE, len(self.unread)))]
+        if self.unread:
+            asyncio.get_running_loop().call_soon(self._read_some)
+        for connection in some:
+            connection.read()
+
+    async def _connect(self) -> _Connection:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
-                transport, connection = await loop.create_connection(
-                    lambda: UpstreamConnection(str(self), self.idle, self.flowing), self.host, self.port
-                )
+                transport, connection = await loop.create_connection(lambda: _Connection(self), self.host, self.port)
         except (OSError, TimeoutError) as problem:
             raise UpstreamFailure(f"{self}: {str(problem) or 'no connection in time'}") from None
         if is_own(transport):
@@ -115,3 +140,150 @@ def is_own(transport: asyncio.BaseTransport) -> bool:
     very port to the one who asks for it."""
     own: object = transport.get_extra_info("sockname")
     return own is not None and own == transport.get_extra_info("peername")
+
+
+class UpstreamAnswer:
+    """An answer as it comes. `take` gives its next part, and None at its end."""
+
+    def __init__(self, connection: _Connection) -> None:
+        self._connection = connection
+        self._parts: list[bytes] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.headed = self.begun = self.over = self.abandoned = False
+        self.failure = ""
+
+    async def take(self) -> bytes | None:
+        """All that has come since the last time, at least a byte."""
+        while not self._parts:
+            if self.failure:
+                raise UpstreamFailure(self.failure, begun=True)
+            if self.over:
+                return None
+            await self.wait()
+        parts, self._parts = self._parts, []
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def whole(self) -> bytes:
+        """All of it."""
+        found = []
+        while (part := await self.take()) is not None:
+            found.append(part)
+        return b"".join(found)
+
+    def abandon(self) -> None:
+        """Nobody wants the rest: tell the engine by closing the connection."""
+        self.abandoned = True
+        if not self.over:
+            self._connection.close()
+
+    def add(self, data: bytes) -> None:
+        self._parts.append(data)
+        self.begun = True
+        self.wake()
+
+    async def wait(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        await self._waiter
+
+    def wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class _Connection(asyncio.Protocol):
+    """One connection; it carries one request at a time."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._answer: UpstreamAnswer | None = None
+        self._unread: list[bytes] = []
+        self.open = True
+
+    async def send(self, data: bytes, sent: Callable[[UpstreamAnswer], None]) -> UpstreamAnswer:
+        answer = self._answer = UpstreamAnswer(self)
+        self._parser = httptools.HttpResponseParser(self)
+        assert self._transport is not None
+        self._transport.write(data)
+        sent(answer)
+        try:
+            while not answer.headed:
+                if answer.failure:
+                    raise UpstreamFailure(answer.failure, begun=answer.abandoned)
+                await answer.wait()
+        except asyncio.CancelledError:
+            self.close()  # so that the engine stops
+            raise
+        return answer
+
+    def close(self) -> None:
+        self.open = False
+        if self._transport is not None:
+            self._transport.close()
+
+    # -- called by the event loop -------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # that of uvloop is one by its methods only
+
+    def data_received(self, data: bytes) -> None:
+        if self._unread:
+            self._unread.append(data)
+        elif self._answer is not None and self._answer.begun:
+            self._unread.append(data)
+            self._upstream.read_later(self)
+        else:
+            self._parse(data)
+
+    def read(self) -> None:
+        """Read what was put aside."""
+        if self._unread:
+            data, self._unread = b"".join(self._unread), []
+            self._parse(data)
+
+    def _parse(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as problem:
+            self._fail(f"{self._upstream}: not an HTTP answer: {problem}")
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.read()
+        self.open = False
+        self._fail(f"{self._upstream}: the connection broke off")
+
+    def _fail(self, why: str) -> None:
+        answer = self._answer
+        if answer is not None and not answer.over:
+            answer.failure = why
+            answer.wake()
+
+    # -- called by the parser -----------------------------------------------------------------------------------
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        assert self._answer is not None
+        self._answer.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        assert self._answer is not None
+        self._answer.status = self._parser.get_status_code()
+        self._answer.headed = True
+        self._answer.wake()
+
+    def on_body(self, data: bytes) -> None:
+        assert self._answer is not None
+        self._answer.add(data)
+
+    def on_message_complete(self) -> None:
+        answer, self._answer = self._answer, None
+        assert answer is not None
+        answer.over = True
+        answer.wake()
+        if self.open and self._parser.should_keep_alive() and len(self._upstream.idle) < _MOST_IDLE:
+            self._upstream.idle.append(self)
+        else:
+            self.close()

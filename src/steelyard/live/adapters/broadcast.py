@@ -17,9 +17,8 @@ from starlette.types import Scope as Connection
 
 from steelyard.live.access import Access, Scope
 from steelyard.live.adapters.calls import answer, body_of, check, error
-from steelyard.live.answers import UpstreamFailure
 from steelyard.live.requests import Refused
-from steelyard.live.upstream import Upstream
+from steelyard.live.upstream import Upstream, UpstreamFailure
 
 _PATIENCE_SECONDS = 900.0  # for engines to answer; prime-rl waits up to 720 s for a weight update
 _UNDO_SECONDS = 30.0  # chosen; who waits for it has waited before

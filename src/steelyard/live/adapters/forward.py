@@ -12,9 +12,9 @@ from starlette.types import Scope as Connection
 
 from steelyard.live.access import Access
 from steelyard.live.adapters.calls import body_of, check, headers_of, json_of
-from steelyard.live.answers import UpstreamAnswer, UpstreamFailure
 from steelyard.live.fleet import TRIES, EngineFleet, NobodyUp, Routed
 from steelyard.live.requests import Refused
+from steelyard.live.upstream import UpstreamAnswer, UpstreamFailure
 
 log = logging.getLogger("steelyard.adapters")
 
