@@ -9,7 +9,8 @@ directly and through the gateway in turn, while others are under way:
 Given ``fleet`` or ``trajectories``, it measures only those.
 
 What is added to the time to first token is not only the way through the gateway: an engine begins a step every 50 ms,
-and a request that comes a little later may have to wait for the next one. So of turns the way itself is measured, too.
+and a request that comes a little later may have to wait for the next one. So of turns the way itself is measured, too,
+and what it adds to a first token if requests of both ways wait alike.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from bench.gateway_added import Probe, added, leg_rows, legs
+from bench.gateway_added import Probe, added, added_at_same_waits, leg_rows, legs, waits_of
 from bench.gateway_engine import Notes, Stay
 from steelyard.live.emulated.run import EmulatedRun
 from steelyard.scenario import posttrain_from_dict
@@ -80,7 +81,7 @@ class Found:
 
 
 @asynccontextmanager
-async def _asked(port: int, path: str, body: Mapping[str, Any], *heads: str) -> AsyncIterator[asyncio.StreamReader]:
+async def asked(port: int, path: str, body: Mapping[str, Any], *heads: str) -> AsyncIterator[asyncio.StreamReader]:
     """The answer to a request, whose connection ends with it."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     data = orjson.dumps(body)
@@ -97,7 +98,7 @@ async def _stream(port: int, tokens: int, found: Found | None = None, *heads: st
     """Stream a completion to its end; when it was asked for, and when its first token was there."""
     body = {"prompt": list(range(64)), "max_tokens": tokens, "ignore_eos": True, "stream": True}
     begun, first = time.monotonic(), 0.0
-    async with _asked(port, "/v1/completions", body, *heads) as reader:
+    async with asked(port, "/v1/completions", body, *heads) as reader:
         while data := await reader.read(1 << 16):
             if b'"text"' in data:
                 first = first or time.monotonic()
@@ -106,12 +107,14 @@ async def _stream(port: int, tokens: int, found: Found | None = None, *heads: st
     return begun, first
 
 
-def _session(name: str) -> str:
+def session_head(name: str) -> str:
+    """The header of a turn."""
     return f"X-Session-ID: {name}"
 
 
-async def _whole(port: int, path: str, body: Mapping[str, Any], *heads: str) -> dict[str, Any]:
-    async with _asked(port, path, body, *heads) as reader:
+async def whole_answer(port: int, path: str, body: Mapping[str, Any], *heads: str) -> dict[str, Any]:
+    """A whole answer, which must be 200."""
+    async with asked(port, path, body, *heads) as reader:
         head, _, answer = (await reader.read(-1)).partition(b"\r\n\r\n")
     if b" 200 " not in head[:20]:
         raise RuntimeError(f"{path}: {head[:100]!r} {answer[:200]!r}")
@@ -125,10 +128,10 @@ async def _play(port: int, name: str, random: Random, found: Found) -> None:
         for turn in range(_TURNS_EACH):
             tokens = random.randint(1, _TURN_TOKENS) if trajectory == turn == 0 else _TURN_TOKENS
             body = {"prompt": context, "max_tokens": tokens, "ignore_eos": True}
-            answer = await _whole(port, "/v1/completions", body, _session(session))
+            answer = await whole_answer(port, "/v1/completions", body, session_head(session))
             found.turns += 1
             context += answer["choices"][0]["token_ids"] + list(range(_RETURNED))
-        await _whole(port, f"/v1/trajectories/{session}/end", {})
+        await whole_answer(port, f"/v1/trajectories/{session}/end", {})
 
 
 async def _probe(engines: list[int], gateway: int, notes: Notes | None) -> dict[str, list[Probe]]:
@@ -142,10 +145,10 @@ async def _probe(engines: list[int], gateway: int, notes: Notes | None) -> dict[
 
     async def through(name: str) -> Probe:
         await asyncio.sleep(random.random() * _PAUSE_SECONDS)
-        probe = Probe(name, *await _stream(gateway, 1, None, *([] if notes is None else [_session(name)])))
+        probe = Probe(name, *await _stream(gateway, 1, None, *([] if notes is None else [session_head(name)])))
         if notes is None:
             return probe
-        await _whole(gateway, f"/v1/trajectories/{name}/end", {})
+        await whole_answer(gateway, f"/v1/trajectories/{name}/end", {})
         return probe._replace(stay=await _noted(notes, name))
 
     async def directly(name: str, engine: int) -> Probe:
@@ -196,7 +199,7 @@ async def _measure(
     playing: list[asyncio.Future[Any]] = [
         *(asyncio.ensure_future(_play(gateway, f"turn-{each}", random, found)) for each in range(turns)),
         *(
-            asyncio.ensure_future(_stream(gateway, 4096, found, *([_session(f"stream-{each}")] if turns else [])))
+            asyncio.ensure_future(_stream(gateway, 4096, found, *([session_head(f"stream-{each}")] if turns else [])))
             for each in range(streams)
         ),
     ]
@@ -287,7 +290,9 @@ async def _ready(gateway: int) -> None:
     """Wait until a turn is answered."""
     for attempt in count():
         with suppress(OSError, RuntimeError):
-            await _whole(gateway, "/v1/completions", {"prompt": [1], "max_tokens": 1}, _session(f"first.{attempt}"))
+            await whole_answer(
+                gateway, "/v1/completions", {"prompt": [1], "max_tokens": 1}, session_head(f"first.{attempt}")
+            )
             return
         await asyncio.sleep(0.2)
 
@@ -304,14 +309,31 @@ def _way(found: Found) -> Table:
     """Where the time to first token of turns goes."""
     table = Table("ms, p50 and p99", "direct", "gateway", "adds", box=None)
     direct, gateway = (legs(found.first[way]) for way in ("direct", "gateway"))
-    for name, one, other in leg_rows(direct, gateway):
-        table.add_row(name, *(", ".join(f"{value:.1f}" for value in each) for each in (one, other, other - one)))
+    for name, *both in leg_rows(direct, gateway):
+        times = (*both, both[1] - both[0])
+        table.add_row(name, *(", ".join(f"{value:.1f}" for value in each) for each in times))
+    same = added_at_same_waits(direct, gateway)
+    one, other = (", ".join(f"{value:.1f}" for value in each) for each in zip(*(row[:2] for row in same), strict=True))
+    table.add_row("first token, if waits are those of both", one, other, ", ".join(map(str, same)))
     return table
+
+
+def _waits(found: Found) -> str:
+    """Whether requests waited in engines alike both ways."""
+    waits = waits_of(*(legs(found.first[way]) for way in ("direct", "gateway")))
+    means = f"{waits.longer:+.1f} ms ({waits.low:+.1f} to {waits.high:+.1f})"
+    same = "no difference seen" if waits.alike else "not alike: the last row of the table does not hold"
+    ways = f"{waits.correlation_direct:+.2f} directly, {waits.correlation_gateway:+.2f} through the gateway"
+    return f"mean wait in the engine, gateway less direct: {means}, {same}; correlation of way and wait: {ways}"
 
 
 def _meanwhile(found: Found) -> tuple[str, str, str, str]:
     rates = f"{found.turns / found.seconds:.1f}", f"{found.chunks / found.seconds:,.0f}"
-    return (*rates, f"{found.gateway_cpu / found.seconds:.0%}", f"{found.other_cpu / found.seconds:.0%}")
+    return (
+        *rates,
+        f"{found.gateway_cpu:.1f} s, {found.gateway_cpu / found.seconds:.0%}",
+        f"{found.other_cpu / found.seconds:.0%}",
+    )
 
 
 def main() -> None:
@@ -327,7 +349,7 @@ def main() -> None:
         *("CPU of the gateway", "CPU of other work"),
         box=None,
     )
-    ways: list[Table] = []
+    ways: list[Table | str] = []
     with tempfile.TemporaryDirectory() as folder:
         if "fleet" in wanted:
             for streams in (0, _STREAMS):
@@ -335,7 +357,7 @@ def main() -> None:
         if "trajectories" in wanted:
             found = _trajectories(Path(folder))
             _add_rows(table, f"{_TURNS:,} turns, {_STREAMS} streams", found)
-            ways.append(_way(found))
+            ways += [_way(found), _waits(found)]
     for each in (table, *ways):
         Console(width=180).print(each)
     Console().print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs", highlight=False)
