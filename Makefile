@@ -24,7 +24,7 @@ live-demo: $(READY)
 	$(BIN)/python -m tools.live_demo
 
 test: $(READY) lint
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 # The local page in Chromium, by itself: about a minute.
 page-test: $(READY)

@@ -7,9 +7,9 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,39 +23,52 @@ SCRIPT = Path(__file__).with_name("decisions.py")
 
 pytestmark = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="names x86 CPUs")
 
-CPUS = {
-    "two threads": {"OPENBLAS_NUM_THREADS": "2"},
-    "Prescott": {"OPENBLAS_CORETYPE": "Prescott"},
-    "Nehalem": {"OPENBLAS_CORETYPE": "Nehalem"},
-    "Haswell": {"OPENBLAS_CORETYPE": "Haswell"},
-    "no AVX-512": {"NPY_DISABLE_CPU_FEATURES": " ".join(each for each in DISPATCHED if "512" in each or "V4" in each)},
-    "no AVX2": {"NPY_DISABLE_CPU_FEATURES": " ".join(DISPATCHED)},
-    "a math library without FMA": {"GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-FMA,-FMA4,-AVX2_Usable,-FMA_Usable"},
+_WITHOUT_512 = " ".join(each for each in DISPATCHED if "512" in each or "V4" in each)
+CPUS = {  # settings that do not touch each other share a process
+    "the oldest, two threads": {
+        "OPENBLAS_CORETYPE": "Prescott",
+        "OPENBLAS_NUM_THREADS": "2",
+        "NPY_DISABLE_CPU_FEATURES": " ".join(DISPATCHED),
+    },
+    "Nehalem, a math library without FMA": {
+        "OPENBLAS_CORETYPE": "Nehalem",
+        "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-FMA,-FMA4,-AVX2_Usable,-FMA_Usable",
+    },
+    "Haswell": {"OPENBLAS_CORETYPE": "Haswell", "NPY_DISABLE_CPU_FEATURES": _WITHOUT_512},
 }
 
 
 @cache
-def decided(*settings: tuple[str, str]) -> dict[str, Any]:
+def decided(*settings: tuple[str, str]) -> dict[str, str]:
     """Digests of all decisions, made by a process of its own."""
-    env = {**os.environ, "OPENBLAS_NUM_THREADS": "1", **dict(settings)}
-    ended = subprocess.run([sys.executable, SCRIPT], env=env, capture_output=True, text=True, check=True)
-    found: dict[str, Any] = json.loads(ended.stdout)
+    found: dict[str, str] = json.loads(printed(settings))
     return found
+
+
+def product(*settings: tuple[str, str]) -> str:
+    """A digest of plain products and powers, likewise."""
+    return printed(settings, "product")
+
+
+def printed(settings: Sequence[tuple[str, str]], *arguments: str) -> str:
+    env = {**os.environ, "OPENBLAS_NUM_THREADS": "1", **dict(settings)}
+    command = [sys.executable, str(SCRIPT), *arguments]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.parametrize("cpu", CPUS)
 def test_decisions_are_the_same(cpu: str) -> None:
     if cpu == "Haswell" and not HAS["AVX2"]:
         pytest.skip("this CPU cannot run kernels for Haswell")
-    assert decided(*CPUS[cpu].items())["decisions"] == decided()["decisions"]
+    assert decided(*CPUS[cpu].items()) == decided()
 
 
 def test_plain_products_differ() -> None:
     """So the CPUs above are really different to numpy, where this one can do more than the oldest of them."""
     if not HAS["FMA3"]:
         pytest.skip("this CPU has nothing to do without")
-    assert decided(*CPUS["Prescott"].items())["plain product"] != decided()["plain product"]
-    assert decided(*CPUS["no AVX2"].items())["plain product"] != decided()["plain product"]
+    for settings in ({"OPENBLAS_CORETYPE": "Prescott"}, {"NPY_DISABLE_CPU_FEATURES": " ".join(DISPATCHED)}):
+        assert product(*settings.items()) != product()
 
 
 def test_waves_are_far_from_where_rounding_would_turn() -> None:

@@ -20,7 +20,7 @@ from steelyard.search.contest import CandidateKey, RateTrial
 from steelyard.search.search import _Search
 from steelyard.search.simulations import simulate_point
 
-SEARCHES = int(os.environ.get("BOUNDS", "80"))
+SEARCHES = int(os.environ.get("BOUNDS", "40"))
 AT_ONCE = 20  # searches of a test
 EACH = 2  # candidates of each group of a search
 MOST_REQUESTS = 10_000  # of a simulation
