@@ -23,6 +23,7 @@ demo: $(READY)
 live-demo: $(READY)
 	$(BIN)/python -m tools.live_demo
 
+# Three workers on two cores: tests of live runs mostly wait.
 test: $(READY) lint
 	$(BIN)/python -m pytest -n 3 --dist worksteal
 
