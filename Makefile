@@ -7,6 +7,9 @@ READY := $(VENV)/.ready
 COMMA := ,
 EXTRAS := dev,live$(if $(TRAIN),$(COMMA)train)
 
+# With it set, every process compiles anew what it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo live-demo test page-test fuzz chaos lint bench figures docs wheel release ui fast plain clean
 
 $(READY): pyproject.toml constraints.txt

@@ -385,6 +385,7 @@ def test_a_read_only_place_is_found_before_the_run(folder: Path) -> None:
 WITH_INTERRUPTS = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which `nohup` has ignored
 """
 SAY_WHEN_RUNNING = (
     WITH_INTERRUPTS
