@@ -26,9 +26,8 @@ demo: $(READY)
 live-demo: $(READY)
 	$(BIN)/python -m tools.live_demo
 
-# Three workers on two cores: tests of live runs mostly wait.
 test: $(READY) lint
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 # The local page in Chromium, by itself: about a minute.
 page-test: $(READY)

@@ -47,7 +47,7 @@ from support.gateways import placing_desk
 from support.live_logs import SCENARIO, check, check_replay, check_versions
 from support.live_parts import Parts
 
-PATIENCE = 120.0  # seconds until a run that hangs is given up
+PATIENCE = 200.0  # seconds until a run that hangs is given up
 STEPS = 3
 
 

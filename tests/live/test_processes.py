@@ -97,7 +97,7 @@ def test_every_part_can_be_killed_and_comes_back_elsewhere(tmp_path: Path) -> No
 
 def test_an_operator_replaces_the_controller(tmp_path: Path) -> None:
     """Everything else goes on meanwhile. The run is watched before and after."""
-    run = new_run(tmp_path, speed=4.0)
+    run = new_run(tmp_path, speed=2.0)
     restarted: list[tuple[str, int]] = []
     shown: dict[str, str] = {}
 
